@@ -17,7 +17,8 @@
     │   ├── QueueNotFound
     │   ├── GroupNotFound
     │   ├── KeyNotFound
-    │   └── MoveNotFound
+    │   ├── MoveNotFound
+    │   └── ScheduleNotFound
     ├── Conflict
     │   ├── QueueExists           re-created with other fields; carries the queue
     │   ├── ApplicationExists
@@ -25,6 +26,7 @@
     │   ├── KeyInUse              a post with this idempotency key is being carried out
     │   ├── NameTaken             a message with another body has the name
     │   ├── NameChanged           somebody else is changing what a name stands for
+    │   ├── RecordChanged         a record has another version than the caller knows
     │   ├── MoveUnderWay          messages of the queue are being moved already
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
@@ -32,6 +34,7 @@
     ├── TooManyRequests           the application has its share of the process already
     │   ├── TooManyWaiters        too many long polls
     │   ├── TooManyMoves          too many moves between queues are under way
+    │   ├── TooManySchedules      the application has as many schedules as it may have
     │   └── TooManyClaims         a partition has as many claims as it may have
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
@@ -217,6 +220,13 @@ class MoveNotFound(NotFound):
     form = "Move {name!r} does not exist. List those that do: queuey queue moves"
 
 
+class ScheduleNotFound(NotFound):
+    """The application has no such schedule, or the caller may not know of it."""
+
+    code = "InvalidScheduleName"
+    form = "Schedule {name!r} does not exist. List those that do: queuey schedule list"
+
+
 class Conflict(QueueyError):
     """The request does not fit the present state."""
 
@@ -328,6 +338,20 @@ class NameChanged(Conflict):
         return f'"{self.args[0]}" is being changed by others.'
 
 
+class RecordChanged(Conflict):
+    """A record has another version than the caller knows, or is gone. Nothing was changed.
+
+    Args:
+        name: Its name.
+    """
+
+    code = "RecordChanged"
+
+    def __str__(self) -> str:
+        """Names it."""
+        return f'"{self.args[0]}" is being changed by others. Try again.'
+
+
 class MoveUnderWay(Conflict):
     """Messages of the queue are being moved already.
 
@@ -405,6 +429,12 @@ class TooManyMoves(TooManyRequests):
 
     code = "TooManyMoves"
     retry_after = 5
+
+
+class TooManySchedules(TooManyRequests):
+    """The application has as many schedules as it may have."""
+
+    code = "TooManySchedules"
 
 
 class TooManyClaims(TooManyRequests):

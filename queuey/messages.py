@@ -231,6 +231,32 @@ class Named(msgspec.Struct, frozen=True):
     state: object
 
 
+class Record(msgspec.Struct, frozen=True):
+    """A document of an application; see :class:`queuey.storage.contracts.records.Records`.
+
+    Attributes:
+        kind: What uses it.
+        due: When there is something to do with it (ticks); ``ids.TICKS_MAX``: never.
+        version: What the store compares when it is changed; 0: it is to be created.
+    """
+
+    kind: str
+    application: str
+    name: str
+    value: bytes
+    due: int
+    version: int = 0
+
+
+class RecordDue(msgspec.Struct, frozen=True):
+    """A record without its value."""
+
+    application: str
+    name: str
+    due: int
+    version: int
+
+
 class Message(msgspec.Struct, gc=False):
     """A stored message. ``position`` is its place in the order of its partition; ``expires`` is in ticks."""
 

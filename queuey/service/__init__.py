@@ -29,6 +29,7 @@ from queuey.service.queue_access import Check, InThread, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
+from queuey.service.schedules import ScheduleReport, ScheduleUseCases
 from queuey.service.sessions import Sessions
 from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
@@ -55,6 +56,8 @@ __all__ = [
     "QueueAccess",
     "Range",
     "Reading",
+    "ScheduleReport",
+    "ScheduleUseCases",
     "Service",
     "Size",
     "Source",
@@ -100,6 +103,7 @@ class Service:
         self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
+        self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
         # What people look at is not counted as delivered.
         looking = Reader(store, self.limits, Metrics(), self.core)
         self.browsing = Browsing(looking)
@@ -124,6 +128,7 @@ class Service:
             **self.messages.statistics(),
             **self.claims.statistics(),
             **self.moves.statistics(),
+            **self.schedules.statistics(),
             **self.names.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
             "streams_open": float(len(self.reader.streams)),

@@ -1,10 +1,10 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is ten small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+A :class:`Store` is eleven small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
 :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
-:class:`Ledger`, :class:`ClaimLogs` and :class:`Covers`. Jobs are a further contract beside these; none of these needs
-to change for them, because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded
-by a horizon the store reports.
+:class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. Jobs are a further contract beside these;
+none of these needs to change for them, because a message is always named by ``(queue.qid, partition, position)`` and
+every read is bounded by a horizon the store reports.
 
 Rules for every implementation:
 
@@ -33,6 +33,7 @@ from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
 from queuey.storage.contracts.progress import Ledger, Offsets
+from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement, Queue
@@ -49,6 +50,7 @@ __all__ = [
     "Messages",
     "Names",
     "Offsets",
+    "Records",
     "Store",
 ]
 
@@ -56,7 +58,7 @@ IDENTITY = "identity of the store"
 """The work under which ledgers keep it."""
 
 
-class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, ClaimLogs, Covers):
+class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, Records, ClaimLogs, Covers):
     """One backend, open."""
 
     name: str

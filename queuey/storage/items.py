@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queuey.errors import InvalidRequest
-from queuey.messages import MAX_TTL, NewMessage, Queue
+from queuey.messages import MAX_TTL, NewMessage, Queue, Record
+from queuey.storage.contracts.records import MAX_RECORD
 
 
 def checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
@@ -53,3 +54,12 @@ def check_length(name: str, body: bytes, longest: int) -> None:
     """
     if not 0 < len(body) <= longest:
         raise InvalidRequest({name: f"has {len(body)} bytes, and may have 1 to {longest}"})
+
+
+def check_record(record: Record) -> None:
+    """Makes sure that a record's value can be stored.
+
+    Raises:
+        InvalidRequest: It cannot.
+    """
+    check_length("value", record.value, MAX_RECORD)

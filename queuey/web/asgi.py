@@ -65,7 +65,9 @@ class Application:
         self._opened = await asyncio.to_thread(open_service, settings, self._includes)
         self._gateway = make_gateway(self._opened.app, settings)
         self._gateway.start(asyncio.get_running_loop())
-        self._opened.app.registry.service.moves.watch()
+        service = self._opened.app.registry.service
+        service.moves.watch()
+        service.schedules.watch()
 
     async def _stop(self) -> None:
         self._opened.wake()

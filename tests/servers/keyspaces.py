@@ -74,6 +74,7 @@ CATALOGUE = {
     "keys": ("digest",),
     "application_keys": ("application", "id"),
     "ledger": ("work", "piece"),
+    "records": ("kind", "shard", "application", "name"),
 }
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
 _connections: dict[tuple[object, ...], tuple[Cluster, Session, FastPath, dict[Statement, PreparedStatement]]] = {}

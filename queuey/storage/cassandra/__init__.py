@@ -7,7 +7,7 @@ What promises what:
 * reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.read.bucket_index`,
   :mod:`.read.reading`;
 * whole ranges in and out: :mod:`.read.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
-  :mod:`.catalogue.ledger`;
+  :mod:`.catalogue.ledger`; documents of applications: :mod:`.catalogue.records`;
 * queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.claim_logs`;
@@ -42,6 +42,7 @@ from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
+from queuey.storage.cassandra.catalogue.records import CassandraRecords
 from queuey.storage.cassandra.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.covers import CassandraCovers
@@ -111,6 +112,7 @@ class CassandraStore(
     CassandraApplications,
     CassandraOffsets,
     CassandraLedger,
+    CassandraRecords,
     CassandraClaimLogs,
     CassandraCovers,
     Store,

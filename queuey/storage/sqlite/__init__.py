@@ -22,6 +22,7 @@ from queuey.storage.sqlite.catalogue.applications import SqliteApplications
 from queuey.storage.sqlite.catalogue.ledger import SqliteLedger
 from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
 from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
+from queuey.storage.sqlite.catalogue.records import SqliteRecords
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.covers import SqliteCovers
 from queuey.storage.sqlite.database import Database
@@ -45,6 +46,7 @@ class SqliteStore(
     SqliteApplications,
     SqliteOffsets,
     SqliteLedger,
+    SqliteRecords,
     SqliteClaimLogs,
     SqliteCovers,
     Store,

@@ -106,6 +106,18 @@ CREATE TABLE IF NOT EXISTS ledger (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed_ticks);
 
+-- Documents of applications, such as schedules.
+CREATE TABLE IF NOT EXISTS records (
+    kind TEXT NOT NULL,
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    due INTEGER NOT NULL,      -- ticks
+    version INTEGER NOT NULL,  -- a random number, another one for each value
+    PRIMARY KEY (kind, application, name)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS records_by_due ON records (kind, due);
+
 -- Claim logs. A log's newest entry always stays: its number is what the next append compares.
 CREATE TABLE IF NOT EXISTS claims (
     queue_partition INTEGER NOT NULL,

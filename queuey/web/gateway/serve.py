@@ -248,6 +248,7 @@ async def _serve(
     service: Service = opened.app.registry.service
     service.join(identity)
     service.moves.watch()
+    service.schedules.watch()
     connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
     connections.start()

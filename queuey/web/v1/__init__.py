@@ -25,6 +25,7 @@ from queuey.web.v1.names import NameViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
+from queuey.web.v1.schedules.views import ScheduleViews
 from queuey.web.v1.spec import document
 from queuey.web.v1.streams import StreamViews
 
@@ -132,6 +133,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),
         ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
         ("v1.move", APP + "/_moves/{move}", {"GET": moves.show, "DELETE": moves.cancel}),
+        *_of_schedules(ScheduleViews(service, authorization)),
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),
         ("v1.messages", QUEUE + "/messages", {"DELETE": queues.purge}),
         ("v1.lag", QUEUE + "/lag", {"POST": offsets.lag}),
@@ -162,6 +164,19 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
                 "DELETE": messages.delete,
             },
         ),
+    ]
+
+
+def _of_schedules(schedules: ScheduleViews) -> list[tuple[str, str, dict[str, View | Handler]]]:
+    """Returns the resources of schedules."""
+    return [
+        ("v1.schedules", APP + "/_schedules", {"GET": schedules.list}),
+        (
+            "v1.schedule",
+            APP + "/_schedules/{schedule}",
+            {"PUT": schedules.put, "GET": schedules.show, "DELETE": schedules.remove},
+        ),
+        ("v1.run_schedule", APP + "/_schedules/{schedule}/run", {"POST": schedules.run}),
     ]
 
 

@@ -11,6 +11,7 @@ from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
 from queuey.web.v1 import claim_schemas, post_keys, schemas
+from queuey.web.v1.schedules import bodies
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
@@ -74,6 +75,7 @@ PATH_PARAMETERS = (
         name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
     ),
     Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
+    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
 )
 
@@ -464,6 +466,32 @@ MOVE_OPERATIONS = (
         about="What has been moved stays in the target. A move that has ended stays as it is.",
     ),
 )
+SCHEDULE = APP + "/_schedules/{schedule}"
+SCHEDULE_OPERATIONS = (
+    _operation(
+        f"PUT {SCHEDULE}",
+        "Make or change schedule",
+        {201: ResponseSpec({JSON: bodies.Schedule}), 200: ResponseSpec({JSON: bodies.Schedule})},
+        about="Posts a message at certain times. It goes on when the credential that made it has ended. "
+        "409: others change it at the same moment. 429: the application has 1,000.",
+        body={JSON: bodies.SchedulePlan},
+        errors=(*WITH_BODY, 409),
+    ),
+    _operation(f"GET {SCHEDULE}", "Show schedule", bodies.Schedule),
+    _operation(
+        f"GET {APP}/_schedules",
+        "List schedules, up to 100",
+        bodies.ScheduleList,
+        parameters=(_query("start", "Schedule to start at, inclusive"), STRICT),
+    ),
+    _operation(f"DELETE {SCHEDULE}", "Remove schedule", schemas.Done, errors=(*USUAL, 409)),
+    _operation(
+        f"POST {SCHEDULE}/run",
+        "Run schedule now",
+        bodies.Schedule,
+        about="Posts its message once more, also if it is paused; `last` says what became of that.",
+    ),
+)
 HELLO_OPERATIONS = tuple(
     _operation(f"GET {path}", summary, schemas.Hello, errors=(400, 500, 503), anonymous=True)
     for path, summary in (("/", "Show service"), ("/v1", "Show api"))
@@ -503,6 +531,7 @@ OPERATIONS = (
     *CLAIM_OPERATIONS,
     EXPLAIN_OPERATION,
     *MOVE_OPERATIONS,
+    *SCHEDULE_OPERATIONS,
     *HELLO_OPERATIONS,
     DOCUMENT_OPERATION,
     PAGE_OPERATION,

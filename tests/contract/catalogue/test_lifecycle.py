@@ -11,7 +11,7 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec
+from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
@@ -30,6 +30,7 @@ from tests.contract.samples import (
 DIGEST = hashlib.sha256(b"key").digest()
 PLACE = (1, (77, 0))
 KEY = PostKey("key", b"content", 60)
+RECORD = Record("kind", APP, "name", b"value", 7)
 NAMED = Named(None, b"content", None, 0.0, 1)
 CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "create_queue": lambda store, queue: store.create_queue(APP, "another", QueueSpec()),
@@ -70,6 +71,11 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "entry": lambda store, queue: store.entry("work", 0),
     "enter": lambda store, queue: store.enter("work", 0, b"entry", expected=None),
     "identity": lambda store, queue: store.identity(),
+    "record": lambda store, queue: store.record("kind", APP, "name"),
+    "records": lambda store, queue: store.records("kind", APP),
+    "set_record": lambda store, queue: store.set_record(RECORD),
+    "remove_record": lambda store, queue: store.remove_record(RECORD),
+    "due_records": lambda store, queue: store.due_records("kind", 8),
     "begin_append_entry": lambda store, queue: begun_entry(store, queue, LogEntry(1, b"entry")).result(60),
     "read_log": lambda store, queue: store.read_log(queue, 1, 1),
     "read_log newest": lambda store, queue: store.read_log(queue, 1, 1, newest=True),

@@ -1,0 +1,259 @@
+"""Use cases of schedules: messages that are posted at certain times, by whichever process is there.
+
+``docs/architecture-schedules.md`` says how it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import KeyInUse, NotAllowed, RecordChanged, ScheduleNotFound, StoreBusy, TooManySchedules
+from queuey.messages import Record
+from queuey.service.core import Core
+from queuey.service.messages import MessageUseCases
+from queuey.service.schedules import states
+from queuey.service.schedules.firing import FireUseCases
+from queuey.service.schedules.runner import ScheduleRunner, ScheduleTiming
+from queuey.service.schedules.states import Outcome, Plan, Schedule, kept
+from queuey.service.schedules.timetables import (
+    MAX_EXPRESSION,
+    MAX_INTERVAL,
+    MIN_INTERVAL,
+    Timetable,
+    check_cron,
+    check_zone,
+)
+from queuey.storage import Store
+
+__all__ = [
+    "MAX_EXPRESSION",
+    "MAX_INTERVAL",
+    "MAX_MESSAGE",
+    "MAX_NAME",
+    "MIN_INTERVAL",
+    "Outcome",
+    "Plan",
+    "ScheduleReport",
+    "ScheduleTiming",
+    "ScheduleUseCases",
+    "Timetable",
+    "check_cron",
+    "check_zone",
+    "kept",
+]
+
+MAX_SCHEDULES = 1000
+"""Of an application, about: some more if several are made at the same moment."""
+MAX_MESSAGE = 16 << 10
+"""Bytes of a message's body. It is read and written with each tick, and twice in a record."""
+MAX_NAME = 100
+"""Characters."""
+MAX_LISTED = 100
+"""Schedules in one page of a list."""
+MAX_COMING = 5
+"""Next instants that are shown."""
+_TRIES = 20
+"""How often a change is tried that others get in the way of."""
+_PAUSE = 0.1
+"""Seconds until a message that another process is posting is asked for again."""
+
+MaySee = Callable[[str], bool]
+"""Says whether the caller may manage schedules of a queue of this name."""
+Changed = Callable[[Plan | None, float], Plan]
+"""Returns the new plan of a schedule, given the present one and the time (seconds since 1970)."""
+
+
+class ScheduleReport(NamedTuple):
+    """How a schedule stands.
+
+    Attributes:
+        plan: What its owner says.
+        created, changed: Seconds since 1970.
+        next: The next instants (seconds since 1970).
+        firing: The instant whose message is being posted; None: none.
+        last: What became of the last tick; None: there was none yet.
+    """
+
+    name: str
+    plan: Plan
+    created: float
+    changed: float
+    next: Sequence[int]
+    firing: float | None
+    last: Outcome | None
+
+
+class ScheduleUseCases:
+    """Makes, shows, changes and removes schedules.
+
+    Args:
+        store: Where they are.
+        messages: Posts.
+        core: Where it runs.
+        stopping: Set when the process ends.
+        timing: When things are done.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        messages: MessageUseCases,
+        core: Core,
+        stopping: threading.Event,
+        *,
+        timing: ScheduleTiming | None = None,
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._firing = FireUseCases(store, messages, core)
+        self._runner = ScheduleRunner(store, self._firing, core, stopping, timing=timing)
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what this process has done, by the names that the metrics have."""
+        return {f"schedules_{state}_total": count for state, count in self._firing.counts.items()}
+
+    def watch(self) -> None:
+        """Fires what is due, from now on. Does not wait."""
+        self._runner.watch()
+
+    def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:
+        """Makes or changes a schedule.
+
+        A plan whose timetable changes, or that is not paused any more, has its next instant set anew: what was missed
+        is not made up for.
+
+        Returns:
+            The schedule, and whether it is new.
+
+        Raises:
+            NotAllowed: The name is that of a schedule of a queue that the caller may not manage.
+            TooManySchedules: The application has as many as it may have.
+            RecordChanged: Others change it all the time.
+        """
+        for _ in range(_TRIES):
+            record = self._store.record(states.KIND, application, name)
+            now = ids.ticks_to_seconds(self._store.now())
+            if record is None:
+                schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
+                self._require_room(application)
+            else:
+                before = states.decode(record.value)
+                if not may_see(before.plan.queue):
+                    raise NotAllowed(f"Schedule {name!r} is of a queue that the credential does not manage.")
+                schedule = replace(before, changed=now, plan=change(before.plan, now))
+            schedule = self._rescheduled(None if record is None else before, schedule, now)
+            new = record or Record(states.KIND, application, name, b"", 0)
+            try:
+                saved = self._save(new, schedule)
+            except RecordChanged:
+                continue
+            return _report(saved), record is None
+        raise RecordChanged(name)
+
+    @staticmethod
+    def _rescheduled(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
+        old, new = None if before is None else before.plan, schedule.plan
+        if old is not None and old.timetable == new.timetable and old.paused == new.paused:
+            return schedule
+        return states.reschedule(schedule, now)
+
+    def _require_room(self, application: str) -> None:
+        there = self._store.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
+        if len(there) >= MAX_SCHEDULES:
+            raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules. Remove some that are not needed.")
+
+    def _save(self, record: Record, schedule: Schedule) -> Record:
+        new = replace(record, value=states.encode(schedule), due=states.due_ticks(schedule))
+        saved = self._store.set_record(new)
+        self._runner.know(saved)
+        return saved
+
+    def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
+        """Shows how a schedule stands.
+
+        Raises:
+            ScheduleNotFound: There is none of that name that the caller may manage.
+        """
+        return _report(self._find(application, name, may_see))
+
+    def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
+        """Lists schedules that the caller may manage, by name.
+
+        Args:
+            application: Whose.
+            may_see: Says which.
+            start: The name to start at, inclusive.
+
+        Returns:
+            A page, and the name to start the next one at; None: this is the last.
+        """
+        records = self._store.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
+        following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
+        found = (_report(record) for record in records[:MAX_LISTED])
+        return [report for report in found if may_see(report.plan.queue)], following
+
+    def remove(self, application: str, name: str, may_see: MaySee) -> None:
+        """Removes a schedule. A message that is being posted may still be.
+
+        Raises:
+            ScheduleNotFound: There is none of that name that the caller may manage.
+            RecordChanged: Others change it all the time.
+        """
+        for _ in range(_TRIES):
+            record = self._find(application, name, may_see)
+            try:
+                self._store.remove_record(record)
+            except RecordChanged:
+                continue
+            return
+        raise RecordChanged(name)
+
+    async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
+        """Posts a schedule's message now, also if it is paused. Its timetable goes on as it was.
+
+        Raises:
+            ScheduleNotFound: There is none of that name that the caller may manage.
+            StoreBusy: It is being fired all the time.
+            StoreUnavailable: It failed. If it had begun, any process goes on with it.
+        """
+        for _ in range(_TRIES):
+            find = partial(self._find, application, name, may_see)
+            record = await self._core.in_thread(find)
+            try:
+                if states.decode(record.value).firing is not None:
+                    await self._firing.go_on(record)
+                    continue
+                record = await self._firing.fire_now(record)
+            except RecordChanged:
+                continue
+            except KeyInUse:
+                await asyncio.sleep(_PAUSE)
+                continue
+            finally:
+                self._runner.watch()
+            self._runner.know(record)
+            return _report(record)
+        raise StoreBusy(f"Schedule {name!r} is being fired all the time. Try again.")
+
+    def _find(self, application: str, name: str, may_see: MaySee) -> Record:
+        record = self._store.record(states.KIND, application, name)
+        if record is None or not may_see(states.decode(record.value).plan.queue):
+            raise ScheduleNotFound(name)
+        return record
+
+
+def _report(record: Record) -> ScheduleReport:
+    schedule = states.decode(record.value)
+    firing = None if schedule.firing is None else schedule.firing.instant
+    following = states.coming(schedule, MAX_COMING)
+    return ScheduleReport(
+        record.name, schedule.plan, schedule.created, schedule.changed, following, firing, schedule.last
+    )

@@ -1,0 +1,204 @@
+"""Fires schedules when they are due, in one task of the process.
+
+Every process knows when some schedules are due: those that it has made or fired last, and, when it begins, all of them.
+One that is due is read, and fired if it is as the process knows it; else another process fires it, and this one forgets
+it. So a schedule stays with one process as a rule, and the others only look, now and then, for schedules that are
+overdue: their process has ended. However many processes try at once, one succeeds (:mod:`.states`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Record, RecordDue
+from queuey.service.core import Core
+from queuey.service.schedules import states
+from queuey.service.schedules.firing import FireUseCases
+from queuey.storage import Store
+
+MAX_AT_ONCE = 4
+"""Schedules that a process fires at the same time."""
+MAX_KNOWN = 20_000
+"""Schedules that a process knows; it finds the others when they are overdue."""
+FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
+"""Seconds after which a step that failed is repeated."""
+
+logger = logging.getLogger(__name__)
+Name = tuple[str, str]
+"""Application and name of a schedule."""
+
+
+class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """When things are done, in seconds.
+
+    Attributes:
+        look: Between two looks for schedules that are overdue, about.
+        overdue: For how long one must be due until a process that does not know it fires it.
+    """
+
+    look: float = 15.0
+    overdue: float = 3.0
+
+
+class _Known(NamedTuple):
+    """A schedule, when it is due (ticks), its version, and how often a step of it has failed."""
+
+    due: int
+    version: int
+    failed: int = 0
+
+
+class ScheduleRunner:
+    """Fires schedules.
+
+    Args:
+        store: Where they are.
+        firing: Carries out the steps.
+        core: Where it runs.
+        stopping: Set when the process ends.
+        timing: When things are done.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        firing: FireUseCases,
+        core: Core,
+        stopping: threading.Event,
+        *,
+        timing: ScheduleTiming | None = None,
+    ) -> None:
+        self._store = store
+        self._firing = firing
+        self._core = core
+        self._stopping = stopping
+        self._timing = timing or ScheduleTiming()
+        self._known: dict[Name, _Known] = {}
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._next_look: float | None = None
+
+    def watch(self) -> None:
+        """Fires what is due, from now on. Does not wait."""
+        self._core.tell(self._begin)
+
+    def know(self, record: Record) -> None:
+        """Takes in a schedule that was made or changed here. Does not wait."""
+        self._core.tell(self._begin, record)
+
+    def _begin(self, record: Record | None = None) -> None:
+        if record is not None:
+            self._note(record)
+        if self._task is None or self._task.done():
+            self._task = self._core.spawn(self._run())
+        self._woken.set()
+
+    def _note(self, record: Record) -> None:
+        name = record.application, record.name
+        if record.due == ids.TICKS_MAX:
+            self._known.pop(name, None)
+        elif name in self._known or len(self._known) < MAX_KNOWN:
+            self._known[name] = _Known(record.due, record.version)
+
+    async def _run(self) -> None:
+        failed = 0
+        while not self._stopping.is_set():
+            self._woken.clear()
+            try:
+                rest = await self._go_on()
+                failed = 0
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                logger.debug("schedules wait: %s", error)
+                rest, failed = _pause(failed), failed + 1
+            except Exception:
+                logger.exception("firing schedules has failed; it is tried again")
+                rest, failed = _pause(failed), failed + 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), rest)
+
+    async def _go_on(self) -> float:
+        """Fires what is due, and looks for what is overdue; returns how many seconds to rest."""
+        now = await self._firing.now()
+        boottime = self._core.boottime()
+        if self._next_look is None or boottime >= self._next_look:
+            await self._look(now)
+            # Not all processes at the same moment.
+            self._next_look = boottime + self._timing.look * (0.8 + 0.4 * self._core.chance.random())
+        due = sorted((known.due, name) for name, known in self._known.items() if known.due <= now)
+        for first in range(0, len(due), MAX_AT_ONCE):
+            if self._stopping.is_set():
+                return 0.0
+            await asyncio.gather(*(self._fire(name) for _, name in due[first : first + MAX_AT_ONCE]))
+        if due:
+            return 0.0
+        soonest = min((known.due for known in self._known.values()), default=ids.TICKS_MAX)
+        return max(0.0, min(self._next_look - boottime, (soonest - now) / TICKS_PER_SECOND))
+
+    async def _look(self, now: int) -> None:
+        """Finds what is overdue; at the first time all that there is."""
+        until = ids.TICKS_MAX - 1
+        if self._next_look is not None:
+            until = now - int(self._timing.overdue * TICKS_PER_SECOND)
+        find: Callable[[], list[RecordDue]] = partial(self._store.due_records, states.KIND, until, limit=MAX_KNOWN)
+        for found in await self._core.in_thread(find):
+            name = found.application, found.name
+            known = self._known.get(name)
+            if known is None or known.version != found.version:
+                self._known[name] = _Known(found.due, found.version)
+
+    async def _fire(self, name: Name) -> None:
+        """Takes the next step of a schedule, if it is as this process knows it."""
+        known = self._known[name]
+        try:
+            record = await self._firing.find(*name)
+            if record is None or record.version != known.version:
+                self._forget(name, known)
+                return
+            record = await self._firing.go_on(record)
+        except RecordChanged:
+            self._forget(name, known)
+        except StoreClosed:
+            raise
+        except Exception as error:
+            if isinstance(error, QueueyError):
+                logger.debug("schedule %s of %s waits: %s", *reversed(name), error)
+            else:
+                logger.exception("schedule %s of %s could not be fired; it is tried again", *reversed(name))
+            await self._later(name, known, quick=isinstance(error, KeyInUse))
+        else:
+            if self._known.get(name) == known:
+                self._note(record)
+
+    def _forget(self, name: Name, known: _Known) -> None:
+        """Leaves a schedule to the process that has changed it, unless that was a call to this one."""
+        if self._known.get(name) == known:
+            del self._known[name]
+
+    async def _later(self, name: Name, known: _Known, *, quick: bool) -> None:
+        """Has a step that failed be repeated. It may have been taken, so what there is then decides."""
+        if self._known.get(name) != known:
+            return
+        pause = FIRST_PAUSE if quick else _pause(known.failed)
+        due = await self._firing.now() + int(pause * TICKS_PER_SECOND)
+        record = await self._firing.find(*name)
+        if record is None:
+            self._forget(name, known)
+        else:
+            self._known[name] = _Known(due, record.version, known.failed + 1)
+
+
+def _pause(failed: int) -> float:
+    return min(FIRST_PAUSE * 2.0 ** min(failed, 10), MAX_PAUSE)

@@ -1,0 +1,132 @@
+"""When a schedule is due: pure functions of its timetable.
+
+A cron expression is about the clock on the wall of its time zone. When that clock is changed:
+
+* An hour of ``*`` (or ``*/2``, ...) counts real hours: ``*/15 * * * *`` comes every 15 minutes all the time.
+* Any other hour comes once. A time in the hour that is left out comes at the moment of the change; several such times
+  come as one. A time in the hour that is there twice comes the first time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import count
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+MIN_INTERVAL = 10
+"""Seconds."""
+MAX_INTERVAL = 366 * 86_400
+"""Seconds."""
+MAX_EXPRESSION = 200
+"""Characters."""
+
+_ALLOWED = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
+_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
+"""Names of the database of time zones begin with a capital; ``localtime`` and copies of it do not."""
+_MAX_ZONE = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS = 50
+"""A cron expression that does not come for so long is taken for one that never does."""
+
+
+class Timetable(msgspec.Struct, frozen=True, array_like=True):
+    """When a schedule is due. Either a cron expression or an interval.
+
+    Attributes:
+        cron: Minute, hour, day of the month, month, day of the week; blank: an interval.
+        zone: Time zone of the cron expression.
+        every: Seconds of the interval; 0: a cron expression.
+        anchor: An instant from which intervals are counted (seconds since 1970).
+    """
+
+    cron: str = ""
+    zone: str = "UTC"
+    every: int = 0
+    anchor: int = 0
+
+
+def check_zone(name: str) -> None:
+    """Makes sure that a time zone is known here.
+
+    Raises:
+        ValueError: It is not.
+    """
+    try:
+        if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
+            raise ValueError(name)  # noqa: TRY301 - one text for all
+        _zone(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f'"{name[:_MAX_ZONE]}" is not a time zone, such as Europe/Berlin') from error
+
+
+def check_cron(expression: str, zone: str, now: float) -> None:
+    """Makes sure that a cron expression has five fields and comes at some time.
+
+    Raises:
+        ValueError: It does not.
+    """
+    shown = expression[:MAX_EXPRESSION]
+    if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
+        raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')
+    try:
+        if next_instant(Timetable(expression, zone), now) is not None:
+            return
+    except (CronSimError, AssertionError) as error:
+        raise ValueError(f'"{shown}" is not a cron expression: {error}') from error
+    raise ValueError(f'"{shown}" does not come within {_YEARS} years')
+
+
+def next_instant(timetable: Timetable, after: float) -> int | None:
+    """Returns the first instant above another one (seconds since 1970), or None if none comes."""
+    return next(instants(timetable, after), None)
+
+
+def instants(timetable: Timetable, after: float) -> Iterator[int]:
+    """Gives the instants above another one (seconds since 1970), in order, without end as a rule."""
+    if timetable.every:
+        first = timetable.anchor + (int(after - timetable.anchor) // timetable.every + 1) * timetable.every
+        yield from count(first, timetable.every)
+        return
+    last = int(after)
+    begin = _EPOCH + timedelta(seconds=last)
+    real = timetable.cron.split()[1].startswith("*")
+    for instant in (_real if real else _on_wall)(timetable, begin):
+        if instant > last:
+            last = instant
+            yield instant
+
+
+def _real(timetable: Timetable, begin: datetime) -> Iterator[int]:
+    for found in CronSim(timetable.cron, begin.astimezone(_zone(timetable.zone))):
+        yield _seconds(found)
+
+
+def _on_wall(timetable: Timetable, begin: datetime) -> Iterator[int]:
+    """Gives the instants of the times on the wall; some may be equal, or before the beginning."""
+    zone = _zone(timetable.zone)
+    for found in CronSim(timetable.cron, begin.astimezone(zone).replace(tzinfo=None)):
+        yield _seconds(_existing(found, zone))
+
+
+def _existing(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Returns the first moment with a time on the wall; if it is left out, the moment of the change."""
+    while True:
+        found = wall.replace(tzinfo=zone)
+        if found.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) == wall:
+            return found
+        wall += timedelta(minutes=1)
+
+
+def _seconds(moment: datetime) -> int:
+    return int((moment - _EPOCH).total_seconds())
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)

@@ -1,0 +1,125 @@
+"""Records in Cassandra, in four shards: a change is a lightweight transaction on the record's row.
+
+So what is due is found by reading four Cassandra partitions, however many applications have records. Each has some of
+the records of every application, and many processes may change records of one application at the same moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from queuey.errors import RecordChanged
+from queuey.messages import Record, RecordDue
+from queuey.storage import Records, items
+from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.lightweight_transactions import (
+    CheckResult,
+    Conclusion,
+    LightweightTransactions,
+    new_number,
+    unclear,
+)
+from queuey.storage.cassandra.options import CassandraOptions
+
+SHARDS = 4
+
+_ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
+_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}")
+_LIST = Statement(
+    "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
+    "LIMIT ?"
+)
+_CREATE = Statement(
+    "INSERT INTO records (kind, shard, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "IF NOT EXISTS",
+    idempotent=False,
+)
+_CHANGE = Statement(f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_ROW} IF version = ?", idempotent=False)
+_REMOVE = Statement(f"DELETE FROM records WHERE {_ROW} IF version = ?", idempotent=False)
+_DUE = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
+_DUE_OF = Statement(
+    "SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ? AND application = ?"
+)
+
+
+class CassandraRecords(Records):
+    """The contract of records on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _transactions: LightweightTransactions
+
+    def record(self, kind: str, application: str, name: str) -> Record | None:
+        """See the contract. Finishes or discards a change whose outcome is unknown, then reads."""
+        values = kind, _shard(application, name), application, name
+        rows = self._driver.run(_FIND, values, consistency=self._options.catalogue_serial)
+        return Record(kind, application, name, *rows[0]) if rows else None
+
+    def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
+        """See the contract."""
+        level = self._options.catalogue_read
+        some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
+        found = [Record(kind, application, *row) for rows in self._driver.gather(some) for row in rows]
+        # Cassandra orders names by their bytes, and so does the merge.
+        return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
+
+    def set_record(self, record: Record) -> Record:
+        """See the contract."""
+        items.check_record(record)
+        new = replace(record, version=new_number())
+        row = record.kind, _shard(record.application, record.name), record.application, record.name
+        with self._transactions.turn(("record", *row)):
+            if record.version:
+                values = new.value, new.due, new.version, *row, record.version
+                conclusion = self._transactions.run(_CHANGE, values).conclude(new.version)
+            else:
+                conclusion = self._create(row, new)
+        _require(conclusion, record)
+        return new
+
+    def _create(self, row: tuple[str, int, str, str], new: Record) -> Conclusion:
+        outcome = self._transactions.run(_CREATE, (*row, new.value, new.due, new.version))
+        # The refusal of an insert shows the whole row, key and all; what decides is the token alone.
+        present = None if outcome.applied else self.record(new.kind, new.application, new.name)
+        seen = () if present is None else (present.version,)
+        return CheckResult(outcome.applied, seen, outcome.doubted).conclude(new.version)
+
+    def remove_record(self, record: Record) -> None:
+        """See the contract."""
+        row = record.kind, _shard(record.application, record.name), record.application, record.name
+        with self._transactions.turn(("record", *row)):
+            outcome = self._transactions.run(_REMOVE, (*row, record.version))
+        if outcome.applied:
+            return
+        if not outcome.doubted:
+            raise RecordChanged(record.name)
+        if self.record(record.kind, record.application, record.name) is not None:
+            # It may have been changed before, or removed by this call and made again.
+            raise unclear(f"record {record.name!r}")
+
+    def due_records(
+        self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
+    ) -> list[RecordDue]:
+        """See the contract. Cost: reads all that there are of the kind, or of the application, without values."""
+        level = self._options.catalogue_read
+        if application is None:
+            some = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
+        else:
+            some = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
+        found = (RecordDue(*row) for rows in self._driver.gather(some) for row in rows)
+        return heapq.nsmallest(limit, (each for each in found if each.due <= until), key=attrgetter("due"))
+
+
+def _shard(application: str, name: str) -> int:
+    return zlib.crc32(f"{application}/{name}".encode()) % SHARDS
+
+
+def _require(conclusion: Conclusion, record: Record) -> None:
+    if conclusion is Conclusion.REFUSED:
+        raise RecordChanged(record.name)
+    if conclusion is Conclusion.UNCLEAR:
+        raise unclear(f"record {record.name!r}")

@@ -1,0 +1,292 @@
+"""Views of schedules: put, show, list, remove and run.
+
+A schedule goes on when the credential that made it has ended. So it takes the right to administer its queue, besides
+the right to send there: a credential that may only send leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
+from queuey.messages import Meta, Queue
+from queuey.service import Draft, Limits, ScheduleReport, Service
+from queuey.service.schedules import (
+    MAX_INTERVAL,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MIN_INTERVAL,
+    Outcome,
+    Plan,
+    Timetable,
+    check_cron,
+    check_zone,
+    kept,
+)
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.responses import Response, json_response
+from queuey.web.v1 import schemas
+from queuey.web.v1.messages import read_batch
+from queuey.web.v1.schedules import bodies
+from queuey.web.validators import Errors
+
+LIST_FIELDS = frozenset({"start"})
+_FIELDS = frozenset(bodies.SchedulePlan.__struct_fields__)
+_NAME = re.compile(rf"[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
+_MISSED = ("skip", "catch_up")
+
+
+class _MessageText(msgspec.Struct):
+    """The message of a plan as it was written."""
+
+    message: msgspec.Raw
+
+
+_decode_message = msgspec.json.Decoder(_MessageText).decode
+Build = Callable[[Plan | None, float], Plan]
+
+
+class ScheduleViews:
+    """Views of ``/v1/{app}/_schedules`` and of the schedules under it."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._schedules = service.schedules
+        # Times as many as JSON may take for it, and the other fields.
+        self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
+        self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_MESSAGE))
+        self._authorization = authorization
+
+    def put(self, request: Request, match: Match) -> Response:
+        """Makes a schedule, or changes what is given of one."""
+        application, name = match["app"], match["schedule"]
+        may_see = self._authorization.matching(request, application, "admin")
+        text = read_body(request, self._most)
+        given = read_object(text)
+        _check_names(name, given)
+        queue = self._target(request, match, given, may_see)
+        build = _builder(given, text, queue, self._limits)
+        report, new = self._schedules.put(application, name, build, may_see)
+        return json_response(_shown(report), 201 if new else 200)
+
+    def _target(
+        self, request: Request, match: Match, given: dict[str, Any], may_see: Callable[[str], bool]
+    ) -> Queue | None:
+        """Checks that the caller may administer the schedule's queue and send to it; returns its row.
+
+        None: the queue does not matter, as the schedule is paused and nothing else.
+        """
+        if given.get("queue") is not None:
+            name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
+        else:
+            try:
+                name = self._schedules.show(match["app"], match["schedule"], may_see).plan.queue
+            except ScheduleNotFound:
+                # A caller that may not know of the schedule is told as much when the schedule is put.
+                name = ""
+        if not name:
+            raise InvalidRequest({"queue": validators.REQUIRED})
+        if given.keys() == {"paused"} and validators.boolean(given["paused"]):
+            return None
+        queue = self._authorization.find(request, {"app": match["app"], "queue": name})
+        self._authorization.enter(request, queue, "admin")
+        return self._authorization.enter(request, queue, "send").queue
+
+    def list(self, request: Request, match: Match) -> Response:
+        """Lists schedules by name."""
+        may_see = self._authorization.matching(request, match["app"], "admin")
+        start = read_query(request, LIST_FIELDS).get("start", "")
+        found, more = self._schedules.list(match["app"], may_see, start=start)
+        listed = [bodies.ListedSchedule(**_fields(report)) for report in found]
+        return json_response(bodies.ScheduleList(schedules=listed, more=more))
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Shows a schedule."""
+        may_see = self._authorization.matching(request, match["app"], "admin")
+        return json_response(_shown(self._schedules.show(match["app"], match["schedule"], may_see)))
+
+    def remove(self, request: Request, match: Match) -> Response:
+        """Removes a schedule."""
+        may_see = self._authorization.matching(request, match["app"], "admin")
+        self._schedules.remove(match["app"], match["schedule"], may_see)
+        return json_response(schemas.Done())
+
+    async def run(self, request: Request, match: Match) -> Response:
+        """Posts a schedule's message now."""
+        application, name = match["app"], match["schedule"]
+        may_see = await request.in_thread(partial(self._runnable, request, application))
+        return json_response(_shown(await self._schedules.fire(application, name, may_see)))
+
+    def _runnable(self, request: Request, application: str) -> Callable[[str], bool]:
+        """Returns what says of a queue's name whether the caller may administer it and send to it."""
+        administers = self._authorization.matching(request, application, "admin")
+        sends = self._authorization.matching(request, application, "send")
+        return lambda queue: administers(queue) and sends(queue)
+
+
+def _check_names(name: str, given: dict[str, Any]) -> None:
+    errors = Errors()
+    if _NAME.fullmatch(name) is None:
+        errors["schedule"] = f"Has 1 to {MAX_NAME} letters, digits and ._:@-"
+    for field in given.keys() - _FIELDS:
+        errors[validators.show(field)] = f"No field of a schedule. They are: {', '.join(sorted(_FIELDS))}."
+    for field in ("cron", "every"):
+        if given.get("cron") is not None and given.get("every") is not None:
+            errors[field] = "Give one of cron and every"
+    if given.get("every") is not None and given.get("timezone") is not None:
+        errors["timezone"] = "Belongs to cron"
+    errors.check()
+
+
+def _builder(given: dict[str, Any], text: bytes, queue: Queue | None, limits: Limits) -> Build:
+    """Reads what is given of a plan; returns what makes a plan of it and of the present one.
+
+    Args:
+        given: The fields.
+        text: The same as JSON, because a message keeps the text of its values.
+        queue: The row of the schedule's queue; None: it does not matter.
+        limits: Of a message.
+
+    Raises:
+        InvalidRequest: Naming every bad field.
+    """
+    errors = Errors()
+    cron = errors.take("cron", validators.text, given.get("cron"))
+    zone = errors.take("timezone", _zone, given.get("timezone"))
+    every = errors.take("every", validators.integer, given.get("every"), MIN_INTERVAL, MAX_INTERVAL)
+    missed: Any = errors.take("missed", validators.one_of, given.get("missed"), _MISSED)
+    message = None
+    if given.get("message") is not None and queue is not None:
+        message = _read_message(text, queue, limits, errors)
+    errors.check()
+
+    def build(before: Plan | None, now: float) -> Plan:
+        if before is None:
+            _require(given, "queue", "message", "cron" if every is None else "every")
+        timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
+        if before is None:
+            assert queue is not None  # noqa: S101 - the fields are there
+            assert message is not None  # noqa: S101
+            plan = Plan(queue.name, timetable, kept(message))
+        elif queue is not None and given.get("queue") is None and before.queue != queue.name:
+            raise RecordChanged("queue")
+        else:
+            plan = replace(before, timetable=timetable)
+        if queue is not None:
+            plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
+        if given.get("paused") is not None:
+            plan = replace(plan, paused=validators.boolean(given["paused"]))
+        return plan if missed is None else replace(plan, missed=missed)
+
+    return build
+
+
+def _zone(value: object) -> str:
+    name = validators.text(value)
+    check_zone(name)
+    return name
+
+
+def _require(given: dict[str, Any], *fields: str) -> None:
+    if missing := {field: validators.REQUIRED for field in fields if given.get(field) is None}:
+        if "cron" in missing:
+            missing["cron"] = f"{validators.REQUIRED}: cron or every"
+        raise InvalidRequest(missing)
+
+
+def _timetable(
+    before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
+) -> Timetable:
+    """Returns a timetable; an interval that does not change keeps its instants.
+
+    Raises:
+        InvalidRequest: The cron expression is none.
+    """
+    if every is not None:
+        return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
+    if cron is None and (before is None or not before.cron):
+        if zone is not None:
+            raise InvalidRequest({"timezone": "Belongs to cron"})
+        assert before is not None  # noqa: S101 - one of cron and every is required
+        return before
+    old = before or Timetable()
+    new = Timetable(" ".join((cron or old.cron).split(" ")), zone or old.zone)
+    try:
+        check_cron(new.cron, new.zone, now)
+    except ValueError as error:
+        raise InvalidRequest({"cron": str(error)}) from error
+    return new
+
+
+def _read_message(text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
+    """Reads the message of a plan as an item of a batch."""
+    item = bytes(_decode_message(text).message)
+    try:
+        [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue)
+    except InvalidRequest as error:
+        errors.update({f"message.{field.removeprefix('0.')}": each for field, each in error.fields.items()})
+        return None
+    if draft.delay:
+        errors["message.delay"] = "A schedule's message has no delay"
+    return draft
+
+
+def _shown(report: ScheduleReport) -> bodies.Schedule:
+    return bodies.Schedule(**_fields(report), message=_message(report.plan.message.draft))
+
+
+def _fields(report: ScheduleReport) -> dict[str, Any]:
+    plan, timetable = report.plan, report.plan.timetable
+    return {
+        "schedule": report.name,
+        "queue": plan.queue,
+        "cron": timetable.cron or None,
+        "timezone": timetable.zone if timetable.cron else None,
+        "every": timetable.every or None,
+        "missed": plan.missed,
+        "paused": plan.paused,
+        "created": report.created,
+        "changed": report.changed,
+        "next": list(report.next),
+        "firing": report.firing,
+        "last": None if report.last is None else _tick(report.last),
+    }
+
+
+def _tick(outcome: Outcome) -> bodies.Tick:
+    return bodies.Tick(
+        instant=outcome.instant,
+        at=outcome.at,
+        state=outcome.state,
+        message_id=outcome.message_id or UNSET,
+        partition=outcome.partition or UNSET,
+        error=outcome.error or UNSET,
+    )
+
+
+def _message(draft: Draft) -> bodies.ScheduledMessage:
+    meta = draft.meta or Meta()
+    body: Any = draft.body
+    if isinstance(body, bytes):
+        body = b64encode(body).decode()
+    elif meta.json:
+        body = msgspec.Raw(body.encode())
+    return bodies.ScheduledMessage(
+        body=body,
+        ttl=draft.ttl,
+        partition=draft.partition,
+        message_key=draft.key,
+        content_type=meta.content_type,
+        headers=dict(meta.headers) or None,
+        encoding="base64" if isinstance(draft.body, bytes) else None,
+    )

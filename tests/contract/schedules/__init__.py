@@ -1,0 +1,1 @@
+"""Schedules, on both stores."""

@@ -1,0 +1,201 @@
+"""When schedules are due, also when clocks on the wall are changed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, instants, next_instant
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
+DAY = 86_400
+
+
+def seconds(text: str, zone: str = "UTC") -> int:
+    """The instant of a time on the wall."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp())
+
+
+def on_wall(timetable: Timetable, after: int, most: int) -> list[str]:
+    """The next instants, as the wall shows them with their distance from UTC."""
+    zone = ZoneInfo(timetable.zone)
+    return [datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(instants(timetable, after), most)]
+
+
+BERLIN = "Europe/Berlin"
+SPRING, AUTUMN = "2026-03-28T12:00", "2026-10-24T12:00"
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "begin", "expected"),
+    [
+        # The hour from 2 to 3 is left out.
+        ("30 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:30:00+02"]),
+        ("0,30 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
+        ("*/20 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
+        ("0 3 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T03:00:00+02"]),
+        ("0 2,3 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
+        ("30 2 29 3 *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2027-03-29T02:30:00+02"]),
+        # It is there twice.
+        ("30 2 * * *", BERLIN, AUTUMN, ["2026-10-25T02:30:00+02", "2026-10-26T02:30:00+01"]),
+        ("*/30 2 * * *", BERLIN, AUTUMN, ["2026-10-25T02:00:00+02", "2026-10-25T02:30:00+02", "2026-10-26T02:00:00+01"]),
+        ("0 3 * * *", BERLIN, AUTUMN, ["2026-10-25T03:00:00+01", "2026-10-26T03:00:00+01"]),
+        # Real hours.
+        (
+            "*/30 * * * *",
+            BERLIN,
+            "2026-03-29T01:10",
+            ["2026-03-29T01:30:00+01", "2026-03-29T03:00:00+02", "2026-03-29T03:30:00+02"],
+        ),
+        (
+            "30 * * * *",
+            BERLIN,
+            "2026-10-25T01:40",
+            ["2026-10-25T02:30:00+02", "2026-10-25T02:30:00+01", "2026-10-25T03:30:00+01"],
+        ),
+        # At midnight, by half an hour, by a whole day, in the south.
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00", ["2026-04-24T01:00:00+03", "2026-04-25T00:00:00+03"]),
+        ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00", ["2026-10-04T02:30:00+11", "2026-10-05T02:15:00+11"]),
+        ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T12:00", ["2026-04-05T01:45:00+11", "2026-04-06T01:45:00+10"]),
+        ("0 12 30 12 *", "Pacific/Apia", "2011-12-29T12:00", ["2011-12-31T00:00:00+14", "2012-12-30T12:00:00+14"]),
+        ("30 2 * * *", "America/New_York", "2026-03-07T12:00", ["2026-03-08T03:00:00-04", "2026-03-09T02:30:00-04"]),
+    ],
+)
+def test_when_clocks_are_changed(cron: str, zone: str, begin: str, expected: list[str]) -> None:
+    """A time that is left out comes once, at the moment of the change; one that is there twice comes the first time."""
+    assert on_wall(Timetable(cron, zone), seconds(begin, zone), len(expected)) == expected
+
+
+def test_in_the_second_hour() -> None:
+    """What is asked for in the hour that comes again is not answered with times of the first one."""
+    change = seconds("2026-10-25T01:00", "UTC")
+    assert on_wall(Timetable("45 2 * * *", BERLIN), change + 600, 1) == ["2026-10-26T02:45:00+01"]
+
+
+def test_usual_days() -> None:
+    """Fields mean what they mean to cron."""
+    begin = seconds("2026-01-01T00:00")
+    assert on_wall(Timetable("0 9 * * MON-FRI"), begin, 3) == [
+        "2026-01-01T09:00:00+00",
+        "2026-01-02T09:00:00+00",
+        "2026-01-05T09:00:00+00",
+    ]
+    assert on_wall(Timetable("0 0 29 2 *"), begin, 2) == ["2028-02-29T00:00:00+00", "2032-02-29T00:00:00+00"]
+    assert on_wall(Timetable("0 0 L * *"), begin, 2) == ["2026-01-31T00:00:00+00", "2026-02-28T00:00:00+00"]
+    assert on_wall(Timetable("59 23 31 12 *"), begin, 1) == ["2026-12-31T23:59:00+00"]
+
+
+FIELDS = st.tuples(
+    st.sampled_from(["0", "30", "*/15", "7,45", "*", "0-59/20"]),
+    st.sampled_from(["*", "*/6", "0", "1", "2", "3", "1-3", "2,14", "23"]),
+    st.sampled_from(["*", "1", "15", "L", "*/5"]),
+    st.sampled_from(["*", "3,10", "4-11", "DEC"]),
+    st.sampled_from(["*", "SUN", "1-5", "0#2"]),
+).map(" ".join)
+MOMENTS = st.integers(seconds("2010-01-01T00:00"), seconds("2030-01-01T00:00")) | st.builds(
+    lambda day, offset: seconds(day) + offset,
+    st.sampled_from(["2026-03-29T01:00", "2026-10-25T01:00", "2026-03-08T07:00", "2026-11-01T06:00", "2011-12-30T10:00"]),
+    st.integers(-DAY, DAY),
+)
+
+
+@given(cron=FIELDS, zone=st.sampled_from(ZONES), after=MOMENTS)
+@example(cron="45 2 * * *", zone=BERLIN, after=seconds("2026-10-25T01:10"))
+def test_one_after_another(cron: str, zone: str, after: int) -> None:
+    """Instants ascend, and asking for each after the one before gives the same as going on does."""
+    timetable = Timetable(cron, zone)
+    found = list(islice(instants(timetable, after), 8))
+    assert found == sorted(set(found))
+    assert all(each > after for each in found)
+    for before, each in zip([after, *found], found, strict=False):
+        assert next_instant(timetable, before) == each
+        assert next_instant(timetable, each - 1) == each
+        assert next_instant(timetable, each - 0.5) == each
+        assert next_instant(timetable, before + 0.5) == each or each == before + 1
+
+
+@given(hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), after=MOMENTS)
+def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
+    """A daily time comes once for each day that the wall shows, at that time unless it is left out."""
+    zoned = ZoneInfo(zone)
+    timetable = Timetable(f"{minute} {hour} * * *", zone)
+    for instant in islice(instants(timetable, after), 5):
+        shown = datetime.fromtimestamp(instant, zoned)
+        if (shown.hour, shown.minute) == (hour, minute):
+            assert shown.fold == 0
+            continue
+        # The wall never shows the time between the moment before and this one: clocks were changed here.
+        before = datetime.fromtimestamp(instant - 1, zoned)
+        assert shown.utcoffset() > before.utcoffset()  # type: ignore[operator] # both have one
+        skipped = [before.replace(tzinfo=None) + timedelta(minutes=each) for each in range(25 * 60)]
+        left_out = [each for each in skipped if before.replace(tzinfo=None) < each < shown.replace(tzinfo=None)]
+        assert any((each + timedelta(seconds=1)).strftime("%H:%M") == f"{hour:02}:{minute:02}" for each in left_out)
+
+
+@given(every=st.integers(10, 10**6), anchor=st.integers(0, 2 * 10**9), after=MOMENTS | st.integers(0, 1000))
+def test_intervals(every: int, anchor: int, after: int) -> None:
+    """Intervals are counted from their anchor, also before it."""
+    found = next_instant(Timetable(every=every, anchor=anchor), after)
+    assert found is not None
+    assert after < found <= after + every
+    assert (found - anchor) % every == 0
+
+
+@pytest.mark.parametrize(
+    "cron",
+    [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "*/0 * * * *",
+        "5-1 * * * *",
+        "1,,2 * * * *",
+        "@daily",
+        "0 0 30 2 *",
+        "0 0 31 4,6 *",
+        "² * * * *",
+        "* * * * *\n",
+        "x * * * *",
+        "* * * * 5#6",
+        "0 " * 200,
+    ],
+)
+def test_no_cron_expression(cron: str) -> None:
+    """What is no expression of five fields, or never comes, is refused."""
+    with pytest.raises(ValueError, match="cron expression|does not come"):
+        check_cron(cron, "UTC", 1.7e9)
+
+
+@given(st.text("0123456789*,-/#LW MONJAN", max_size=40))
+def test_any_text(text: str) -> None:
+    """Whatever is given for a cron expression is refused, or has a next instant that is soon found."""
+    with suppress(ValueError):
+        check_cron(text, BERLIN, 1.7e9)
+        found = next_instant(Timetable(text, BERLIN), 1.7e9)
+        assert found is not None
+        assert found > 1.7e9
+
+
+@pytest.mark.parametrize("zone", ["", "Nowhere", "../etc/passwd", "localtime", "Europe", "posix/Europe/Berlin", "A" * 999])
+def test_no_time_zone(zone: str) -> None:
+    """What is no name of the database of time zones is refused; so is the machine's own, which others do not share."""
+    with pytest.raises(ValueError, match="is not a time zone"):
+        check_zone(zone)
+
+
+@pytest.mark.parametrize("zone", [*ZONES, "Etc/GMT+5"])
+def test_time_zones(zone: str) -> None:
+    """Names of the database are known."""
+    check_zone(zone)
+    assert next_instant(Timetable("0 12 * * *", zone), datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is not None
