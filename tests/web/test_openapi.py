@@ -29,7 +29,7 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
     """The document has exactly the paths and methods that there are."""
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
     values["id"] = values["ids"]
-    values["move"] = "0" * 16
+    values["move"], values["schedule"] = "0" * 16, "s"
     served = set()
     for route in app.registry.getUtility(IRoutesMapper).get_routes():
         path = re.sub(r":\[[^}]*", "", route.pattern.removesuffix("{_:/?}"))
@@ -62,7 +62,7 @@ def test_bodies_that_must_be_sent(owner: Caller) -> None:
     owner.create("q")
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
     values["id"] = values["ids"]
-    values["move"] = "0" * 16
+    values["move"], values["schedule"] = "0" * 16, "s"
     for path, entries in document()["paths"].items():
         for method, access in entries.items():
             if "requestBody" in access:

@@ -44,6 +44,7 @@ TIMEOUT_FIRING = 5
 MAX_ERROR = 200
 """Characters of the text of an outcome."""
 
+Missed = Literal["skip", "catch_up"]
 State = Literal["published", "skipped", "failed", "unknown"]
 
 
@@ -82,7 +83,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     timetable: Timetable
     message: KeptMessage
-    missed: Literal["skip", "catch_up"] = "skip"
+    missed: Missed = "skip"
     paused: bool = False
 
 

@@ -234,7 +234,8 @@ def _read_message(text: bytes, queue: Queue, limits: Limits, errors: Errors) -> 
     try:
         [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue)
     except InvalidRequest as error:
-        errors.update({f"message.{field.removeprefix('0.')}": each for field, each in error.fields.items()})
+        # Fields of the batch's only item, or the item itself.
+        errors.update({f"message{field.removeprefix('0')}": each for field, each in error.fields.items()})
         return None
     if draft.delay:
         errors["message.delay"] = "A schedule's message has no delay"

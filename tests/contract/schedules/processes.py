@@ -1,0 +1,123 @@
+"""Processes that fire schedules, each by its own clock, and may stop before or after any call of the store."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import KeyInUse, RecordChanged, StoreUnavailable
+from queuey.messages import Queue, Record
+from queuey.service import Draft, Service
+from queuey.service.schedules import Plan, ScheduleReport, Timetable, kept
+from queuey.service.schedules.firing import FireUseCases
+from queuey.service.schedules.states import Missed
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.contract.samples import read_one, whole
+from tests.interposed_store import InterposedStore
+
+STEPS = (Store.record, Store.now, Store.queue, Store.set_record, Store.begin_append_once)
+"""Calls of which any may be a process's last."""
+
+
+class Killed(Exception):
+    """The process has stopped here."""
+
+
+class Process:
+    """A process that fires schedules when it is told to.
+
+    Args:
+        store: Its way to the data.
+        clock: Its clock.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.clock = clock
+        self.between = InterposedStore(store)
+        stopping = threading.Event()
+        # Its runner does nothing.
+        stopping.set()
+        self.service = Service(self.between.store, stopping=stopping)
+        self.schedules = self.service.schedules
+        self.firing = FireUseCases(self.between.store, self.service.messages, self.service.core)
+        self._calls = 0
+
+    def put(self, name: str, plan: Plan) -> ScheduleReport:
+        """Makes a schedule, or gives it another plan."""
+        return self.schedules.put(APP, name, lambda _before, _now: plan, bool)[0]
+
+    def find(self, name: str) -> Record:
+        """Reads a schedule."""
+        record = self.service.core.run(self.firing.find(APP, name))
+        assert record is not None
+        return record
+
+    def step(self, name: str) -> bool:
+        """Does what is to be done with a schedule now; returns whether there was anything."""
+        record = self.find(name)
+        return self.service.core.run(self.firing.go_on(record)) != record
+
+    def settle(self, name: str) -> None:
+        """Goes on until there is nothing to do, as a runner does, while time goes by."""
+        for _ in range(200):
+            try:
+                if not self.step(name):
+                    return
+            except (KeyInUse, RecordChanged, StoreUnavailable):
+                self.clock.advance(0.5)
+        raise AssertionError(self.report(name))
+
+    def report(self, name: str) -> ScheduleReport:
+        """Shows a schedule."""
+        return self.schedules.show(APP, name, bool)
+
+    def kill_at(self, number: int, *, after: bool) -> None:
+        """Stops this process before or after the call of this number, counted from now on."""
+        self._calls = 0
+        for method in STEPS:
+            self.between.instead(method, self._counted(method, number, after=after))
+
+    def _counted(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
+        real = getattr(self.between._store, method.__name__)
+
+        def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and gives
+            self._calls += 1
+            if self._calls > number or (self._calls == number and not after):
+                raise Killed
+            if self._calls < number:
+                return real(*args, **named)
+            if method is Store.begin_append_once:
+                queue, items, key, _ = args
+                self.between._store.append_once(queue, items, key, **named)
+            else:
+                real(*args, **named)
+            raise Killed
+
+        return call
+
+
+def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:
+    """A plan with an interval."""
+    return Plan(queue.name, Timetable(every=every, anchor=int(anchor)), kept(Draft(body)), missed=missed)
+
+
+def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
+    """How often each body was published, also at the very moment of the clock."""
+    part = replace(whole(), delayed=False, due=False)
+    return Counter(message.body for message in read_one(store, queue, part).messages)
+
+
+def seconds(clock: Clock) -> float:
+    """The time of a clock, in seconds since 1970."""
+    return ids.ticks_to_seconds(clock.ticks)
+
+
+def paused(given: Plan) -> Plan:
+    """The same plan, paused."""
+    return replace(given, paused=True)

@@ -1,0 +1,399 @@
+"""Each tick of a schedule is published once, whichever processes fire it and wherever they stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import KeyInUse, NotAllowed, RecordChanged, ScheduleNotFound, StoreUnavailable, TooManySchedules
+from queuey.messages import QueueSpec
+from queuey.service import schedules as use_cases
+from queuey.service.schedules import states
+from queuey.service.schedules.states import Missed
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.contract.samples import at_once, make_queue
+from tests.contract.schedules.processes import Killed, Process, bodies, paused, plan, seconds
+from tests.replacing import replace_in
+
+S = 1.0
+"""Seconds by which clocks may differ."""
+CALLS = 12
+"""More calls of the store than a tick takes."""
+
+
+@pytest.fixture
+def process(store: Store, clock: Clock) -> Process:
+    """A process."""
+    return Process(store, clock)
+
+
+def begin(process: Process, name: str = "s", *, every: int = 60, missed: Missed = "skip") -> int:
+    """Makes a queue and a schedule of it for every minute; returns the first instant. The clock stands 20 s before."""
+    process.clock.ticks -= process.clock.ticks % 10_000_000
+    anchor = int(seconds(process.clock)) - 40
+    queue = make_queue(process.between.store, "q")
+    report = process.put(name, plan(queue, every=every, anchor=anchor, missed=missed))
+    assert report.next[0] == anchor + every
+    return anchor + every
+
+
+def test_a_tick(process: Process, store: Store) -> None:
+    """Nothing is posted before a tick is due; then one message, and the schedule says where it is."""
+    first = begin(process)
+    assert not process.step("s")
+    process.clock.advance(19.5)
+    assert not process.step("s")
+    process.clock.advance(0.5)
+    process.settle("s")
+    queue = store.queue(APP, "q")
+    assert bodies(store, queue) == {"tick": 1}
+    report = process.report("s")
+    assert report.next[:2] == [first + 60, first + 120]
+    assert report.firing is None
+    assert report.last is not None
+    assert (report.last.state, report.last.instant) == ("published", first)
+    [found] = store.fetch(queue, [(report.last.partition, ids.parse_position(report.last.message_id))])
+    assert found.body == "tick"
+    process.clock.advance(59)
+    assert not process.step("s")
+    process.clock.advance(1)
+    process.settle("s")
+    assert bodies(store, queue) == {"tick": 2}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, CALLS + 1))
+def test_killed_at_every_call(process: Process, other: Store, number: int, *, after: bool) -> None:
+    """A process stops before or after any call of the store; another one finishes the tick, and it is there once."""
+    begin(process)
+    process.clock.advance(20)
+    process.kill_at(number, after=after)
+    with suppress(Killed):
+        process.settle("s")
+    finisher = Process(other, process.clock)
+    finisher.settle("s")
+    assert bodies(other, other.queue(APP, "q")) == {"tick": 1}
+    report = finisher.report("s")
+    assert report.last is not None
+    assert report.last.state == "published"
+    assert report.firing is None
+
+
+def test_all_calls_were_tried(process: Process) -> None:
+    """The kills above reach beyond the last call that a tick makes."""
+    begin(process)
+    process.clock.advance(20)
+    process.kill_at(CALLS + 1, after=False)
+    process.step("s")
+    assert 5 < process._calls <= CALLS
+
+
+@pytest.mark.parametrize("number", range(4, CALLS + 1, 2))
+def test_both_go_on(process: Process, other: Store, number: int) -> None:
+    """A process that only stood still goes on as well after another one has finished: still once."""
+    begin(process)
+    process.clock.advance(20)
+    process.kill_at(number, after=False)
+    with suppress(Killed):
+        process.settle("s")
+    found = process.between._store.record(states.KIND, APP, "s")
+    assert found is not None
+    Process(other, process.clock).settle("s")
+    for method in (Store.record, Store.now, Store.queue, Store.set_record, Store.begin_append_once):
+        process.between.passing(method)
+    with suppress(RecordChanged, KeyInUse):
+        process.service.core.run(process.firing.go_on(found))
+    process.settle("s")
+    assert bodies(other, other.queue(APP, "q")) == {"tick": 1}
+
+
+@pytest.mark.parametrize("ahead", [S, -S, 0.0])
+def test_clocks_that_differ(open_with_clock: Callable[[Clock], Store], ahead: float) -> None:
+    """Processes whose clocks differ fire each tick once and skip none, in whichever order they come."""
+    first = Process(open_with_clock(clock := Clock()), clock)
+    second = Process(open_with_clock(own := Clock(clock.ticks)), own)
+    begin(first)
+    own.ticks = clock.ticks
+    own.advance(ahead)
+    for step in range(480):
+        order = (first, second) if step % 3 else (second, first)
+        for process in order:
+            with suppress(KeyInUse, RecordChanged):
+                while process.step("s"):
+                    pass
+            process.clock.advance(0.5)
+    first.settle("s")
+    queue = first.between.store.queue(APP, "q")
+    # 240 seconds from 20 s before the first tick: 20, 80, 140, 200.
+    assert bodies(first.between.store, queue) == {"tick": 4}
+
+
+def test_at_the_same_moment(store: Store, open_store: Callable[[], Store], clock: Clock) -> None:
+    """Many processes that fire at the same moment publish each tick once."""
+    processes = [Process(each, clock) for each in (store, open_store(), open_store())]
+    begin(processes[0])
+    for _ in range(3):
+        clock.advance(60)
+        at_once(_fire, processes * 2)
+    processes[0].settle("s")
+    assert bodies(store, store.queue(APP, "q")) == {"tick": 3}
+
+
+def _fire(process: Process) -> None:
+    with suppress(KeyInUse, RecordChanged):
+        process.step("s")
+
+
+class TestMissed:
+    """Ticks that nobody was there for."""
+
+    def test_skipped(self, process: Process, store: Store) -> None:
+        """Of those that were missed nothing is posted; the next one is, when it is due."""
+        first = begin(process)
+        process.clock.advance(20 + 600 + 59)
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {"tick": 1}
+        report = process.report("s")
+        assert report.last is not None
+        assert report.last.instant == first + 600
+        assert report.next[0] == first + 660
+
+    def test_too_late(self, process: Process, store: Store) -> None:
+        """A tick is posted within a minute or not at all, and the schedule says so."""
+        first = begin(process, every=3600)
+        process.clock.advance(3600 - 40 + 61)
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {}
+        report = process.report("s")
+        assert report.last is not None
+        assert (report.last.state, report.last.instant, report.next[0]) == ("skipped", first, first + 3600)
+
+    def test_caught_up(self, process: Process, store: Store) -> None:
+        """They are posted one after another, each once."""
+        first = begin(process, missed="catch_up")
+        process.clock.advance(20 + 600)
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {"tick": 11}
+        assert process.report("s").next[0] == first + 660
+
+    def test_not_endlessly(self, process: Process, store: Store) -> None:
+        """No more than the newest hundred are caught up."""
+        begin(process, missed="catch_up")
+        process.clock.advance(20 + 60 * 150)
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {"tick": states.MAX_CAUGHT_UP}
+
+    def test_while_paused(self, process: Process, store: Store) -> None:
+        """What comes while a schedule is paused is not made up for, whatever it says of missed ticks."""
+        first = begin(process, missed="catch_up")
+        queue = store.queue(APP, "q")
+        given = process.report("s").plan
+        assert process.put("s", paused(given)).next == []
+        process.clock.advance(20 + 600)
+        process.settle("s")
+        assert process.put("s", given).next[0] == first + 660
+        process.settle("s")
+        assert bodies(store, queue) == {}
+
+
+class TestUnknown:
+    """Firings that cannot be finished safely."""
+
+    def stopped(self, process: Process) -> None:
+        """A process has begun to fire, and has stopped: its message is posted."""
+        begin(process)
+        process.clock.advance(20)
+        process.kill_at(CALLS, after=False)
+        process.between.instead(Store.set_record, _second_fails(process.between._store))
+        with suppress(Killed):
+            process.step("s")
+
+    def test_too_old(self, process: Process, other: Store) -> None:
+        """Long before the key is forgotten nobody posts any more: the tick is reported as unknown, and not doubled."""
+        self.stopped(process)
+        queue = other.queue(APP, "q")
+        before = bodies(other, queue)
+        process.clock.advance(states.MAX_FIRING + 1)
+        late = Process(other, process.clock)
+        late.step("s")
+        report = late.report("s")
+        assert report.last is not None
+        assert (report.last.state, report.firing) == ("unknown", None)
+        assert bodies(other, queue) == before
+        assert states.MAX_FIRING * 2 < states.KEY_SECONDS
+
+    def test_purged_in_between(self, process: Process, other: Store) -> None:
+        """A purge forgets the key: the message is not posted anew."""
+        self.stopped(process)
+        queue = other.purge_queue(other.queue(APP, "q", fresh=True))
+        late = Process(other, process.clock)
+        late.settle("s")
+        report = late.report("s")
+        assert report.last is not None
+        assert report.last.state == "unknown"
+        assert bodies(other, queue) == {}
+
+
+def _second_fails(store: Store) -> Callable[..., object]:
+    calls = []
+
+    def call(*args: object) -> object:
+        calls.append(1)
+        if len(calls) > 1:
+            raise Killed
+        return store.set_record(*args)  # type: ignore[arg-type] # as it was called
+
+    return call
+
+
+class TestFailing:
+    """Queues that do not get the message."""
+
+    def test_no_queue(self, process: Process, store: Store) -> None:
+        """A tick for a queue that is gone has failed, and says so; when the queue is there again the next one comes."""
+        begin(process)
+        store.delete_queue(store.queue(APP, "q"))
+        process.clock.advance(20)
+        process.settle("s")
+        report = process.report("s")
+        assert report.last is not None
+        assert report.last.state == "failed"
+        assert "does not exist" in report.last.error
+        queue, _ = store.create_queue(APP, "q", QueueSpec(read_delay=0.0))
+        process.clock.advance(60)
+        process.settle("s")
+        assert bodies(store, queue) == {"tick": 1}
+
+    def test_a_message_that_the_queue_refuses(self, process: Process, store: Store) -> None:
+        """A tick that the queue refuses has failed; the next one is tried."""
+        begin(process)
+        store.delete_queue(store.queue(APP, "q"))
+        store.create_queue(APP, "q", QueueSpec(kind="ordered"))
+        process.clock.advance(20)
+        process.settle("s")
+        report = process.report("s")
+        assert report.last is not None
+        assert (report.last.state, report.firing) == ("failed", None)
+
+    def test_a_store_that_is_away(self, process: Process, store: Store) -> None:
+        """A tick whose post fails is posted when the store is there again, once."""
+        begin(process)
+        process.clock.advance(20)
+        process.between.instead(Store.begin_append_once, _away)
+        with pytest.raises(StoreUnavailable):
+            process.step("s")
+        process.between.passing(Store.begin_append_once)
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {"tick": 1}
+
+
+def _away(*_args: object, **_named: object) -> object:
+    raise StoreUnavailable("away")
+
+
+class TestChanging:
+    """What owners do."""
+
+    def test_made_again(self, process: Process, store: Store) -> None:
+        """A schedule that is removed and made again under its name fires as any other; old keys do not count."""
+        first = begin(process)
+        process.clock.advance(20)
+        process.settle("s")
+        given = process.report("s").plan
+        process.schedules.remove(APP, "s", bool)
+        with pytest.raises(ScheduleNotFound):
+            process.report("s")
+        process.put("s", given)
+        # As if a process whose clock is behind had made it.
+        record = process.find("s")
+        again = replace(states.decode(record.value), next=first)
+        store.set_record(replace(record, value=states.encode(again), due=states.due_ticks(again)))
+        process.settle("s")
+        assert bodies(store, store.queue(APP, "q")) == {"tick": 2}
+
+    def test_a_tick_is_not_repeated_by_a_change(self, process: Process, store: Store) -> None:
+        """A change by a process whose clock is behind does not bring back a tick that was fired."""
+        first = begin(process)
+        process.clock.advance(20)
+        process.settle("s")
+        process.clock.advance(-S)
+        queue = store.queue(APP, "q")
+        assert process.put("s", plan(queue, "new", every=30, anchor=first)).next[0] == first + 30
+        process.clock.advance(S)
+        process.settle("s")
+        assert bodies(store, queue) == {"tick": 1}
+
+    def test_changed_while_it_fires(self, process: Process, other: Store) -> None:
+        """The message that is being posted stays as it was; the next one is the new one."""
+        begin(process)
+        process.clock.advance(20)
+        process.kill_at(6, after=False)
+        with suppress(Killed):
+            process.step("s")
+        late = Process(other, process.clock)
+        queue = other.queue(APP, "q")
+        given = late.report("s")
+        assert given.firing is not None
+        late.put("s", plan(queue, "new", anchor=given.plan.timetable.anchor))
+        late.settle("s")
+        assert bodies(other, queue) == {"tick": 1}
+        process.clock.advance(60)
+        late.settle("s")
+        assert bodies(other, queue) == {"tick": 1, "new": 1}
+
+    def test_run_now(self, process: Process, store: Store) -> None:
+        """A message is posted at once, also of a paused schedule, each time; the timetable goes on as it was."""
+        first = begin(process)
+        core = process.service.core
+        for number in (1, 2):
+            report = core.run(process.schedules.fire(APP, "s", bool))
+            assert report.last is not None
+            assert (report.last.state, report.next[0]) == ("published", first)
+            assert bodies(store, store.queue(APP, "q")) == {"tick": number}
+            process.clock.advance(0.1)
+        process.put("s", paused(process.report("s").plan))
+        assert core.run(process.schedules.fire(APP, "s", bool)).next == []
+        assert bodies(store, store.queue(APP, "q")) == {"tick": 3}
+
+    def test_hidden(self, process: Process) -> None:
+        """Who may not manage a queue finds no schedule of it, and cannot take its name."""
+        begin(process)
+        given = process.report("s").plan
+        nothing: Callable[[str], bool] = lambda _queue: False  # noqa: E731 - a word for it
+        with pytest.raises(ScheduleNotFound):
+            process.schedules.show(APP, "s", nothing)
+        with pytest.raises(ScheduleNotFound):
+            process.schedules.remove(APP, "s", nothing)
+        with pytest.raises(ScheduleNotFound):
+            process.service.core.run(process.schedules.fire(APP, "s", nothing))
+        with pytest.raises(NotAllowed):
+            process.schedules.put(APP, "s", lambda _before, _now: given, nothing)
+        assert process.schedules.list(APP, nothing) == ([], None)
+
+    def test_as_many_as_there_may_be(self, process: Process) -> None:
+        """An application has a bounded number of schedules; those that are there can be changed."""
+        begin(process)
+        given = process.report("s").plan
+        with replace_in(use_cases, use_cases.MAX_SCHEDULES, 3):
+            process.put("s2", given)
+            process.put("s3", given)
+            with pytest.raises(TooManySchedules):
+                process.put("s4", given)
+            process.put("s3", paused(given))
+
+    def test_listed(self, process: Process) -> None:
+        """Schedules are listed by name, page by page."""
+        begin(process)
+        given = process.report("s").plan
+        for name in ("c", "a", "b"):
+            process.put(name, given)
+        with replace_in(use_cases, use_cases.MAX_LISTED, 2):
+            found, more = process.schedules.list(APP, bool)
+            assert ([report.name for report in found], more) == (["a", "b"], "c")
+            found, more = process.schedules.list(APP, bool, start="c")
+            assert ([report.name for report in found], more) == (["c", "s"], None)

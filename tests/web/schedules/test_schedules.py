@@ -1,0 +1,199 @@
+"""Schedules over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuey.access import Verb
+from queuey.messages import Scope
+from queuey.service import schedules
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+
+PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
+
+
+@pytest.fixture
+def owner(owner: Caller) -> Caller:
+    """The owner, with a queue."""
+    owner.create("q", partitions=4)
+    return owner
+
+
+def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
+    """Makes or changes a schedule."""
+    reply = caller.send_json("PUT", f"_schedules/{name}", fields)
+    assert reply.status in {200, 201}, reply
+    found: dict[str, Any] = reply.json
+    return found
+
+
+def refused(caller: Caller, name: str = "s", **fields: object) -> dict[str, str]:
+    """What is wrong with a schedule."""
+    reply = caller.send_json("PUT", f"_schedules/{name}", fields)
+    assert reply.status == 400, reply
+    found: dict[str, str] = reply.json["error_msg"]
+    return found
+
+
+def test_made_shown_changed_and_removed(owner: Caller) -> None:
+    """A schedule is made, shown and listed as it is, changed in what is given, and removed."""
+    reply = owner.send_json("PUT", "_schedules/s", {**PLAN, "timezone": "Europe/Berlin"})
+    assert reply.status == 201
+    made = reply.json
+    assert made["message"] == {"body": "wake up"}
+    assert (made["cron"], made["timezone"], made["every"]) == ("0 9 * * MON-FRI", "Europe/Berlin", None)
+    assert (made["queue"], made["missed"], made["paused"], made["firing"], made["last"]) == (
+        "q",
+        "skip",
+        False,
+        None,
+        None,
+    )
+    assert len(made["next"]) == 5
+    assert made["next"] == sorted(made["next"])
+    assert made["next"][0] > time.time()
+    assert owner.get("_schedules/s").json == made
+    listed = {key: made[key] for key in made if key not in {"status", "message"}}
+    assert owner.get("_schedules").json == {"status": "ok", "schedules": [listed], "more": None}
+    reply = owner.send_json("PUT", "_schedules/s", {"paused": True})
+    assert reply.status == 200
+    assert {key for key in made if made[key] != reply.json[key]} == {"paused", "next", "changed"}
+    assert reply.json["next"] == []
+    assert put(owner, paused=False)["next"] == made["next"]
+    changed = put(owner, timezone="UTC", missed="catch_up")
+    assert (changed["cron"], changed["timezone"], changed["missed"]) == (made["cron"], "UTC", "catch_up")
+    assert changed["next"] != made["next"]
+    assert put(owner, every=3600)["cron"] is None
+    assert owner("DELETE", "_schedules/s").status == 200
+    for method in ("GET", "DELETE"):
+        assert owner(method, "_schedules/s").status == 404
+    assert owner("POST", "_schedules/s/run").status == 404
+    assert owner.get("_schedules").json["schedules"] == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"body": "text", "ttl": 60, "message_key": "k", "content_type": "text/x", "headers": {"a": "b"}},
+        {"body": {"deep": [1.5, None, 12345678901234567890123]}, "partition": 3},
+        {"body": "/w==", "encoding": "base64"},
+        {"body": "é\u0000\U0001f600"},
+    ],
+)
+def test_messages(owner: Caller, message: dict[str, Any]) -> None:
+    """A message keeps all that a message of a batch may have, and is posted with it."""
+    made = put(owner, **{**PLAN, "message": message})
+    expected = {"content_type": "application/json"} if isinstance(message["body"], dict) else {}
+    assert made["message"] == message | expected
+    run = owner("POST", "_schedules/s/run")
+    assert run.status == 200
+    last = run.json["last"]
+    assert last["state"] == "published"
+    [found] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
+    assert {key: found[key] for key in found if key in message} == {
+        key: value for key, value in message.items() if key != "ttl" and key in found
+    }
+    assert found["body"] == message["body"]
+
+
+def test_what_is_wrong(owner: Caller) -> None:
+    """Each bad field is named; nothing is made."""
+    assert refused(owner).keys() == {"queue"}
+    assert refused(owner, queue="q").keys() == {"cron", "message"}
+    assert refused(owner, queue="q", every=60).keys() == {"message"}
+    assert refused(owner, **PLAN, every=60).keys() == {"cron", "every"}
+    assert refused(owner, **{**PLAN, "cron": "0 0 30 2 *"}).keys() == {"cron"}
+    assert refused(owner, **{**PLAN, "cron": "* * * *"}).keys() == {"cron"}
+    assert refused(owner, **PLAN, timezone="Nowhere", missed="x", corn=1).keys() == {"corn"}
+    assert refused(owner, **PLAN, timezone="Nowhere", missed="x").keys() == {"timezone", "missed"}
+    plain: dict[str, Any] = {"queue": "q", "message": {"body": "x"}}
+    assert refused(owner, **plain, every=9).keys() == {"every"}
+    assert refused(owner, **plain, every=60, timezone="UTC").keys() == {"timezone"}
+    assert refused(owner, **{**PLAN, "message": "x"}).keys() == {"message"}
+    message = {"body": "", "partition": 5, "ttl": 0, "delay": 3}
+    assert refused(owner, **{**PLAN, "message": message}).keys() == {"message.body", "message.partition", "message.ttl"}
+    assert refused(owner, **{**PLAN, "message": {"body": "x", "delay": 3}}).keys() == {"message.delay"}
+    assert refused(owner, "a b", **PLAN).keys() == {"schedule"}
+    assert refused(owner, "a" * 101, **PLAN).keys() == {"schedule"}
+    assert refused(owner, **{**PLAN, "message": {"body": "x" * 20_000}}).keys() == {"message.body"}
+    assert owner.send_json("PUT", "_schedules/s", {**PLAN, "message": {"body": "x" * 500_000}}).status == 413
+    assert owner.send_json("PUT", "_schedules/s", {**PLAN, "queue": "gone"}).status == 404
+    assert owner.send_json("PUT", "_schedules/s", ["x"]).status == 400
+    assert owner.get("_schedules").json["schedules"] == []
+
+
+def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
+    """It can be shown, paused and removed; its tick says what is wrong."""
+    put(owner, **PLAN)
+    owner("DELETE", "q")
+    assert owner("POST", "_schedules/s/run").json["last"]["state"] == "failed"
+    assert put(owner, paused=True)["paused"]
+    assert owner.send_json("PUT", "_schedules/s", {"paused": False}).status == 404
+    assert owner("DELETE", "_schedules/s").status == 200
+
+
+def limited(app: Any, store: Store, *allow: Verb, queues: str = "q") -> Caller:  # noqa: ANN401 - Pyramid's router
+    """A caller with a limited key."""
+    key = f"{'-'.join(allow)} {queues}"
+    store.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,)))
+    return Caller(app, f"Application {key}")
+
+
+def test_who_may(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+    """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
+    owner.create("other")
+    manager, admin = limited(app, store, "admin", "send"), limited(app, store, "admin")
+    sender = limited(app, store, "send")
+    stranger = limited(app, store, "admin", "send", queues="other")
+    for caller in (admin, sender, stranger):
+        assert caller.send_json("PUT", "_schedules/s", PLAN).status == 403
+    put(manager, **PLAN)
+    assert sender.get("_schedules").status == sender.get("_schedules/s").status == 403
+    assert sender("POST", "_schedules/s/run").status == admin("POST", "_schedules/s/run").status == 403
+    assert sender("DELETE", "_schedules/s").status == 403
+    for method, path in (("GET", "s"), ("DELETE", "s"), ("POST", "s/run")):
+        assert stranger(method, f"_schedules/{path}").status == 404
+    assert stranger.get("_schedules").json["schedules"] == []
+    # The name is taken, whoever wants it.
+    assert stranger.send_json("PUT", "_schedules/s", {**PLAN, "queue": "other"}).status == 403
+    # It cannot be sent elsewhere, nor be given another message by who may not send.
+    assert manager.send_json("PUT", "_schedules/s", {"queue": "other"}).status == 403
+    assert admin.send_json("PUT", "_schedules/s", {"message": {"body": "x"}}).status == 403
+    assert admin.send_json("PUT", "_schedules/s", {"every": 10}).status == 403
+    assert [each["schedule"] for each in admin.get("_schedules").json["schedules"]] == ["s"]
+    assert put(admin, paused=True)["paused"]
+    assert admin.send_json("PUT", "_schedules/s", {"paused": False}).status == 403
+    assert not put(manager, paused=False)["paused"]
+    assert admin("DELETE", "_schedules/s").status == 200
+
+
+def test_fired_in_time(owner: Caller) -> None:
+    """A schedule is fired when it is due, by the process that serves; it goes on until it is removed."""
+    made = put(owner, queue="q", every=10, message={"body": "tick"})
+    due = made["next"][0]
+    assert eventually(lambda: owner.get("_schedules/s").json["last"] is not None, 30)
+    last = owner.get("_schedules/s").json["last"]
+    assert (last["state"], last["instant"]) == ("published", due)
+    assert due <= last["at"]
+    [found] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
+    assert found["body"] == "tick"
+    assert owner.get("_schedules/s").json["next"][0] == due + 10
+
+
+def test_pages(owner: Caller) -> None:
+    """A list goes on at the name that it says."""
+    for name in "dcba":
+        put(owner, name, **PLAN)
+    with replace_in(schedules, schedules.MAX_LISTED, 2):
+        first = owner.get("_schedules").json
+        second = owner.get("_schedules", start=first["more"]).json
+    names: Callable[[dict[str, Any]], list[str]] = lambda page: [each["schedule"] for each in page["schedules"]]  # noqa: E731
+    assert (names(first), names(second), second["more"]) == (["a", "b"], ["c", "d"], None)
