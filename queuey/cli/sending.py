@@ -71,7 +71,7 @@ def send(
         "ttl": None if ttl is None else times.ttl(ttl),
         "delay": None if delay is None else times.seconds(delay, "--delay"),
         "content_type": content_type,
-        "headers": dict(_header(text) for text in header or []) or None,
+        "headers": dict(header_of(text) for text in header or []) or None,
         "key": message_key,
     }
     if create and queue_field is None:
@@ -288,7 +288,8 @@ def _progress(size: int | None) -> Iterator[FeedProgress]:
         yield lambda messages, size: bar.update(task, completed=size, description=output.plural(messages, "message"))
 
 
-def _header(text: str) -> tuple[str, str]:
+def header_of(text: str) -> tuple[str, str]:
+    """Returns the name and the value of ``--header``."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise typer.BadParameter(f"{text!r} is not <name>=<value>", param_hint="--header")

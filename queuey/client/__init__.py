@@ -89,6 +89,8 @@ from queuey.client.results import (
     Receipt,
     StreamedMessage,
 )
+from queuey.client.schedules.handles import AsyncSchedules, Schedules
+from queuey.client.schedules.results import Schedule, Tick
 from queuey.client.sync import Client
 from queuey.messages import Backoff
 from queuey.user_queues import queue_name, user_name
@@ -103,6 +105,7 @@ __all__ = [
     "AsyncJobQueue",
     "AsyncMoving",
     "AsyncNamedMessages",
+    "AsyncSchedules",
     "AsyncTiming",
     "Backlog",
     "Backoff",
@@ -169,10 +172,13 @@ __all__ = [
     "Refused",
     "RenewalError",
     "RetryPolicy",
+    "Schedule",
+    "Schedules",
     "SendOptions",
     "ServerError",
     "ServiceUnavailable",
     "StreamedMessage",
+    "Tick",
     "Timeout",
     "Timing",
     "Token",

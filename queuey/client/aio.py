@@ -51,6 +51,7 @@ from queuey.client.results import (
     RawMessage,
     Receipt,
 )
+from queuey.client.schedules.handles import AsyncSchedules
 
 if TYPE_CHECKING:
     import ssl
@@ -337,6 +338,13 @@ class AsyncClient(AsyncFollowing):
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
         return AsyncNamedMessages(queue, self._run)
+
+    # -- schedules
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules of the application: messages that the service posts at certain times."""
+        return AsyncSchedules(self._run)
 
     # -- moves between queues
 

@@ -52,6 +52,7 @@ from queuey.client.results import (
     RawMessage,
     Receipt,
 )
+from queuey.client.schedules.handles import Schedules
 
 if TYPE_CHECKING:
     import ssl
@@ -444,6 +445,13 @@ class Client(Following):
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
         return NamedMessages(queue, self._run)
+
+    # -- schedules
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the application: messages that the service posts at certain times."""
+        return Schedules(self._run)
 
     # -- moves between queues
 

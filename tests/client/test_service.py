@@ -23,6 +23,7 @@ from queuey.client import (
     Move,
     NotAllowed,
     NotAuthenticated,
+    NotFound,
     OffsetConflict,
     Outgoing,
     Query,
@@ -402,3 +403,51 @@ def test_what_is_no_move(queuey: Any, queue: str) -> None:  # noqa: ANN401 - eit
         queuey.move(queue, "a/b")
     with pytest.raises(InvalidArgument):
         queuey.moving("x").show()
+
+
+def test_schedules(queuey: Queuey, queue: str) -> None:
+    """A schedule is made, shown, listed, paused, resumed, run and removed."""
+    schedules = queuey.schedules
+    name = f"s-{uuid.uuid4().hex}"
+    message = Outgoing(json={"a": [1]}, ttl=60, headers={"x": "y"}, key="k")
+    made = schedules.put(name, queue=queue, message=message, cron="5 4 * * *", timezone="Asia/Tokyo")
+    assert (made.name, made.queue, made.cron, made.timezone, made.every) == (
+        name,
+        queue,
+        "5 4 * * *",
+        "Asia/Tokyo",
+        None,
+    )
+    assert made.message == {
+        "body": {"a": [1]},
+        "ttl": 60,
+        "headers": {"x": "y"},
+        "message_key": "k",
+        "content_type": "application/json",
+    }
+    assert schedules.get(name) == made
+    [listed] = [each for each in schedules.list() if each.name == name]
+    assert (listed.next, listed.message) == (made.next, None)
+    assert schedules.pause(name).next == ()
+    ran = schedules.run(name)
+    assert ran.paused
+    assert ran.last.state == "published"
+    [found] = queuey.get(queue, (ran.last.partition, ran.last.message_id))
+    assert found.body == {"a": [1]}
+    assert schedules.resume(name).next == made.next
+    assert schedules.put(name, every=3600, message="text").message == {"body": "text"}
+    with pytest.raises(InvalidRequest):
+        schedules.put(name, every=1)
+    schedules.delete(name)
+    for call in (schedules.get, schedules.run, schedules.delete):
+        with pytest.raises(NotFound):
+            call(name)
+
+
+def test_what_is_no_schedule(queuey: Queuey, queue: str) -> None:
+    """Names that cannot be are refused before anything is sent."""
+    for name in ("", "a/b", "a b", "x" * 101):
+        with pytest.raises(InvalidArgument):
+            queuey.schedules.put(name, queue=queue, message="x", every=60)
+    with pytest.raises(InvalidArgument):
+        queuey.schedules.put("s", queue="a/b", message="x", every=60)

@@ -15,11 +15,13 @@ from queuey.client import (
     AsyncClient,
     AsyncJob,
     AsyncJobQueue,
+    AsyncSchedules,
     Client,
     Job,
     JobQueue,
     Query,
     ReadOptions,
+    Schedules,
     SendOptions,
     errors,
 )
@@ -104,6 +106,14 @@ def test_both_clients_take_the_same_arguments(name: str) -> None:
         assert one[parameter].default == other[parameter].default or name == "__init__"
         assert one[parameter].kind == other[parameter].kind
     assert public(AsyncClient) == METHODS
+
+
+def test_schedules_are_the_same_for_both_clients() -> None:
+    """What is done with schedules differs in await alone, too."""
+    assert public(Schedules) == public(AsyncSchedules)
+    for name in public(Schedules):
+        one, two = (inspect.signature(getattr(each, name)) for each in (Schedules, AsyncSchedules))
+        assert one == two
 
 
 SEVERAL_AT_A_TIME = {"finish", "leave", "settle", "take"}

@@ -179,7 +179,7 @@ class Batcher:
         if self._traced and tracing.enabled():
             self._span = self._span or tracing.begun("send")
             outgoing = _carrying(outgoing, self._span)
-        item = _item(outgoing)
+        item = batch_item(outgoing)
         full = len(self._items) >= self._most or self._size + len(item) > self._room
         chunk = self.rest() if full else None
         self._items.append(item)
@@ -352,7 +352,8 @@ def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
     return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode(value))
 
 
-def _item(message: Outgoing) -> bytes:
+def batch_item(message: Outgoing) -> bytes:
+    """Returns a message as an item of a batch's JSON."""
     body: Any = message.body
     if body is UNSET:
         body = _json(message.json)

@@ -1,0 +1,170 @@
+"""``queuey schedule``: messages that the service posts at certain times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.output import Json
+from queuey.cli.sending import header_of
+from queuey.cli.service_options import connected
+from queuey.terminal import time_parsing, times
+
+if TYPE_CHECKING:
+    from queuey.client import Client
+    from queuey.client.schedules.results import Schedule, Tick
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Have messages be posted at certain times.")
+
+Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
+_COLUMNS = ["schedule", "queue", "when", "next", "last", "of"]
+
+
+@app.command("put")
+@connected
+def put(
+    client: Client,
+    name: Name,
+    queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.")] = None,
+    body: Annotated[str | None, typer.Option(help="Body of the message.")] = None,
+    json_body: Annotated[str | None, typer.Option("--json-body", help="Body that is a JSON value.")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the message: picks the partition.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="Header to keep with the message: NAME=VALUE.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Content type of the message.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long the message lives: seconds, or such as 12h.")] = None,
+    cron: Annotated[str | None, typer.Option(help="Minute, hour, day, month, day of the week.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="Of --cron, such as Europe/Berlin; at first UTC.")] = None,
+    every: Annotated[str | None, typer.Option(help="Interval: seconds, or such as 5m.")] = None,
+    missed: Annotated[str | None, typer.Option(help="skip or catch_up what nobody was there for.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a schedule, or change what is given of one."""
+    message: Any = None
+    if body is not None or json_body is not None:
+        message = _message(body, json_body, key, header, content_type, ttl)
+    elif not (key is None and header is None and content_type is None and ttl is None):
+        raise typer.BadParameter("a message is given as a whole: add --body or --json-body")
+    seconds = None if every is None else int(times.seconds(every, "--every"))
+    plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": seconds, "missed": missed}
+    _show(client.schedules.put(name, message=message, **plan), json=json)  # type: ignore[arg-type] # by their names
+
+
+def _message(
+    body: str | None,
+    json_body: str | None,
+    key: str | None,
+    header: list[str] | None,
+    content_type: str | None,
+    ttl: str | None,
+) -> Any:  # noqa: ANN401 - of the client, which is imported late
+    import msgspec
+
+    from queuey.client import Outgoing
+
+    headers = dict(header_of(each) for each in header or ()) or None
+    fields: dict[str, Any] = {"key": key, "headers": headers, "content_type": content_type}
+    if ttl is not None:
+        fields["ttl"] = times.ttl(ttl)
+    if body is not None and json_body is not None:
+        raise typer.BadParameter("give one of --body and --json-body")
+    if json_body is not None:
+        try:
+            msgspec.json.decode(json_body)
+        except msgspec.DecodeError as error:
+            raise typer.BadParameter(f"not JSON: {error}", param_hint="--json-body") from error
+        return Outgoing(json=msgspec.Raw(json_body.encode()), **fields)
+    return Outgoing(body or "", **fields)
+
+
+@app.command("show")
+@connected
+def show(client: Client, name: Name, json: Json = False) -> None:
+    """Show a schedule, its next times and what became of the last one."""
+    _show(client.schedules.get(name), json=json)
+
+
+@app.command("list")
+@connected
+def list_schedules(client: Client, json: Json = False) -> None:
+    """List schedules by name; with --json one a line."""
+    found = client.schedules.list()
+    if json:
+        for one in found:
+            output.emit(one)
+        return
+    output.table(_COLUMNS, (_row(one) for one in found))
+
+
+@app.command("pause")
+@connected
+def pause(client: Client, name: Name, json: Json = False) -> None:
+    """Pause a schedule: nothing is posted until it is resumed."""
+    _show(client.schedules.pause(name), json=json)
+
+
+@app.command("resume")
+@connected
+def resume(client: Client, name: Name, json: Json = False) -> None:
+    """Resume a schedule with its next time. What came meanwhile is not made up for."""
+    _show(client.schedules.resume(name), json=json)
+
+
+@app.command("run")
+@connected
+def run(client: Client, name: Name, json: Json = False) -> None:
+    """Post a schedule's message now, also if it is paused."""
+    found = client.schedules.run(name)
+    if json:
+        output.emit(found)
+    elif found.last is not None:
+        output.say(f"Schedule {found.name}: {_text(found.last)}.")
+    if found.last is None or found.last.state != "published":
+        raise typer.Exit(1)
+
+
+@app.command("delete")
+@connected
+def delete(client: Client, name: Name) -> None:
+    """Delete a schedule. Messages that it has posted stay."""
+    client.schedules.delete(name)
+    output.note(f"Deleted schedule {name}.")
+
+
+def _show(found: Schedule, *, json: bool) -> None:
+    if json:
+        output.emit(found)
+        return
+    message = found.message or {}
+    output.pairs(
+        [
+            ("schedule", found.name),
+            ("queue", found.queue),
+            ("when", _when(found)),
+            ("missed", found.missed),
+            *((field.replace("_", " "), value) for field, value in message.items()),
+            ("next", ", ".join(map(time_parsing.iso, found.next)) or ("paused" if found.paused else "never")),
+            ("last", "-" if found.last is None else _text(found.last)),
+        ]
+    )
+
+
+def _when(found: Schedule) -> str:
+    if found.every is not None:
+        return f"every {time_parsing.length(found.every)}"
+    return f"{found.cron} {found.timezone}"
+
+
+def _text(last: Tick) -> str:
+    of = f"the tick of {time_parsing.iso(last.instant)}"
+    if last.state == "published":
+        return f"{of} is message {last.message_id} in partition {last.partition}"
+    return f"{of} is {last.state}: {last.error}"
+
+
+def _row(found: Schedule) -> list[object]:
+    following = time_parsing.iso(found.next[0]) if found.next else "paused" if found.paused else "never"
+    last = found.last
+    ended = ["-", "-"] if last is None else [last.state, time_parsing.iso(last.instant)]
+    return [found.name, found.queue, _when(found), following, *ended]

@@ -1,0 +1,1 @@
+"""Schedules: what the client does with them, and what it returns."""

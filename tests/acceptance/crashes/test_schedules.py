@@ -1,0 +1,70 @@
+"""Schedules while one of two services on a store is killed with -9 again and again: each tick is published once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from queuey.client import Client
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
+from tests.contract.samples import eventually
+from tests.servers.served import free_port
+
+QUEUE, INTERVAL = "ticks", 10
+FIRING = 0.6
+"""Seconds after an instant in which most of the schedules are fired."""
+
+
+def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
+    """Kills the services in turn, each time while schedules are fired; then counts messages and ticks."""
+    rng = random.Random(seed)
+    with ExitStack() as stack:
+        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
+        urls = [f"http://127.0.0.1:{port}" for port in running]
+        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=30))
+        client.create_queue(QUEUE)
+        names = [f"s{number}" for number in range(schedules)]
+        first = {}
+        for name in names:
+            made = client.schedules.put(name, queue=QUEUE, message=name, every=INTERVAL, missed="catch_up")
+            first[name] = made.next[0]
+        for number, port in enumerate((list(running) * kills)[:kills]):
+            # The moment of the kill is the input.
+            time.sleep(max(0.0, first[names[-1]] + number * INTERVAL + rng.random() * FIRING - time.time()))
+            running[port].kill()
+            running[port] = stack.enter_context(start(port))
+        until = first[names[-1]] + kills * INTERVAL
+
+        def done() -> bool:
+            return all(
+                each.last is not None and each.last.instant >= until and each.firing is None
+                for each in client.schedules.list()
+            )
+
+        assert eventually(done, 120), client.schedules.list()
+        last = {}
+        for name in names:
+            paused = client.schedules.pause(name)
+            assert paused.last is not None
+            assert paused.last.state == "published"
+            last[name] = paused.last.instant
+        assert eventually(lambda: all(each.firing is None for each in client.schedules.list()), 60)
+        last |= {each.name: each.last.instant for each in client.schedules.list() if each.last is not None}
+        expected = {name: (last[name] - first[name]) / INTERVAL + 1 for name in names}
+        time.sleep(client.info(QUEUE).read_delay or 0)
+        assert Counter(str(message.body) for message in client.read_all(QUEUE, since=0)) == expected
+
+
+def test_killed_services(start: Start) -> None:
+    """Whatever a service was doing when it died, the other one finishes it: no tick is lost or doubled."""
+    run(start, schedules=60, kills=2, seed=1)
+
+
+@pytest.mark.slow
+def test_many_killed_services(start: Start) -> None:
+    """The same many times, at new moments each time."""
+    run(start, schedules=100, kills=20, seed=random.randrange(1 << 30))
