@@ -30,7 +30,7 @@ def put(
     queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.")] = None,
     body: Annotated[str | None, typer.Option(help="Body of the message.")] = None,
     json_body: Annotated[str | None, typer.Option("--json-body", help="Body that is a JSON value.")] = None,
-    key: Annotated[str | None, typer.Option(help="Key of the message: picks the partition.")] = None,
+    message_key: Annotated[str | None, typer.Option(help="Message key: picks the partition.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="Header to keep with the message: NAME=VALUE.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Content type of the message.")] = None,
     ttl: Annotated[str | None, typer.Option(help="How long the message lives: seconds, or such as 12h.")] = None,
@@ -43,8 +43,8 @@ def put(
     """Make a schedule, or change what is given of one."""
     message: Any = None
     if body is not None or json_body is not None:
-        message = _message(body, json_body, key, header, content_type, ttl)
-    elif not (key is None and header is None and content_type is None and ttl is None):
+        message = _message(body, json_body, message_key, header, content_type, ttl)
+    elif not (message_key is None and header is None and content_type is None and ttl is None):
         raise typer.BadParameter("a message is given as a whole: add --body or --json-body")
     seconds = None if every is None else int(times.seconds(every, "--every"))
     plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": seconds, "missed": missed}

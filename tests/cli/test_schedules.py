@@ -9,7 +9,7 @@ from tests.commands import Run
 def test_from_put_to_delete(run: Run, client: Client, queue: str) -> None:
     """A schedule is made, shown, listed, changed, paused, resumed, run and deleted."""
     put = ("schedule", "put", "nightly")
-    message = ("--body", "tidy", "--key", "k", "--header", "a=b", "--ttl", "1h", "--content-type", "text/x")
+    message = ("--body", "tidy", "--message-key", "k", "--header", "a=b", "--ttl", "1h", "--content-type", "text/x")
     when = ("--cron", "0 3 * * *", "--timezone", "Europe/Berlin")
     made = run(*put, "--queue", queue, *message, *when, "--json")
     assert made.code == 0, made.err
@@ -52,7 +52,7 @@ def test_what_is_wrong(run: Run, queue: str) -> None:
     put = ("schedule", "put", "s", "--queue", queue)
     assert run(*put, "--body", "x", "--json-body", "1", "--every", "60").code == 2
     assert run(*put, "--json-body", "{", "--every", "60").code == 2
-    assert run(*put, "--key", "k", "--every", "60").code == 2
+    assert run(*put, "--message-key", "k", "--every", "60").code == 2
     assert run(*put, "--body", "x", "--every", "soon").code == 2
     assert run(*put, "--body", "x", "--header", "a", "--every", "60").code == 2
     refused = run(*put, "--body", "x", "--cron", "0 0 30 2 *")

@@ -16,6 +16,7 @@ from queuey.client import (
     AsyncJobQueue,
     AsyncMoving,
     AsyncNamedMessages,
+    AsyncSchedules,
     AsyncTiming,
     Client,
     RetryPolicy,
@@ -175,6 +176,8 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
         """Gives a method that blocks."""
         value = getattr(self._client, name)
+        if isinstance(value, AsyncSchedules):
+            return Blocking(value, self._loop)
         if not callable(value):
             return value
 
