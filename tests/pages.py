@@ -71,6 +71,7 @@ RUN_BY = {
     "docs/qdo-cli.md": {"": TYPED},
     "docs/qdo-migration.md": {"": "tests/qdo/test_docs.py"},
     "docs/qdo-tutorial.md": {"": "tests/qdo/test_docs.py"},
+    "docs/schedules.md": {"": TYPED},
     "docs/spark.md": {
         "Start": "tests/spark/test_docs.py",
         "Read": "tests/spark/test_docs.py",

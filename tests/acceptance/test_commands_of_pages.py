@@ -156,7 +156,7 @@ def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
     "page",
     [
         *("docs/access.md", "docs/cli.md", "docs/compat/emodb.md", "docs/compat/sqs.md", "docs/moves.md"),
-        *("docs/operations.md#Keys", "docs/qdo-cli.md"),
+        *("docs/operations.md#Keys", "docs/qdo-cli.md", "docs/schedules.md"),
     ],
 )
 def test_commands(typist: Typist, page: str) -> None:

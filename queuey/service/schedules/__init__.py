@@ -1,6 +1,6 @@
 """Use cases of schedules: messages that are posted at certain times, by whichever process is there.
 
-``docs/architecture-schedules.md`` says how it works.
+``docs/schedules.md`` says how it works.
 """
 
 from __future__ import annotations

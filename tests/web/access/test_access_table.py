@@ -185,7 +185,7 @@ class Scene:
         """Makes a request as a row names it."""
         method, path = route.split(" ")
         parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID, "name": "n"}
-        parts |= {"move": "0" * 16, "id": ID}
+        parts |= {"move": "0" * 16, "id": ID, "schedule": "s"}
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
             return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})
@@ -193,7 +193,8 @@ class Scene:
             # To itself, which is refused only after the caller was let in.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
         named = {f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]} for name in ("_stream", "_claims")}
-        bodies: dict[str, Any] = {**BODIES, **named}
+        plan = {"queue": self.names.queue, "message": {"body": "tick"}, "every": 3600, "paused": True}
+        bodies: dict[str, Any] = {**BODIES, **named, "PUT /v1/{app}/_schedules/{schedule}": plan}
         queries: dict[str, dict[str, Any]] = {
             **QUERIES,
             "GET /v1/{app}/_stream": {"queues": quote(self.names.queue, safe="")},
@@ -227,7 +228,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
         assert reply.status == 200, place
         assert (reply.json["queues"][0]["status"] == "ok") == allowed, place
     elif allowed:
-        missing = reply.status == 404 and any(part in route for part in ("{group}", "{name}", "{move}"))
+        missing = reply.status == 404 and any(part in route for part in ("{group}", "{name}", "{move}", "{schedule}"))
         itself = reply.status == 400 and route == "POST /v1/{app}/_moves"
         assert reply.status in {200, 201} or missing or itself, place
     else:

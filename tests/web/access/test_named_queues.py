@@ -205,10 +205,12 @@ NO_QUEUES = {
         "body",
         "consistency",
         "content_type",
+        "cron",
         "delay",
         "early",
         "encoding",
         "error",
+        "every",
         "factor",
         "first",
         "headers",
@@ -219,13 +221,16 @@ NO_QUEUES = {
         "limit",
         "max_deliveries",
         "merge",
+        "message",
         "message_key",
         "messages",
+        "missed",
         "most",
         "on_ack",
         "order",
         "partition",
         "partitions",
+        "paused",
     ),
     *(
         "principals",
@@ -236,6 +241,7 @@ NO_QUEUES = {
         "retry",
         "since",
         "text",
+        "timezone",
         "ttl",
         "type",
         "until",
@@ -259,6 +265,9 @@ def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
         case "queues", _:
             reply = caller.send_json("POST", "_read", {"queues": [{"queue_name": named}]})
             return bool(reply.json["queues"][0]["status"] == "ok")
+        case "queue", _:
+            plan = {"queue": named, "message": {"body": "tick"}, "every": 3600, "paused": True}
+            reply = caller.send_json("PUT", f"_schedules/{named}", plan)
         case option, _:
             ends = {"from": first, "to": first, option: named}
             reply = caller.send_json("POST", "_moves", ends)
