@@ -52,11 +52,18 @@ class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """A schedule, when it is due (ticks), its version, and how often a step of it has failed."""
+    """A schedule.
+
+    Attributes:
+        due: Ticks.
+        failed: How often a step of it has failed in a row.
+        retry: Boot time before which the step is not repeated.
+    """
 
     due: int
     version: int
     failed: int = 0
+    retry: float = 0.0
 
 
 class ScheduleRunner:
@@ -137,15 +144,17 @@ class ScheduleRunner:
             await self._look(now)
             # Not all processes at the same moment.
             self._next_look = boottime + self._timing.look * (0.8 + 0.4 * self._core.chance.random())
-        due = sorted((known.due, name) for name, known in self._known.items() if known.due <= now)
+        due = sorted(
+            (known.due, name) for name, known in self._known.items() if known.due <= now and known.retry <= boottime
+        )
         for first in range(0, len(due), MAX_AT_ONCE):
             if self._stopping.is_set():
                 return 0.0
             await asyncio.gather(*(self._fire(name) for _, name in due[first : first + MAX_AT_ONCE]))
         if due:
             return 0.0
-        soonest = min((known.due for known in self._known.values()), default=ids.TICKS_MAX)
-        return max(0.0, min(self._next_look - boottime, (soonest - now) / TICKS_PER_SECOND))
+        waits = (max((each.due - now) / TICKS_PER_SECOND, each.retry - boottime) for each in self._known.values())
+        return max(0.0, min([self._next_look - boottime, *waits]))
 
     async def _look(self, now: int) -> None:
         """Finds what is overdue; at the first time all that there is."""
@@ -160,11 +169,14 @@ class ScheduleRunner:
                 self._known[name] = _Known(found.due, found.version)
 
     async def _fire(self, name: Name) -> None:
-        """Takes the next step of a schedule, if it is as this process knows it."""
+        """Takes the next step of a schedule, if it is as this process knows it.
+
+        After a step that failed it need not be: the step may have been taken.
+        """
         known = self._known[name]
         try:
             record = await self._firing.find(*name)
-            if record is None or record.version != known.version:
+            if record is None or (record.version != known.version and not known.failed):
                 self._forget(name, known)
                 return
             record = await self._firing.go_on(record)
@@ -177,7 +189,9 @@ class ScheduleRunner:
                 logger.debug("schedule %s of %s waits: %s", *reversed(name), error)
             else:
                 logger.exception("schedule %s of %s could not be fired; it is tried again", *reversed(name))
-            await self._later(name, known, quick=isinstance(error, KeyInUse))
+            pause = FIRST_PAUSE if isinstance(error, KeyInUse) else _pause(known.failed)
+            if self._known.get(name) == known:
+                self._known[name] = known._replace(failed=known.failed + 1, retry=self._core.boottime() + pause)
         else:
             if self._known.get(name) == known:
                 self._note(record)
@@ -186,18 +200,6 @@ class ScheduleRunner:
         """Leaves a schedule to the process that has changed it, unless that was a call to this one."""
         if self._known.get(name) == known:
             del self._known[name]
-
-    async def _later(self, name: Name, known: _Known, *, quick: bool) -> None:
-        """Has a step that failed be repeated. It may have been taken, so what there is then decides."""
-        if self._known.get(name) != known:
-            return
-        pause = FIRST_PAUSE if quick else _pause(known.failed)
-        due = await self._firing.now() + int(pause * TICKS_PER_SECOND)
-        record = await self._firing.find(*name)
-        if record is None:
-            self._forget(name, known)
-        else:
-            self._known[name] = _Known(due, record.version, known.failed + 1)
 
 
 def _pause(failed: int) -> float:

@@ -1,0 +1,203 @@
+"""Processes that fire schedules by themselves: one does it, another one takes over, and nothing is asked in vain."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import Queue
+from queuey.service import Service
+from queuey.service.schedules import ScheduleTiming, ScheduleUseCases
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.contract.samples import eventually, make_queue
+from tests.contract.schedules.processes import bodies, plan, seconds
+from tests.interposed_store import InterposedStore
+
+OFTEN = ScheduleTiming(look=0.1, overdue=3.0)
+ASKED: tuple[Callable[..., Any], ...] = (
+    Store.record,
+    Store.now,
+    Store.queue,
+    Store.set_record,
+    Store.due_records,
+    Store.begin_append_once,
+)
+
+
+class Runner:
+    """A process that fires schedules by itself.
+
+    Attributes:
+        asked: How often it has called each method of the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.between = InterposedStore(store)
+        self.asked: Counter[str] = Counter()
+        for method in ASKED:
+            self.between.before(method, partial(self.asked.update, [method.__name__]))
+        self._stopping = threading.Event()
+        service = Service(self.between.store, stopping=self._stopping)
+        self.schedules = ScheduleUseCases(
+            self.between.store, service.messages, service.core, self._stopping, timing=OFTEN
+        )
+
+    def put(self, name: str, queue: Queue, clock: Clock) -> int:
+        """Makes a schedule for every minute; returns its first instant."""
+        anchor = int(seconds(clock))
+        given = plan(queue, name, anchor=anchor)
+        return self.schedules.put(APP, name, lambda _before, _now: given, bool)[0].next[0]
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._stopping.set()
+        self.schedules.watch()
+
+    def looks(self, most: int) -> bool:
+        """Waits until it has looked so often more."""
+        before = self.asked["due_records"]
+        return eventually(lambda: self.asked["due_records"] >= before + most)
+
+
+Start = Callable[[], Runner]
+
+
+@contextmanager
+def _running(store: Store) -> Iterator[Runner]:
+    runner = Runner(store)
+    runner.schedules.watch()
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+@pytest.fixture
+def start(open_store: Callable[[], Store]) -> Iterator[Start]:
+    """Starts a process."""
+    with ExitStack() as running:
+        yield lambda: running.enter_context(_running(open_store()))
+
+
+@pytest.fixture
+def queue(store: Store, clock: Clock) -> Queue:
+    """A queue. The clock stands at a whole second."""
+    clock.ticks -= clock.ticks % 10_000_000
+    return make_queue(store, "q")
+
+
+def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
+    """What is due is fired; what is not, is not, however often it is looked at."""
+    runner = start()
+    names = [f"s{number}" for number in range(10)]
+    for name in names:
+        runner.put(name, queue, clock)
+    assert runner.looks(2)
+    assert bodies(store, queue) == {}
+    for ticks in (1, 2):
+        clock.advance(60)
+        assert eventually(lambda: bodies(store, queue) == dict.fromkeys(names, ticks))  # noqa: B023 - at once
+    assert runner.looks(3)
+    assert bodies(store, queue) == dict.fromkeys(names, 2)
+
+
+def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
+    """A schedule stays with the process that has made it: others look what is overdue, and do not read it."""
+    other = start()
+    owner = start()
+    assert other.looks(1)
+    owner.put("s", queue, clock)
+    for ticks in range(1, 6):
+        clock.advance(60)
+        assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
+    assert other.looks(3)
+    assert set(other.asked) == {"now", "due_records"}
+
+
+def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
+    """When the process that has made a schedule has ended, another one fires what is overdue, and goes on."""
+    other = start()
+    owner = start()
+    assert other.looks(1)
+    owner.put("s", queue, clock)
+    owner.stop()
+    clock.advance(60)
+    assert other.looks(3)
+    assert bodies(store, queue) == {}
+    clock.advance(OFTEN.overdue)
+    assert eventually(lambda: bodies(store, queue) == {"s": 1})
+    clock.advance(60 - OFTEN.overdue)
+    assert eventually(lambda: bodies(store, queue) == {"s": 2})
+
+
+def test_after_a_restart(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
+    """Processes that begin know what there is, and fire it in time, once, however many begin."""
+    owner = start()
+    owner.put("s", queue, clock)
+    owner.stop()
+    processes = [start() for _ in range(3)]
+    assert all(process.looks(2) for process in processes)
+    for ticks in range(1, 4):
+        clock.advance(60)
+        assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
+        assert all(process.looks(2) for process in processes)
+    assert bodies(store, queue) == {"s": 3}
+
+
+def test_goes_on_after_failures(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
+    """A store that fails for a while, at any call, delays a tick; a defect does not end the process's work."""
+    runner = start()
+    runner.put("s", queue, clock)
+    for ticks, method in enumerate(ASKED, 1):
+        failures: list[Exception] = [StoreUnavailable("away"), ValueError("a defect")]
+
+        runner.between.before(method, partial(_fail, failures))
+        clock.advance(60)
+        assert eventually(lambda: bodies(store, queue) == {"s": ticks}), (method, failures)  # noqa: B023 - at once
+        assert eventually(lambda: not failures), method  # noqa: B023 - at once
+    assert bodies(store, queue) == {"s": len(ASKED)}
+
+
+def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Callable[[], Store], start: Start) -> None:
+    """Without schedules, and with a hundred that are not due, a look is one call, of four statements on Cassandra."""
+    queue = make_queue(store, "q")
+    runner = Runner(idle := open_store())
+    try:
+        for step in range(2):
+            runner.schedules.watch()
+            assert runner.looks(2)
+            before = _statements(idle), runner.asked["due_records"]
+            runner.asked.clear()
+            assert runner.looks(5)
+            looks = runner.asked["due_records"]
+            sent = _statements(idle) - before[0]
+            assert set(runner.asked) <= {"now", "due_records"}
+            # A look may be under way at either end; other statements are the clock check's.
+            assert sent <= 4 * (looks + 2) + _others(idle)
+            if not step:
+                maker = start()
+                for number in range(100):
+                    maker.put(f"s{number}", queue, clock)
+    finally:
+        runner.stop()
+
+
+def _fail(left: list[Exception]) -> None:
+    if left:
+        raise left.pop()
+
+
+def _statements(store: Store) -> float:
+    return store.statistics().get("store_requests_total", 0.0)
+
+
+def _others(store: Store) -> int:
+    return 100 if store.name == "cassandra" else 0
