@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Schedules:
     """The schedules of an application: messages that the service posts at certain times.
 
-    It is ``schedules`` of a :class:`Client <queuey.client.Client>`. Safe to use from several threads.
+    It is ``schedules`` of a ``Client``. Safe to use from several threads.
 
     Example:
         >>> schedules = client.schedules

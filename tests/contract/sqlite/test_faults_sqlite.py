@@ -34,10 +34,10 @@ WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
     *("load_unread", "enter", "identity", "begin_append_entry", "write_snapshot", "append_once"),
-    *("write_named", "settle_named", "write_covers", "forget_covers"),
+    *("write_named", "settle_named", "write_covers", "forget_covers", "set_record", "remove_record"),
 }
-IDLE = {"add_key", "settle_named", "forget_covers"}
-"""Writes that find nothing to change here: the key is there, the name and the covers are not."""
+IDLE = {"add_key", "settle_named", "forget_covers", "remove_record"}
+"""Writes that find nothing to change here: the key is there, the name, the covers and the record are not."""
 MEMORY = {"queue", "has_application", "begin_append", "begin_append_once"}
 """Calls that may answer, or begin, without the file."""
 QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
