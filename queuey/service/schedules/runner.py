@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -29,6 +30,8 @@ from queuey.storage import Store
 
 MAX_AT_ONCE = 4
 """Schedules that a process fires at the same time."""
+MAX_IN_PASS = 32
+"""Schedules that it fires before it sees what else is due by then."""
 MAX_KNOWN = 20_000
 """Schedules that a process knows; it finds the others when they are overdue."""
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
@@ -37,6 +40,16 @@ FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
 """Application and name of a schedule."""
+
+
+def in_turns(due: Iterable[tuple[int, Name]]) -> list[Name]:
+    """Orders schedules that are due (ticks): the first one of each application, then the second ones, and so on."""
+    turns: Counter[str] = Counter()
+    ordered = []
+    for ticks, name in sorted(due):
+        ordered.append((turns[name[0]], ticks, name))
+        turns[name[0]] += 1
+    return [name for _, _, name in sorted(ordered)]
 
 
 class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,13 +157,13 @@ class ScheduleRunner:
             await self._look(now)
             # Not all processes at the same moment.
             self._next_look = boottime + self._timing.look * (0.8 + 0.4 * self._core.chance.random())
-        due = sorted(
+        due = in_turns(
             (known.due, name) for name, known in self._known.items() if known.due <= now and known.retry <= boottime
-        )
+        )[:MAX_IN_PASS]
         for first in range(0, len(due), MAX_AT_ONCE):
             if self._stopping.is_set():
                 return 0.0
-            await asyncio.gather(*(self._fire(name) for _, name in due[first : first + MAX_AT_ONCE]))
+            await asyncio.gather(*map(self._fire, due[first : first + MAX_AT_ONCE]))
         if due:
             return 0.0
         waits = (max((each.due - now) / TICKS_PER_SECOND, each.retry - boottime) for each in self._known.values())

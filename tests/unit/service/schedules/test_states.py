@@ -1,0 +1,146 @@
+"""What is decided about ticks, whatever the moments at which somebody looks."""
+
+from __future__ import annotations
+
+from itertools import islice, takewhile
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.messages import Meta
+from queuey.service.drafts import Draft
+from queuey.service.schedules import states
+from queuey.service.schedules.runner import in_turns
+from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule
+from queuey.service.schedules.timetables import Timetable, instants
+
+BEGIN = 1_790_000_000
+TIMETABLES = st.sampled_from(
+    [
+        Timetable(every=10, anchor=BEGIN),
+        Timetable(every=45, anchor=BEGIN - 7),
+        Timetable(every=86_400, anchor=BEGIN),
+        Timetable("* * * * *"),
+        Timetable("*/7 * * * *", "Europe/Berlin"),
+        Timetable("30 2 * * *", "Europe/Berlin"),
+    ]
+)
+STEPS = st.lists(st.floats(0.1, 30) | st.floats(30, 4000) | st.floats(4000, 200_000), min_size=1, max_size=25)
+"""Seconds between two looks."""
+
+
+def schedule(timetable: Timetable, missed: Missed) -> Schedule:
+    """A schedule that was just made."""
+    plan = Plan("q", timetable, states.kept(Draft("x")), missed=missed)
+    return states.reschedule(Schedule(7, BEGIN, BEGIN, plan), BEGIN)
+
+
+def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
+    """Looks until nothing is to be done; returns the instants that were fired."""
+    fired: list[int] = []
+    while True:
+        ticks = states.choose(before, now)
+        if ticks.instant is None:
+            return states.skip(before, ticks, now), fired
+        fired.append(ticks.instant)
+        began = states.begin(states.advance(before, ticks), ticks.instant, 1, 5)
+        assert states.due_ticks(began) == 5 + states.TIMEOUT_FIRING * ids.TICKS_PER_SECOND
+        before = states.end(began, Outcome(ticks.instant, now, "published"))
+
+
+@given(timetable=TIMETABLES, steps=STEPS)
+def test_skipped(timetable: Timetable, steps: list[float]) -> None:
+    """Of what was missed nothing is fired; of what is due the newest, if it is not late; nothing twice or early."""
+    current, now, last = schedule(timetable, "skip"), float(BEGIN), BEGIN
+    for step in steps:
+        now += step
+        due = list(takewhile(lambda each: each <= now, instants(timetable, last)))  # noqa: B023 - at once
+        expected = [each for each in due[-1:] if int(now) - each <= MAX_LATE]
+        current, fired = look(current, now)
+        assert fired == expected
+        if due:
+            last = due[-1]
+        assert current.next == next(instants(timetable, last))
+        assert states.due_ticks(current) > ids.EPOCH_TICKS + now * ids.TICKS_PER_SECOND
+
+
+@given(timetable=TIMETABLES, steps=STEPS)
+def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
+    """All that was missed is fired in order, each once, as far as there is not too much of it."""
+    current, now, last = schedule(timetable, "catch_up"), float(BEGIN), BEGIN
+    for step in steps:
+        now += step
+        due = list(takewhile(lambda each: each <= now, instants(timetable, last)))  # noqa: B023 - at once
+        recent = [each for each in due if each >= int(now) - states.INTERVAL_CAUGHT_UP][-MAX_CAUGHT_UP:]
+        late = bool(due) and now - due[0] > MAX_LATE
+        current, fired = look(current, now)
+        assert fired == (recent if late else due)
+        if due:
+            last = due[-1]
+        assert current.next == next(instants(timetable, last))
+
+
+@given(timetable=TIMETABLES, ahead=st.floats(0, 3), after=st.floats(0, 100))
+def test_a_change_does_not_bring_a_tick_back(timetable: Timetable, ahead: float, after: float) -> None:
+    """A process whose clock is behind sets no next instant at or below the last one that was fired."""
+    current = schedule(timetable, "skip")
+    assert current.next is not None
+    first = current.next
+    current, fired = look(current, first + 0.0)
+    assert fired == [first]
+    changed = states.reschedule(
+        replace(current, plan=replace(current.plan, paused=False)), first - ahead + after / 1000
+    )
+    assert changed.next is not None
+    assert changed.next > first
+
+
+@given(
+    st.builds(
+        Draft,
+        body=st.text(min_size=1) | st.binary(min_size=1),
+        ttl=st.none() | st.integers(1, 10**6),
+        partition=st.none() | st.integers(1, 200),
+        meta=st.none() | st.just(Meta("text/x", (("a", "b"),), json=False)),
+        key=st.none() | st.text(max_size=9),
+    )
+)
+def test_kept(draft: Draft) -> None:
+    """A schedule is read as it was written, its message as it was given."""
+    made = states.begin(schedule(Timetable("* * * * *"), "skip"), 1.5, 9, 8)
+    made = replace(made, plan=replace(made.plan, message=states.kept(draft)), last=Outcome(1, 2.5, "unknown"))
+    found = states.decode(states.encode(made))
+    assert found == made
+    assert found.plan.message.draft == draft
+
+
+def test_keys() -> None:
+    """Two ticks of a schedule have different keys, and so have two schedules; a tick fired twice has one."""
+    one = schedule(Timetable("* * * * *"), "skip")
+    other = replace(one, identity=8)
+    made = {
+        firing.key
+        for each in (one, other)
+        for instant in (60, 60, 120, 60.5)
+        if (firing := states.begin(each, instant, 1, 2).firing) is not None
+    }
+    assert len(made) == 6
+
+
+def test_coming() -> None:
+    """The next instants begin with the next one; a schedule that is paused has none."""
+    one = schedule(Timetable(every=60, anchor=BEGIN), "skip")
+    assert states.coming(one, 3) == list(islice(instants(one.plan.timetable, BEGIN), 3))
+    paused = states.reschedule(replace(one, plan=replace(one.plan, paused=True)), BEGIN)
+    assert (states.coming(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
+
+
+def test_in_turns() -> None:
+    """An application with many schedules does not delay those of others; its own come in the order of their instants."""
+    many = [(number, ("a", f"s{number}")) for number in range(100)]
+    others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
+    ordered = in_turns([*others, *reversed(many)])
+    assert ordered[:5] == [("a", "s0"), ("c", "s"), ("b", "s"), ("a", "s1"), ("b", "t")]
+    assert [name for application, name in ordered if application == "a"] == [name for _, (_, name) in many]
