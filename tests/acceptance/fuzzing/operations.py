@@ -25,6 +25,7 @@ QUEUE = "fuzzed"
 GROUP = "g"
 NAME = "n"
 ID = "0123456789ab11e88000000000000001"
+SCHEDULE: dict[str, Any] = {"queue": QUEUE, "message": {"body": "tick"}, "cron": "0 3 * * *"}
 
 
 class Target:
@@ -62,12 +63,13 @@ class Target:
             ("PUT", f"{queue}/{ID}", "x"),
             ("PUT", f"{queue}/offsets/{GROUP}", offsets),
             ("PUT", f"{queue}/named/{NAME}", "x"),
+            ("PUT", f"/v1/{self._application}/_schedules/{NAME}", SCHEDULE),
         )
         for method, path, content in wanted:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
         self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "id": [ID], "group": [GROUP]}
         self._move = self._move or self._begin_move(headers)
-        self._known |= {"name": [NAME], "move": [self._move]}
+        self._known |= {"name": [NAME], "move": [self._move], "schedule": [NAME]}
 
     def _begin_move(self, headers: dict[str, str]) -> str:
         """Begins a move between two queues of its own; it can be found for days. Returns its id."""
@@ -91,7 +93,7 @@ class Target:
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is looked at.
             path = {"app": self._application, "queue": QUEUE, "ids": ID, "id": ID, "group": GROUP, "name": NAME}
-            path["move"] = self._move or NAME
+            path |= {"move": self._move or NAME, "schedule": NAME}
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
         return found

@@ -138,7 +138,7 @@ def test_coming() -> None:
 
 
 def test_in_turns() -> None:
-    """An application with many schedules does not delay those of others; its own come in the order of their instants."""
+    """An application with many schedules does not delay those of others; its own come in their order."""
     many = [(number, ("a", f"s{number}")) for number in range(100)]
     others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
     ordered = in_turns([*others, *reversed(many)])
