@@ -186,7 +186,9 @@ class ScheduleRunner:
 
         After a step that failed it need not be: the step may have been taken.
         """
-        known = self._known[name]
+        known = self._known.get(name)
+        if known is None:
+            return  # It was paused meanwhile.
         try:
             record = await self._firing.find(*name)
             if record is None or (record.version != known.version and not known.failed):
