@@ -126,6 +126,7 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     environment.globals.update(link=link, file=static_files.address)
+    environment.globals["table"] = environment.get_template("table.html").make_module().table  # type: ignore[attr-defined]
     return environment
 
 

@@ -161,16 +161,11 @@ class Purge(Act):
 
     name, title, needs = "purge", "Purge the queue", ("admin",)
     types_name = True
+    what = "All messages are removed{}, with those that are not due yet. Options and offsets of groups stay."
 
     def plan(self, ask: Ask) -> Plan:
-        """Says how many."""
-        return Plan(
-            about=(
-                f"All messages are removed{ask.count()}, with those that are not due yet. Options and offsets "
-                "of groups stay.\nThis cannot be undone."
-            ),
-            button="Purge the queue",
-        )
+        """Says what goes, and how many messages."""
+        return Plan(about=f"{self.what.format(ask.count())}\nThis cannot be undone.", button=self.title)
 
     def do(self, ask: Ask) -> Deed:
         """Removes them."""
@@ -179,21 +174,11 @@ class Purge(Act):
         return Deed(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
-class DeleteQueue(Act):
+class DeleteQueue(Purge):
     """Deletes a queue."""
 
-    name, title, needs = "delete-queue", "Delete the queue", ("admin",)
-    types_name = True
-
-    def plan(self, ask: Ask) -> Plan:
-        """Says what goes with it."""
-        return Plan(
-            about=(
-                f"The queue is deleted with all messages{ask.count()}, its options, and the offsets of its groups.\n"
-                "This cannot be undone."
-            ),
-            button="Delete the queue",
-        )
+    name, title = "delete-queue", "Delete the queue"
+    what = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
     def do(self, ask: Ask) -> Deed:
         """Deletes it."""
