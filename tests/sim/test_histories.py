@@ -476,7 +476,7 @@ MUTATIONS = {
     "what is remembered above the horizon": Mutation(
         ("G4", "G5"), instead=lambda: replace(State.is_known, knowing_nothing_above)
     ),
-    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
+    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART)), first=94),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
     "the deadline of another worker's answer": Mutation(
         ("G4",), instead=lambda: replace(Forwarding._heard, counted_from_the_answer), first=1450
@@ -488,27 +488,29 @@ MUTATIONS = {
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
     ),
     "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final)),
-    "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon)),
+    "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=128),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin)),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=307),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1000
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
-    "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
+    "the end of all claims": Mutation(
+        ("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing), first=29
+    ),
     "dead letters of a process that died": Mutation(
-        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=730
+        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=830
     ),
     "deletions of a process that died": Mutation(
-        ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
+        ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=133
     ),
     "how old open work is, whenever a process has read of it": Mutation(
         ("G6", "on_ack"),
         Setup(limits=Limits(claims_memory=1)),
         instead=lambda: replace(FollowUps.found, forgetting_since_when),
-        first=150,
+        first=246,
     ),
     "whose claims were lost to a dead letter": Mutation(
         ("G5",), instead=lambda: replace(State._take_away, forgetting_who_had_it)
@@ -516,7 +518,7 @@ MUTATIONS = {
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=270),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=444),
     "another round for those who got nothing": Mutation(
         ("empty",), instead=lambda: replace(Candidates.has_any, finding_for_nobody_else)
     ),
@@ -529,30 +531,30 @@ MUTATIONS = {
     "another round for those whose claims have ended before their answer": Mutation(
         ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1800
     ),
-    "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=70),
+    "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=132),
     "deliveries counted when the entry is decided": Mutation(
-        ("limit",), instead=lambda: replace(EntryDraft._may_again, once_more), first=80
+        ("limit",), instead=lambda: replace(EntryDraft._may_again, once_more), first=114
     ),
     "the keys of what is outstanding": Mutation(
         ("key",), ORDERED, instead=lambda: replace(State._note_keys, knowing_no_keys)
     ),
     "a key that is claimed is given to nobody else": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=120
+        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=141
     ),
     "the key of a claim that is renewed late": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_of_another), first=2400
+        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_of_another), first=3221
     ),
     "the order, checked when the entry is decided": Mutation(
         ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.allows, giving_in_any_order)
     ),
     "ordered queues are read below the horizon": Mutation(
-        ("order",), ORDERED, instead=reading_beyond_the_horizon, first=30
+        ("order",), ORDERED, instead=reading_beyond_the_horizon, first=37
     ),
     "the cursor stays below what waits": Mutation(
         ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._chain, passing_what_waits)
     ),
     "the front is what this process has read": Mutation(
-        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._begin, claiming_at_the_front)
+        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._begin, claiming_at_the_front), first=17
     ),
     "the append before the deletion": Mutation(
         ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=250

@@ -220,6 +220,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
         """See the base class."""
+        if self._ended:  # The collector ends a coroutine at a moment of which no seed knows: it may take no chance.
+            return _Call()
         return self.call_later(self._process.world.rng.random() * TURN, callback, *args, context=context)
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]

@@ -227,19 +227,19 @@ class Mutation:
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=222),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing)),
-    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=10),
+    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=20),
     "the timestamp of the undo write": Mutation(
-        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp)
+        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=3
     ),
     "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delay, without_delay)),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
-    "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age)),
+    "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=4),
     "the clock check": Mutation(("G1",), without_clock_check, first=136),
     "a check for each acknowledgement": Mutation(
-        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once)
+        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=16
     ),
-    "two witnesses": Mutation(("G1",), partial(replace_in, clock, WITNESSES, 1), first=55, storm=SharedStorm),
-    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=25, storm=SharedStorm),
+    "two witnesses": Mutation(("G1",), partial(replace_in, clock, WITNESSES, 1), first=58, storm=SharedStorm),
+    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=46, storm=SharedStorm),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, first=72),
 }
 

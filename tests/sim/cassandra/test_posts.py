@@ -297,17 +297,17 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=3),
-    "D without U": Mutation(SHOWN, delay_without_undo_time, first=32),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=14),
+    "D without U": Mutation(SHOWN, delay_without_undo_time, first=38),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
     "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),
-    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=55),
+    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=61),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
     "repeating a batch as a whole": Mutation(
         (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
     ),
-    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=34),
+    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=197),
     "S in the order of an ordered queue": Mutation(
         ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=3, storm=OrderedStorm
     ),
