@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -134,8 +135,11 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: T
 def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: Told) -> None:
     """An answer counts as late when the queue's reads may have come by, unless the caller says another time."""
     delayed = embedded.queue(read_delay=60)
-    told.of("orders", *posted(embedded, delayed, "a"), delay=30.0)
-    told.of("orders", *posted(embedded, delayed, "b"), delay=90.0)
+    ago, expires = (ids.seconds_to_ticks(time.time() + seconds) for seconds in (-100, TTL))
+    early, late = (Message(ago + number, 7, 1, expires, "x") for number in range(2))
+    embedded.store.load(delayed, [early, late])  # in the past: readers of this queue stay a minute behind
+    told.of("orders", early, delay=30.0)
+    told.of("orders", late, delay=90.0)
     assert [audited(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
 
 
