@@ -21,6 +21,7 @@ from queuey.web.http.connection import HALF_CLOSED, LEFT, MOST_DROPPED, MOST_RAW
 from queuey.web.http.heads import Head, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
+from tests.replacing import replace_in
 from tests.web.http.given import Given, connections, echo, refusal, settle
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
@@ -50,6 +51,23 @@ def test_idle_connections_are_closed() -> None:
         assert (given.transport.sent, given.transport.is_ended) == (sent, True)
 
     play(work)
+
+
+def test_silent_connections_are_closed(listener: socket.socket) -> None:
+    """So it does if nothing ever came: those that sent nothing, over a socket, when their time is over."""
+
+    async def work() -> None:
+        every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
+        every.start()
+        port = listener.getsockname()[1]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        assert [await reader.read() for reader, _ in silent] == [b""] * 10
+        for _, writer in silent:
+            writer.close()
+        await every.stop()
+
+    with replace_in(listening, listening.IDLE, 0.01):
+        play(work)
 
 
 def test_slow_heads_are_refused() -> None:
