@@ -216,7 +216,7 @@ def test_what_expires(store: Store, other: Store) -> None:
     """A message that expires while it waits is passed over by every process."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
-    ttl = 20 if store.ids_follow_clocks else 3
+    ttl = 12 if store.ids_follow_clocks else 3
     places = post(here[0], here[1], [Draft("a1", key="a"), Draft("a2", key="a", ttl=ttl), Draft("a3", key="a")])
     found = claim_soon(here, limit=1)
     assert texts(found) == ["a1"]
