@@ -103,9 +103,9 @@ class CassandraLocation:
         from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
         from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
 
-        difference = 0.8 if clock is None else ANY_DIFFERENCE
+        difference = 0.7 if clock is None else ANY_DIFFERENCE
         strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
-        prompt = Level(None, None, delay=3.3, deadline=2.5)
+        prompt = Level(None, None, delay=3.7, deadline=3.0)
         options = CassandraOptions(
             row_age=ROW_AGE,
             reap_interval=None,
