@@ -256,6 +256,7 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
 
     with Served(tmp_path) as served:
         connection = apsw.Connection(str(served.data / FILE))
+        connection.set_busy_timeout(60_000)
         connection.pragma("user_version", 9999)
         connection.close()
         for process in workers(served):
