@@ -20,6 +20,7 @@ from queuey.service.operating.audit import AuditLog
 from queuey.storage import Store
 from queuey.web.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
 from queuey.web.credentials.application_keys import digest_of
+from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
 from tests.web.conftest import GUEST_KEY, KEY
@@ -117,7 +118,7 @@ def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
     assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
     assert len(owner.claim("q")) == (1 if then == "again" else 0)
     if then == "dead":
-        assert owner.get("q.dead/size").json["size"] == 1
+        assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
         again = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
         assert "nothing was released" in again
 
