@@ -157,7 +157,7 @@ async def test_letters_of_an_ordered_queue_keep_their_keys(owner: AsyncClient) -
     await jobs.release(claimed, retry=False)
     wanted = DeadLetterFilter(queues=("accounts",))
     async with asyncio.timeout(60):
-        while not (keys := [one.key async for one in dead_letters(owner, wanted)]):
+        while not (keys := [one.key async for one in dead_letters(owner, wanted)]):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)  # It is published after the answer to the release.
     assert keys == ["ann"]
     assert await redrive(owner, wanted) == Redriven({"accounts": 1})
