@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -12,6 +11,7 @@ import requests
 
 from queuey.client import Client, Outgoing
 from tests.acceptance.sqs.conftest import command
+from tests.contract.samples import eventually
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
 from tests.servers.served import Served
@@ -20,7 +20,6 @@ from tests.web.console.browser import Browser
 from tests.web.gateway_calls import Reply
 
 A = "/console/a/queuey"
-PATIENCE = 60.0
 
 
 class HttpBrowser(Browser):
@@ -73,14 +72,6 @@ def browser(service: tuple[int, str]) -> Browser:
     return browser
 
 
-def eventually(holds: Callable[[], object]) -> None:
-    """Waits for what is seen only when it is certain."""
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 def test_messages(browser: Browser, client: Client) -> None:
     """A message is sent and deleted, a queue is purged."""
     client.create_queue("sent")
@@ -118,9 +109,9 @@ def test_dead_letters(browser: Browser, client: Client) -> None:
         headers = {f"queuey-dead-{name}": text for name, text in (said_of | {"partition": str(partition)}).items()}
         client.send_many("failed.dead", [Outgoing("x", headers=headers, partition=partition)] * 3)
     address = f"{A}/failed.dead/acts/redrive"
-    eventually(lambda: "of 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
+    assert eventually(lambda: "of 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
     assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
-    eventually(lambda: client.info("failed").count == 6)
+    assert eventually(lambda: client.info("failed").count == 6)
     assert client.info("failed.dead").count == 0
 
 
@@ -131,7 +122,7 @@ def test_offsets(browser: Browser, client: Client) -> None:
     client.commit("read", "group", {1: receipts[-1].id})
     page = said(browser, act(browser, f"{A}/read/acts/rewind", "group=group&to=earliest"))
     assert "Set 1 offset" in page
-    eventually(lambda: client.offsets("read", "group").partitions[1].lag == 2)
+    assert eventually(lambda: client.offsets("read", "group").partitions[1].lag == 2)
 
 
 def test_options_and_moves(browser: Browser, client: Client) -> None:
@@ -142,7 +133,7 @@ def test_options_and_moves(browser: Browser, client: Client) -> None:
     assert "Changed ttl" in said(browser, act(browser, f"{A}/source/acts/options", ttl="600"))
     assert client.info("source").ttl == 600
     assert "from source to target" in said(browser, act(browser, f"{A}/source/acts/move", to="target"))
-    eventually(lambda: [move.state for move in client.moves()] == ["done"])
+    assert eventually(lambda: [move.state for move in client.moves()] == ["done"])
     assert "Deleted queue" in said(browser, act(browser, f"{A}/source/acts/delete-queue", typed="source"))
 
 
@@ -151,4 +142,4 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
     client.create_queue("logged")
     reply = act(browser, f"{A}/logged/acts/send", body="x")
     assert "Stored message" in said(browser, reply)
-    eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
+    assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)

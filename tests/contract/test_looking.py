@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +17,7 @@ from queuey.service.operating.redriving import Wanted
 from queuey.service.sessions import Sessions
 from queuey.storage import Store
 from tests.backends import APP
-
-PATIENCE = 60.0
+from tests.contract.samples import eventually
 
 
 def test_sessions_of_two_processes(store: Store, other: Store) -> None:
@@ -53,7 +50,7 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
             if not since:
                 return found
 
-    eventually(lambda: scanned(Sought()) == bodies[::-1])
+    assert eventually(lambda: scanned(Sought()) == bodies[::-1])
     assert scanned(Sought(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
     assert service.browsing.sizes(access).count == len(bodies)
 
@@ -71,7 +68,7 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     ended = logs[1].find(APP, sent.entry)
     assert ended is not None
     assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
-    eventually(lambda: [each for _, each in logs[1].page(APP).entries] == [ended])
+    assert eventually(lambda: [each for _, each in logs[1].page(APP).entries] == [ended])
     assert logs[1].page("nobody").entries == []
 
 
@@ -93,14 +90,14 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     def found(service: Service) -> list[DeadLetter]:
         return service.redriving.find(entered(service, "q.dead"), Wanted(reason=("q", "E", ""))).letters
 
-    eventually(lambda: len(found(services[0])) == 6)
+    assert eventually(lambda: len(found(services[0])) == 6)
     letters = found(services[0])
     first, second = (
         service.redriving.send_back(entered(service, "q.dead"), some, partial(entered, service))
         for service, some in zip(services, (letters[:4], letters), strict=True)
     )
     assert (first.sent, first.before, second.sent, second.before) == ({"q": 4}, 0, {"q": 2}, 4)
-    eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
+    assert eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
     assert services[1].queues.count(dead) == 0
 
 
@@ -144,15 +141,7 @@ def test_neighbours(store: Store) -> None:
     def neighbours(index: int) -> tuple[str | None, str | None]:
         return service.browsing.neighbours(access, 2, ids.parse_position(sent[index]))
 
-    eventually(lambda: neighbours(1) == (sent[0], sent[2]))
+    assert eventually(lambda: neighbours(1) == (sent[0], sent[2]))
     assert neighbours(0) == (None, sent[1])
     assert neighbours(2) == (sent[1], sent[3])
     assert neighbours(3) == (sent[2], None)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Waits for something that comes soon: some stores show by time only what is certain."""
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)

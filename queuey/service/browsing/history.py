@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from queuey.messages import Queue
+from queuey.service.limits import in_turns
 from queuey.service.workers import Answer, Topic, Workers
 
 STEP, CELLS = 10, 360
@@ -143,13 +144,8 @@ class History:
         """
         with self._lock:
             found = sorted(self._rings.values(), key=lambda ring: -ring.used)
-        turns = Counter[str]()
-        turn_of: dict[int, int] = {}
-        for ring in found:
-            turn_of[id(ring)] = turns[ring.application]
-            turns[ring.application] += 1
-        found.sort(key=lambda ring: turn_of[id(ring)])
-        return [(ring.application, ring.name) for ring in found[:MAX_SAMPLED]]
+        in_order = in_turns(found, lambda ring: ring.application)
+        return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
     def own(self, uid: int) -> Cells:
         """Returns what this process has noted of a queue."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -122,8 +122,9 @@ class Redriving:
             letters: Of one page.
             enter: Lets the caller in to their queues.
         """
-        ways, rows, left = _entered({one.queue for one in letters}, enter)
-        known = [one for one in letters if one.queue in rows]
+        ways, left = _entered({one.queue for one in letters}, enter)
+        rows = {name: (way.queue.partitions, way.queue.dead_letter) for name, way in ways.items()}
+        known = [one for one in letters if one.queue in ways]
         reasons = Counter(left[one.queue] for one in letters if one.queue in left)
         going, staying = by_origin(known, rows)
         sent: Counter[str] = Counter()
@@ -161,21 +162,16 @@ class Redriving:
         return results
 
 
-def _entered(
-    names: set[str], enter: Enter
-) -> tuple[dict[str, QueueAccess], Mapping[str, tuple[int, str] | None], dict[str, str]]:
-    """Returns the ways to queues, what is known of those the caller may send to, and why not to the others."""
+def _entered(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
+    """Returns the ways to the queues that the caller may send to, and why not to the others."""
     ways: dict[str, QueueAccess] = {}
-    rows: dict[str, tuple[int, str] | None] = {}
     left: dict[str, str] = {}
     for name in names:
         try:
             ways[name] = enter(name)
         except (NotAllowed, NotFound) as refusal:
             left[name] = str(refusal)
-        else:
-            rows[name] = ways[name].queue.partitions, ways[name].queue.dead_letter
-    return ways, rows, left
+    return ways, left
 
 
 def _location(one: DeadLetter) -> Location:

@@ -171,8 +171,7 @@ class ScheduleUseCases:
             raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules. Remove some that are not needed.")
 
     def _save(self, record: Record, schedule: Schedule) -> Record:
-        new = replace(record, value=states.encode(schedule), due=states.due_ticks(schedule))
-        saved = self._store.set_record(new)
+        saved = self._store.set_record(states.recorded(record, schedule))
         self._runner.know(saved)
         return saved
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec.structs import replace
-
 from queuey import ids
 from queuey.errors import InvalidRequest, NotFound, QueueChanged, StoreBusy
 from queuey.ids import TICKS_PER_SECOND
@@ -132,8 +130,7 @@ class FireUseCases:
         Raises:
             RecordChanged: It was.
         """
-        new = replace(record, value=states.encode(schedule), due=states.due_ticks(schedule))
-        return await self._core.in_thread(partial(self._store.set_record, new))
+        return await self._core.in_thread(partial(self._store.set_record, states.recorded(record, schedule)))
 
     async def find(self, application: str, name: str) -> Record | None:
         """Reads a schedule."""

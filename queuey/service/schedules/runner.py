@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +22,7 @@ from queuey import ids
 from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Record, RecordDue
+from queuey.service import limits
 from queuey.service.core import Core
 from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
@@ -44,12 +44,7 @@ Name = tuple[str, str]
 
 def in_turns(due: Iterable[tuple[int, Name]]) -> list[Name]:
     """Orders schedules that are due (ticks): the first one of each application, then the second ones, and so on."""
-    turns: Counter[str] = Counter()
-    ordered = []
-    for ticks, name in sorted(due):
-        ordered.append((turns[name[0]], ticks, name))
-        turns[name[0]] += 1
-    return [name for _, _, name in sorted(ordered)]
+    return [name for _, name in limits.in_turns(sorted(due), lambda each: each[1][0])]
 
 
 class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Meta
+from queuey.messages import Meta, Record
 from queuey.service.drafts import Draft
 from queuey.service.schedules.timetables import Timetable, instants, next_instant
 
@@ -169,6 +169,11 @@ def due_ticks(schedule: Schedule) -> int:
     if schedule.firing is not None:
         return schedule.firing.began + TIMEOUT_FIRING * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
+
+
+def recorded(record: Record, schedule: Schedule) -> Record:
+    """Returns the record of a schedule with what it is now; its version is still that of before."""
+    return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
 def choose(schedule: Schedule, now: float) -> Ticks:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queuey import ids
 from queuey.access import matches
 from queuey.errors import InvalidRequest
-from queuey.messages import Location
 from queuey.service import Service
 from queuey.service.operating.audit import Entry
 from queuey.web.authorization import Authorization
@@ -17,7 +15,7 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.messages import parse_place
+from queuey.web.v1.messages import format_place, parse_place
 
 FIELDS = frozenset({"cursor", "queue"})
 CONTENT = frozenset({"error", "shape", "message_key"})
@@ -43,7 +41,7 @@ class AuditView:
         except ValueError as error:
             raise InvalidRequest({"cursor": str(error)}) from None
         queue = given.get("queue", "")
-        seen = [(_text(place), entry) for place, entry in page.entries if _is_seen(entry, who, patterns)]
+        seen = [(format_place(*place), entry) for place, entry in page.entries if _is_seen(entry, who, patterns)]
         return pages.render(
             request,
             "audit.html",
@@ -101,7 +99,3 @@ class KeysView:
         self._authorization.patterns(request, match["app"], "admin")
         keys = self._service.keys.list(match["app"], caller)
         return pages.render(request, "keys.html", caller=caller, application=match["app"], keys=keys)
-
-
-def _text(place: Location) -> str:
-    return f"{place[0]}:{ids.to_hex(place[1])}"

@@ -22,7 +22,7 @@ from queuey.web.console.sessions import require_caller
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.messages import MessageNotFound, parse_place
+from queuey.web.v1.messages import MessageNotFound, format_place, parse_place
 from queuey.web.validators import Errors
 
 PAGE = 50
@@ -172,7 +172,7 @@ def _place(text: str, partition: str) -> str:
     text = text.strip()
     chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
-    return ids.to_hex(position) if number is None else f"{number}:{ids.to_hex(position)}"
+    return ids.to_hex(position) if number is None else format_place(number, position)
 
 
 def _asked(given: dict[str, str], access: QueueAccess) -> Asked:

@@ -78,6 +78,11 @@ def parse_place(text: str) -> tuple[int | None, Position]:
     raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
 
 
+def format_place(partition: int, position: Position) -> str:
+    """Writes the place of a message so that :func:`parse_place` reads it back."""
+    return f"{partition}:{ids.to_hex(position)}"
+
+
 def _position(value: object) -> Position:
     """Reads the id that new ones must be above."""
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from urllib.parse import quote
 
 import msgspec
 
-from queuey import ids
 from queuey.errors import (
     Conflict,
     InvalidRequest,
@@ -36,6 +36,7 @@ from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.gateway.rates import Rate
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
+from queuey.web.v1.messages import format_place
 
 OF_QUEUES: tuple[Act, ...] = (
     SendMessage(),
@@ -95,7 +96,7 @@ class ActViews:
         ).digest()
         sent = self._service.audit.sent(match["app"], form)
         if sent is not None and sent.content == content:
-            return pages.redirect(_address(match, sent))
+            return pages.redirect(_address(match["app"], sent))
         ask = self._ask(act, request, match, fields)
         try:
             _check(act, ask, sent)
@@ -106,7 +107,7 @@ class ActViews:
             )
         except (InvalidRequest, TooManyRequests) as error:
             return self._page(act, ask, error)
-        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(match, sent))
+        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(match["app"], sent))
 
     def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
         """Does what is written down, and writes down what became of it."""
@@ -128,7 +129,7 @@ class ActViews:
         except StoreUnavailable as error:
             unlogged = str(error)
         if not deed.secret and not unlogged:
-            return pages.redirect(_address({"app": ask.application}, sent))
+            return pages.redirect(_address(ask.application, sent))
         return pages.render(
             ask.request,
             "deed.html",
@@ -156,7 +157,7 @@ class ActViews:
             application=match["app"],
             name=match.get("queue", ""),
             given=given,
-            ends=self._callers.rights_end(request),
+            ends=partial(self._callers.rights_end, request),
         )
         for action in act.needs:
             if ask.name:
@@ -204,6 +205,6 @@ def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
         raise InvalidRequest({"typed": "The name was not typed as it is"})
 
 
-def _address(match: Match, sent: Sent) -> str:
+def _address(application: str, sent: Sent) -> str:
     """Returns where the entry of a form is."""
-    return pages.link("a", match["app"], "_audit", f"{sent.partition}:{ids.to_hex(sent.position)}")
+    return pages.link("a", application, "_audit", format_place(*sent.entry))

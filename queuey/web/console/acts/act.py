@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -77,7 +77,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         given: The fields of the form or the address.
         name: Of the queue; blank: the act is about the application.
-        ends: When the rights of the caller's key or user end, in seconds since 1970; None: never.
+        ends: Finds out when the rights of the caller's key or user end, in seconds since 1970; None: never.
     """
 
     service: Service
@@ -87,7 +87,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     application: str
     name: str
     given: Mapping[str, str]
-    ends: float | None
+    ends: Callable[[], float | None]
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Lets the caller in to the queue, or to another one of the application.

@@ -46,7 +46,7 @@ class IssueKey(Act):
             seconds = duration(ask.get("expires"))
         except ValueError as error:
             raise InvalidRequest({"expires": str(error)}) from None
-        expires = keys.check(ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.ends)
+        expires = keys.check(ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.ends())
         secret, key = keys.issue(ask.application, scope, expires, note)
         text = f"Made key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
         return Deed(text=f"{text}{pages.moment(expires)}.", details={"key": key.id}, secret=secret)
@@ -54,7 +54,8 @@ class IssueKey(Act):
 
 def _usual(ask: Ask) -> str:
     """Returns for how long a key is made, unless somebody says otherwise."""
-    left = None if ask.ends is None else max(1, int((ask.ends - time.time()) // 60))
+    ends = ask.ends()
+    left = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if left is None or left > 90 * 1440 else f"{left}m"
 
 

@@ -19,7 +19,7 @@ from queuey.messages import MAX_TTL, Location
 from queuey.service import QueueAccess
 from queuey.service.operating.redriving import Found, Wanted
 from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
-from queuey.web.v1.messages import parse_place, read_batch
+from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
 """Characters of a test message."""
@@ -63,8 +63,7 @@ class SendMessage(Act):
         service = ask.service
         (draft,) = read_batch(msgspec.json.encode({"messages": [_item(ask)]}), service.limits, access.queue)
         posted = service.core.use(access, lambda queue: service.messages.post(queue, [draft]))
-        partition, position = posted.locations[0]
-        place = f"{partition}:{ids.to_hex(position)}"
+        place = format_place(*posted.locations[0])
         return Deed(text=f"Stored message {place}.", details={"message": place})
 
 

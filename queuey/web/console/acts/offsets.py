@@ -63,17 +63,13 @@ class Rewind(Act):
         if not ask.get("group") or not ask.get("to"):
             return Plan(about=about)
         wanted = _wanted(ask)
-        changed = wanted.changed
+        changed, to = wanted.changed, ids.to_hex(wanted.position)
         ahead = dict(ask.service.offsets.lag(ask.enter("measure"), {one.partition: wanted.position for one in changed}))
         return Plan(
             about=about if changed else f"{about}\nAll offsets are there already.",
-            hidden={"seen": wanted.seen, "to": ids.to_hex(wanted.position)},
+            hidden={"seen": wanted.seen, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
-            rows=[
-                (one.partition, _text(one.offset), ids.to_hex(wanted.position), one.lag.count, then.count)
-                for one in changed
-                for then in (ahead[one.partition],)
-            ],
+            rows=[(one.partition, _text(one.offset), to, one.lag.count, ahead[one.partition].count) for one in changed],
             button="Set the offsets" if changed else "",
         )
 
@@ -123,8 +119,7 @@ def _position(ask: Ask, text: str) -> Position:
         horizon = ask.service.queues.describe(ask.enter("measure")).horizon
         return ids.preceding((horizon, ids.LOW_MIN))
     try:
-        named = point(text, time.time())
-        mark = parse_mark(named)
+        mark = parse_mark(point(text, time.time()))
     except ValueError as error:
         raise validators.BadField(str(error)) from None
     if mark.start[0] > ids.seconds_to_ticks(time.time()):

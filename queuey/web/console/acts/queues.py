@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -48,7 +49,8 @@ class ChangeOptions(Act):
     def do(self, ask: Ask) -> Deed:
         """Changes what differs from what the form had."""
         access = ask.enter("admin")
-        now, seen = _texts(access.queue), _seen(ask)
+        now = _texts(access.queue)
+        seen = _seen(ask, now)
         changed: dict[str, Any] = {name: text for name in now if (text := ask.get(name)) != seen[name]}
         errors = Errors()
         for name, text in changed.items():
@@ -68,15 +70,15 @@ class ChangeOptions(Act):
         return Deed(text=f"Changed {', '.join(parts)}.")
 
 
-def _seen(ask: Ask) -> dict[str, str]:
-    """Returns the options that the form was made of.
+def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
+    """Returns the options of these names that the form was made of.
 
     Raises:
         InvalidRequest: It does not say.
     """
     try:
         seen = msgspec.json.decode(ask.given.get("seen", ""), type=dict[str, str])
-        return {name: seen[name] for name in _texts(ask.enter("admin").queue)}
+        return {name: seen[name] for name in names}
     except (msgspec.DecodeError, KeyError):
         raise InvalidRequest({"seen": "The form does not say what it was made of. Open the page again"}) from None
 
