@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from time import time
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from msgspec import structs
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from qdo.cli import output
 from qdo.cli.opening import open_client, open_group
@@ -99,11 +103,16 @@ def status(
         float | None, typer.Option(min=0.1, help="Show it again after so many seconds, until Ctrl-C.")
     ] = None,
     json: Json = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Print it once, as metrics for Prometheus.")] = False,
 ) -> None:
     """Show a group: its members, who owns what, offsets and lag; with --json one document.
 
     Needs the service only for the lag. Ends with 1 if there is no such group.
     """
+    if metrics and (json or watch is not None):
+        raise typer.BadParameter(
+            "It prints once, in a form of its own: without --json and --watch.", param_hint="--metrics"
+        )
 
     async def show() -> None:
         async with open_group(settings) as coordinator:
@@ -111,7 +120,13 @@ def status(
                 found = await look(coordinator, settings, lag=lag)
                 if watch is not None and not json and sys.stdout.isatty():
                     print(_CLEAR, end="")
-                output.emit(found) if json else _print(found)
+                if json:
+                    output.emit(found)
+                elif metrics:
+                    print(metrics_of(found).decode(), end="")
+                    _tell_unknown(found)
+                else:
+                    _print(found)
                 if watch is None:
                     if not found.known:
                         raise typer.Exit(1)
@@ -201,6 +216,43 @@ async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionSt
     ]
 
 
+class _GroupMetrics(Collector):
+    """The state of a group as gauges; lags only of partitions whose lag is known."""
+
+    def __init__(self, status: GroupStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status, labels = self._status, ("group", "application", "queue", "partition")
+        messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
+        age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels=labels)
+        for one in status.partitions:
+            if one.lag is not None:
+                key = status.group, one.app, one.queue, str(one.partition)
+                messages.add_metric(key, one.lag)
+                age.add_metric(key, one.lag_seconds or 0.0)
+        yield messages
+        yield age
+        unowned = sum(one.owner is None for one in status.partitions)
+        for name, text, number in (
+            ("members", "Members of the group.", len(status.members)),
+            ("partitions", "Partitions that the group has offsets or owners of, or assigns.", len(status.partitions)),
+            ("unowned_partitions", "Those of them that no member owns.", unowned),
+            ("status_seconds", "When this was printed, in seconds since 1970.", time()),
+            ("lag_known", "1: the lag of all these partitions is known; 0: of some it is not.", status.lag is not None),
+        ):
+            family = GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",))
+            family.add_metric((status.group,), number)
+            yield family
+
+
+def metrics_of(found: GroupStatus) -> bytes:
+    """Returns the state of a group in Prometheus' text form."""
+    registry = CollectorRegistry()
+    registry.register(_GroupMetrics(found))
+    return generate_latest(registry)
+
+
 def _print(found: GroupStatus) -> None:
     if not found.known:
         output.note(f"Group {found.group} is not known: it never had a member or an offset. See them all: qdo groups")
@@ -210,8 +262,7 @@ def _print(found: GroupStatus) -> None:
     behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
     owners = plural(len(found.members), "member owns", "members own")
     output.say(f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
-    if found.lag_unknown:
-        output.note(f"The lag is not known: {found.lag_unknown}")
+    _tell_unknown(found)
     services = {each.service for each in found.partitions}
     if found.service:
         output.say(f"The service asked has the store {found.service}.")
@@ -229,6 +280,11 @@ def _print(found: GroupStatus) -> None:
         several = len(services) > 1
         rows = ((*([one.service] if several else ()), *_row(one)) for one in found.partitions)
         output.table([*(["service"] if several else ()), *_COLUMNS], rows)
+
+
+def _tell_unknown(found: GroupStatus) -> None:
+    if found.lag_unknown:
+        output.note(f"The lag is not known: {found.lag_unknown}")
 
 
 _COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "behind", "oldest of them"]

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from qdo.coordination import Member, TargetAssignment
 from qdo.subscriptions import subscribe
@@ -122,6 +123,48 @@ def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, que
     both = run("status")
     assert both.text.count("f" * 32) == 1
     assert "f" * 32 in both.err
+
+
+def metrics(text: str) -> dict[tuple[str, ...], float]:
+    """What a text in Prometheus' form says, by name, group, queue and partition."""
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    labels = ("group", "queue", "partition")
+    return {(one.name, *(one.labels[each] for each in labels if each in one.labels)): one.value for one in samples}
+
+
+def test_metrics_without_workers(run: Run, group: Group, client: Client, queue: str) -> None:
+    """Prometheus learns how far a group is behind, though no worker lives that could say so."""
+    sent = [client.send(queue, str(number), partition=1) for number in range(4)]
+    alone = client.send(queue, "alone", partition=2)
+    group.record({group.partition(queue, 1): sent[1].id, group.partition(queue, 2): alone.id})
+    found = metrics(run("status", "--metrics").text)
+    assert found["qdo_group_lag_messages", GROUP, queue, "1"] == 2
+    assert found["qdo_group_lag_messages", GROUP, queue, "2"] == 0
+    assert found["qdo_group_lag_seconds", GROUP, queue, "1"] > 0
+    assert found["qdo_group_lag_seconds", GROUP, queue, "2"] == 0
+    names = ("members", "partitions", "unowned_partitions", "lag_known")
+    assert [found[f"qdo_group_{name}", GROUP] for name in names] == [0, 2, 2, 1]
+    assert found["qdo_group_status_seconds", GROUP] == pytest.approx(time.time(), abs=60)
+
+
+def test_metrics_of_a_lag_that_nobody_knows(
+    run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known is printed, with a metric that says that the lag is not, and the reason beside."""
+    group.record({group.partition(queue, 1): "00000000000010008080808080808080"})
+    monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
+    ended = run("status", "--metrics")
+    found = metrics(ended.text)
+    assert (found["qdo_group_lag_known", GROUP], found["qdo_group_partitions", GROUP]) == (0, 1)
+    assert not [key for key in found if key[0] == "qdo_group_lag_messages"]
+    assert "/nowhere/profile.toml" in ended.err
+
+
+@pytest.mark.parametrize("other", [("--json",), ("--watch", "2")])
+def test_metrics_are_a_form_of_their_own(run: Run, group: Group, other: tuple[str, ...]) -> None:
+    """Nothing is printed in two forms at once."""
+    ended = run("status", "--metrics", *other)
+    assert (ended.code, ended.text, "--metrics" in ended.err) == (2, "", True)
 
 
 def test_watch_goes_on_until_interrupted(served: Served, group: Group) -> None:
