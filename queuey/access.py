@@ -212,6 +212,17 @@ class Caller(msgspec.Struct, frozen=True):
         inside = name_within(application, "")
         return sorted(name.removeprefix(inside) for name in self.names if " " not in name or name.startswith(inside))
 
+    def reader_within(self, application: str) -> str | None:
+        """Returns the name under which read marks in an application's queues are its own; None: it has none there.
+
+        A user comes before an application whose key was shown as well. All keys of an application are one reader.
+        """
+        names = sorted(self.names_within(application), key=lambda name: name.startswith("app:"))
+        if names:
+            return names[0]
+        limited = any(grant.application == application for grant in self.grants)
+        return owner_name(application) if limited else None
+
     def grants_within(self, application: str) -> list[Grant]:
         """Returns what it may do with an application's queues; as their owner, everything."""
         found = [grant for grant in self.grants if grant.application in {None, application}]

@@ -422,12 +422,14 @@ class OffsetChange(msgspec.Struct, frozen=True):
     Attributes:
         expected: The position that must be recorded now; None: none may be recorded. Only used if ``compare``.
         compare: False sets the offset in any case.
+        forward: What is recorded at this position or above it stays as it is.
     """
 
     partition: int
     position: Position
     expected: Position | None = None
     compare: bool = False
+    forward: bool = False
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):

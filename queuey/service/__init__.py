@@ -31,6 +31,7 @@ from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, pars
 from queuey.service.reading import Reader, Source
 from queuey.service.schedules import ScheduleReport, ScheduleUseCases
 from queuey.service.sessions import Sessions
+from queuey.service.unread import UnreadUseCases
 from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
 from queuey.service.workers.news import News
@@ -95,6 +96,7 @@ class Service:
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.offsets = OffsetUseCases(store)
+        self.unread = UnreadUseCases(store, self.reader, self.core)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         self.workers = Workers()

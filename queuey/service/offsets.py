@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from queuey.errors import InvalidRequest
+from queuey.errors import GroupNotFound, InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.service.messages import partition_error
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
+from queuey.storage.offset_changes import READERS
 
 _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 
@@ -23,11 +24,17 @@ def require_group_name(group: str) -> None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
 
 
-def _check_partitions(numbers: Iterable[int], queue: Queue) -> None:
+def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
     """Raises InvalidRequest for partitions that the queue does not have."""
     found = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
     if errors := {field: error for field, error in found.items() if error is not None}:
         raise InvalidRequest(errors)
+
+
+def _refuse_reader(group: str) -> None:
+    """Raises GroupNotFound for a reader: read marks are the reader's own."""
+    if group.startswith(READERS):
+        raise GroupNotFound(group)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -55,7 +62,7 @@ class OffsetUseCases:
         require_group_name(group)
 
         def record(queue: Queue) -> list[Offset]:
-            _check_partitions((change.partition for change in changes), queue)
+            check_partitions((change.partition for change in changes), queue)
             return self._store.set_offsets(queue, group, changes)
 
         return access.use(record) if changes else []
@@ -66,6 +73,7 @@ class OffsetUseCases:
         Raises:
             GroupNotFound: Nothing is recorded for the group.
         """
+        _refuse_reader(group)
 
         def progress(queue: Queue) -> list[Progress]:
             recorded = {offset.partition: offset for offset in self._store.offsets(queue, group)}
@@ -84,7 +92,7 @@ class OffsetUseCases:
         """
 
         def lag(queue: Queue) -> list[tuple[int, Lag]]:
-            _check_partitions(cursors, queue)
+            check_partitions(cursors, queue)
             locations = sorted(cursors.items())
             return [
                 (number, each) for (number, _), each in zip(locations, self._store.lag(queue, locations), strict=True)
@@ -102,4 +110,5 @@ class OffsetUseCases:
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
+        _refuse_reader(group)
         access.use(lambda queue: self._store.delete_group(queue, group))

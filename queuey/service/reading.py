@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import msgspec
@@ -21,6 +22,9 @@ from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
 from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from queuey.service.streams import Stream
 
 SHORT = 256
 """Messages of a short read, at most."""
@@ -46,7 +50,7 @@ class Reader:
         self._metrics = metrics
         self._core = core
         self.watchers = Watchers()
-        self.streams: WeakSet[object] = WeakSet()
+        self.streams: WeakSet[Stream] = WeakSet()
         """Those that there are."""
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
@@ -66,6 +70,14 @@ class Reader:
             StoreUnavailable: It is off itself.
         """
         return self._store.claim_time()
+
+    def tell_streams(self, reader: str, queue: Queue) -> None:
+        """Tells the streams of a reader in this process that its mark in a queue may have moved; from any thread."""
+        self.watchers.tell(self._tell_streams, reader, queue)
+
+    def _tell_streams(self, reader: str, queue: Queue) -> None:
+        for stream in list(self.streams):
+            stream.hear_of_mark(reader, queue)
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue. It does not wait: if there is nothing to answer, it calls the ``waiter``.

@@ -19,10 +19,12 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message
+from queuey.messages import Message, Queue
 from queuey.service.queue_access import InThread, QueueAccess
 from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
+from queuey.service.unread import Unread
+from queuey.service.unread.mark_news import MarkNews
 from queuey.service.watching import Waiter
 
 MOST_EARLY = 256
@@ -160,6 +162,7 @@ class Stream:
         is_of_all: It is of all queues that its reader may read.
         looks_again: It may be time to look which these are.
         looked: When that was looked at last: queues that are found later have no messages below. None: it was not.
+        marks: Tells of its reader's marks; None: nothing does.
     """
 
     __slots__ = (
@@ -176,6 +179,7 @@ class Stream:
         "is_of_all",
         "looked",
         "looks_again",
+        "marks",
     )
 
     def __init__(
@@ -203,11 +207,12 @@ class Stream:
         self.is_of_all = False
         self.looks_again = True
         self.looked: Position | None = None
+        self.marks: MarkNews | None = None
 
     @property
     def more(self) -> bool:
-        """Whether there may be messages that were not given yet, even if no more come."""
-        return bool(self._left)
+        """Whether there may be messages that were not given yet, or marks, even if no more come."""
+        return bool(self._left) or (self.marks is not None and self.marks.more)
 
     @property
     def rests(self) -> bool:
@@ -228,6 +233,15 @@ class Stream:
         """Reads a queue from now on, or with these rights."""
         self._sources[access.queue.name] = access
 
+    def hear_of_mark(self, reader: str, queue: Queue) -> None:
+        """Looks at the marks again if that of its reader may have moved in one of its queues."""
+        if self.marks is not None and self.marks.reader == reader and queue.name in self._sources:
+            self.marks.hear(queue.qid)
+
+    async def new_marks(self, in_thread: InThread) -> list[tuple[str, Unread]]:
+        """Returns the queues in which the mark of its reader has moved, with what is unread there."""
+        return [] if self.marks is None else await self.marks.news(list(self._sources.values()), in_thread)
+
     @property
     def may_look(self) -> bool:
         """Whether the last look is not too recent."""
@@ -247,6 +261,8 @@ class Stream:
         """Reads a queue no more."""
         self._sources.pop(name, None)
         self._left.pop(name, None)
+        if self.marks is not None:
+            self.marks.drop(name)
         for cursor in (self.cursor, self._given_early):
             cursor.marks = {place: at for place, at in cursor.marks.items() if place[0] != name}
 

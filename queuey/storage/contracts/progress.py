@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from queuey.ids import Position
     from queuey.messages import Offset, OffsetChange, Queue
 
 
@@ -17,12 +18,14 @@ class Offsets(ABC):
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
         """Records offsets, each partition by its own compare-and-set.
 
+        A group whose name begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
+
         Returns:
             The offsets now recorded for the partitions of ``changes``.
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
-            Conflict: Nothing is recorded for the group, and the queue has 1,000 others.
+            Conflict: Nothing is recorded for the group, and the queue has 1,000 others; or 10,000 other readers.
             OffsetConflict: Some comparisons failed; those partitions are unchanged, all other offsets are set.
         """
 
@@ -35,8 +38,15 @@ class Offsets(ABC):
         """
 
     @abstractmethod
+    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        """Returns what is recorded for one group in each of several queues, by partition; nothing where nothing is.
+
+        A queue that was deleted has nothing recorded; whether the rows are up to date is not checked.
+        """
+
+    @abstractmethod
     def groups(self, queue: Queue) -> list[str]:
-        """Lists the groups with recorded offsets, sorted."""
+        """Lists the groups with recorded offsets, sorted; no readers."""
 
     @abstractmethod
     def delete_group(self, queue: Queue, group: str) -> None:

@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "find_key": lambda store, queue: store.find_key(DIGEST),
     "set_offsets": lambda store, queue: store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]),
     "offsets": lambda store, queue: store.offsets(queue, "group"),
+    "offsets_of_queues": lambda store, queue: store.offsets_of_queues([queue], "group"),
     "groups": lambda store, queue: store.groups(queue),
     "scan": lambda store, queue: list(store.scan(queue, whole())),
     "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),

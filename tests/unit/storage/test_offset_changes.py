@@ -11,7 +11,9 @@ from queuey.messages import Offset, OffsetChange
 from queuey.storage.offset_changes import decide
 
 PLACES = st.sampled_from([(ids.EPOCH_TICKS + n, 0) for n in range(3)])
-CHANGES = st.lists(st.builds(OffsetChange, st.integers(1, 3), PLACES, st.none() | PLACES, st.booleans()), max_size=6)
+CHANGES = st.lists(
+    st.builds(OffsetChange, st.integers(1, 3), PLACES, st.none() | PLACES, st.booleans(), st.booleans()), max_size=6
+)
 
 
 @given(st.dictionaries(st.integers(1, 3), PLACES), CHANGES)
@@ -19,12 +21,22 @@ def test_decided_one_after_another(recorded: dict[int, Position], changes: list[
     """A call decides as if each of its changes were a call of its own; what is not changed stays, with its age."""
     present = {number: Offset(number, position, 1.0) for number, position in recorded.items()}
     together = decide(present, changes, 2.0)
-    offsets, applied = present, []
+    offsets, applied, kept = present, [], []
     for change in changes:
         decision = decide(offsets, [change], 2.0)
         offsets = decision.offsets
         applied += decision.applied
-    assert together == (offsets, applied)
+        kept += decision.kept
+    assert together == (offsets, applied, kept)
     assert {number: offset.updated for number, offset in offsets.items()} == {
         number: 2.0 if number in applied else 1.0 for number in offsets
     }
+
+
+@given(st.permutations([(ids.EPOCH_TICKS + n, 0) for n in range(4)]))
+def test_forward(order: list[Position]) -> None:
+    """Changes that only go forward end at the highest position, in whatever order they come."""
+    changes = [OffsetChange(1, position, forward=True) for position in order]
+    decision = decide({}, changes, 1.0)
+    assert decision.offsets[1].position == max(order)
+    assert len(decision.applied) + len(decision.kept) == len(order)

@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, StoreBusy
+from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.offset_changes import Decision, decide
+from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
 
 _ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
 _ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
@@ -33,7 +34,9 @@ _SET = Statement(
 _FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
 _FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
-_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
+_ALL_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
+_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group < ?")
+_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group >= ? LIMIT ?")
 
 _MOST_NOTED = 100_000
 
@@ -69,11 +72,12 @@ class OffsetTable:
 
     def read(self, uid: int, group: str) -> OffsetsRow:
         """Returns what is recorded for a group."""
-        rows = self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read)
-        offsets = {
-            part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
-        }
-        return OffsetsRow(rows[0][0] if rows else None, offsets)
+        return _decoded(self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read))
+
+    def read_several(self, uids: Sequence[int], group: str) -> list[OffsetsRow]:
+        """Returns what is recorded for one group in each of several queues."""
+        some = [Request(_ALL, (uid, group), self._options.catalogue_read) for uid in uids]
+        return [_decoded(rows) for rows in self._driver.gather(some)]
 
     def set(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> Decision:
         """Makes the changes of one call, as :func:`~queuey.storage.offset_changes.decide` says."""
@@ -87,7 +91,7 @@ class OffsetTable:
                 if not decision.applied:
                     return decision
                 if not recorded.offsets:
-                    self._check_group_count(queue)
+                    self._check_group_count(queue, group)
                 self._note_group(uid, group)
                 conclusion = self._write(uid, group, recorded.version, decision)
                 if conclusion is Conclusion.DONE:
@@ -96,8 +100,13 @@ class OffsetTable:
                     raise unclear(f"group {group!r}")
                 self._check(until)
 
-    def _check_group_count(self, queue: Queue) -> None:
-        """Raises Conflict if a queue may have no further group."""
+    def _check_group_count(self, queue: Queue, group: str) -> None:
+        """Raises Conflict if a queue may have no further group of this kind."""
+        if group.startswith(READERS):
+            values = queue.uid, READERS, MOST_READERS
+            readers = self._driver.run(_READERS, values, consistency=self._options.catalogue_read)
+            offset_changes.check_group_count(queue, len(readers), readers=True)
+            return
         try:
             offset_changes.check_group_count(queue, len(self._names(queue.uid)))
         except Conflict:  # Some of these names may be of groups that were forgotten.
@@ -146,19 +155,27 @@ class OffsetTable:
 
     def forget_queue(self, uid: int) -> None:
         """Removes all groups of a queue that was deleted. Idempotent."""
-        names = self._names(uid)
+        rows = self._driver.run(_ALL_GROUPS, (uid,), consistency=self._options.catalogue_read)
+        names = [name for (name,) in rows]
         for name in names:
             self.forget(uid, name)
         if names:
             self._driver.run(_FORGET_ALL, (uid,), consistency=self._options.catalogue_write)
 
     def _names(self, uid: int) -> list[str]:
-        rows = self._driver.run(_GROUPS, (uid,), consistency=self._options.catalogue_read)
+        rows = self._driver.run(_GROUPS, (uid, READERS), consistency=self._options.catalogue_read)
         return [name for (name,) in rows]
 
     def _check(self, until: float) -> None:
         if self._clock.boottime() > until:
             raise StoreBusy("others keep changing the offsets of this group")
+
+
+def _decoded(rows: Rows) -> OffsetsRow:
+    offsets = {
+        part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
+    }
+    return OffsetsRow(rows[0][0] if rows else None, offsets)
 
 
 class CassandraOffsets(Offsets):
@@ -180,6 +197,11 @@ class CassandraOffsets(Offsets):
         if not recorded:
             raise GroupNotFound(group)
         return [recorded[partition] for partition in sorted(recorded)]
+
+    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        """See the contract."""
+        rows = self._offsets.read_several([queue.uid for queue in queues], group)
+        return [{part: offset.position for part, offset in sorted(row.offsets.items())} for row in rows]
 
     def groups(self, queue: Queue) -> list[str]:
         """See the contract."""

@@ -7,15 +7,19 @@ from typing import Any
 
 from queuey import ids
 from queuey.errors import GroupNotFound
+from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
-from queuey.storage.offset_changes import Decision, decide
+from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _ALL = "SELECT partition, ticks, low, updated_at FROM offsets WHERE uid = ? AND consumer_group = ? ORDER BY partition"
-_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? ORDER BY consumer_group"
+_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+_READERS = (
+    "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
+)
 _SET = (
     "INSERT INTO offsets (uid, consumer_group, partition, ticks, low, updated_at) VALUES (?, ?, ?, ?, ?, ?) ON "
     "CONFLICT (uid, consumer_group, partition) "
@@ -38,7 +42,7 @@ class SqliteOffsets(Offsets):
             present = {offset.partition: offset for offset in _read(connection, queue, group)}
             decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
             if decision.applied and not present:
-                offset_changes.check_group_count(queue, len(_groups(connection, queue)))
+                _check_group_count(connection, queue, group)
             for offset in decision.changed():
                 connection.execute(_SET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
             return decision
@@ -54,6 +58,12 @@ class SqliteOffsets(Offsets):
         if not found:
             raise GroupNotFound(group)
         return found
+
+    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        """See the contract."""
+        with self._db.readers.reading() as connection:
+            found = [_read(connection, queue, group) for queue in queues]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
 
     def groups(self, queue: Queue) -> list[str]:
         """See the contract."""
@@ -80,4 +90,13 @@ def _read(connection: Connection, queue: Queue, group: str) -> list[Offset]:
 
 
 def _groups(connection: Connection, queue: Queue) -> list[str]:
-    return [name for (name,) in connection.execute(_GROUPS, (queue.uid,))]
+    return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
+
+
+def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
+    """Raises Conflict if a queue may have no further group of this kind."""
+    if not group.startswith(READERS):
+        offset_changes.check_group_count(queue, len(_groups(connection, queue)))
+        return
+    counted: Any = connection.execute(_READERS, (queue.uid, READERS, MOST_READERS)).fetchone()
+    offset_changes.check_group_count(queue, counted[0], readers=True)

@@ -1,0 +1,212 @@
+"""Use cases of read marks: up to where a reader has read a queue, and how many messages lie above that.
+
+A mark is the offset of a group that stands for the reader (:data:`~queuey.storage.offset_changes.READERS`): in each
+partition the id of the last message that counts as read. It goes forward, unless the reader asks for it to go back, and
+never above the horizon of reads: a message that becomes visible later is unread, whatever was marked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
+from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import OffsetChange, Page, Queue, Slice
+from queuey.service.core import Core
+from queuey.service.offsets import check_partitions
+from queuey.service.queue_access import QueueAccess
+from queuey.service.ranges import OTHERS, nothing
+from queuey.service.reading import Reader
+from queuey.storage import Store
+from queuey.storage.offset_changes import READERS
+
+__all__ = ["MAX_COUNTED", "ReadMark", "Unread", "UnreadUseCases"]
+
+DEFAULT_COUNTED = 100
+MAX_COUNTED = 1000
+"""Unread messages of one queue that a call counts; beyond, it says that there are more."""
+MAX_ROWS = 200_000
+"""Ids that one call reads, about: no further queue is counted after as many."""
+SLICE_ROWS = 10
+"""What the read of a partition costs besides the ids that it finds, in ids."""
+PARTITIONS_TOGETHER = 16
+"""Partitions of one queue that are counted at once: each may have all that is counted."""
+QUEUES_TOGETHER = 32
+"""Queues that are counted side by side, where a read mostly waits for a network."""
+
+Marks = Mapping[int, Position]
+"""By partition the id of the last message that was read."""
+
+
+class ReadMark(NamedTuple):
+    """What a reader's mark is after a change.
+
+    Attributes:
+        marks: In the partitions that the change was about.
+        pending: Seconds until reads show what the change names; until then the mark stays below that. 0: it is set.
+    """
+
+    marks: Marks
+    pending: float
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """What a reader has not read of a queue.
+
+    Attributes:
+        marks: The reader's mark; nothing in partitions of which nothing was read.
+        count: Messages above it.
+        more: There are more than ``count``.
+    """
+
+    marks: Marks
+    count: int
+    more: bool
+
+
+class UnreadUseCases:
+    """Set read marks, and count what lies above them.
+
+    Args:
+        store: Where queues and marks are.
+        reader: Has the streams that are told of marks.
+        core: The event loop.
+    """
+
+    def __init__(self, store: Store, reader: Reader, core: Core) -> None:
+        self._store = store
+        self._reader = reader
+        self._core = core
+
+    def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
+        """Marks what lies below certain positions as read; streams of the same reader in this process learn of it.
+
+        Args:
+            access: The way to the queue.
+            reader: Whose mark it is.
+            ends: By partition; ``OTHERS``: in all that are not named.
+            back: A mark that lies above goes back; otherwise it stays.
+
+        Raises:
+            InvalidRequest: The queue does not have a partition.
+            Conflict: The queue keeps marks of as many readers as it may.
+        """
+
+        def mark(queue: Queue) -> ReadMark:
+            check_partitions((number for number in ends if number != OTHERS), queue)
+            horizon = self._store.read(queue, [nothing()])[0].horizon, LOW_MIN
+            wanted = {
+                number: end
+                for number in range(1, queue.partitions + 1)
+                if (end := ends.get(number, ends.get(OTHERS))) is not None and end > FIRST
+            }
+            changes = [
+                OffsetChange(number, ids.preceding(min(end, horizon)), forward=not back)
+                for number, end in wanted.items()
+            ]
+            offsets = self._store.set_offsets(queue, group_of(reader), changes) if changes else []
+            ahead = max(wanted.values(), default=FIRST)
+            pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
+            return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
+
+        marked = access.use(mark)
+        self._reader.tell_streams(reader, access.queue)
+        return marked
+
+    def unread(
+        self, accesses: Sequence[QueueAccess], reader: str, limit: int = DEFAULT_COUNTED
+    ) -> list[Unread | QueueyError | None]:
+        """Counts what a reader has not read, by ids alone: no body is read.
+
+        Args:
+            accesses: The ways to the queues.
+            reader: Whose marks count.
+            limit: Messages of one queue that are counted at most.
+
+        Returns:
+            For each queue the count; why it cannot be read any more; or None: this call has read as much as it may.
+        """
+        marks = self.marks(accesses, reader)
+        return self.count(list(zip(accesses, marks, strict=True)), limit)
+
+    def marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
+        """Returns the marks of a reader in several queues."""
+        return [*self._store.offsets_of_queues([access.queue for access in accesses], group_of(reader))]
+
+    def count(
+        self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
+    ) -> list[Unread | QueueyError | None]:
+        """Counts what lies above marks; see :meth:`unread`."""
+        return self._store.together(lambda: self._count(asked, limit))
+
+    def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
+        left = MAX_ROWS
+        found: list[Unread | QueueyError | None] = []
+        for start in range(0, len(asked), QUEUES_TOGETHER):
+            some = asked[start : start + QUEUES_TOGETHER] if left > 0 else []
+            for (access, marks), page in zip(some, self._begun(some, limit), strict=True):
+                try:
+                    one, read = access.use(partial(self._count_queue, marks=marks, limit=limit, page=page))
+                except (NotFound, NotAllowed) as error:
+                    found.append(error)
+                else:
+                    found.append(one)
+                    left -= read
+        return found + [None] * (len(asked) - len(found))
+
+    def _count_queue(self, queue: Queue, marks: Marks, limit: int, page: Page | None) -> tuple[Unread, int]:
+        """Counts one queue; returns what that took, too. ``page``: of its only partition, if it was read."""
+        left = _slices(queue, marks, limit)
+        count = read = 0
+        while left and count <= limit:
+            some, left = left[:PARTITIONS_TOGETHER], left[PARTITIONS_TOGETHER:]
+            pages = self._store.read(queue, some) if page is None else [page]
+            page = None
+            count += sum(len(each.messages) for each in pages)
+            read += SLICE_ROWS * len(some)
+            # A page may end before its limit where a store has looked at as much as it does at once.
+            left += [
+                replace(piece, lower=each.next)
+                for piece, each in zip(some, pages, strict=True)
+                if each.more and each.next is not None
+            ]
+        return Unread(marks, min(count, limit), more=count > limit), read + count
+
+    def _begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+        """Reads queues of one partition side by side, where that is faster; None: it is still to be read."""
+        if not self._store.waits_for_network or not some:
+            return [None] * len(some)
+        return self._core.run(self._read_begun(some, limit))
+
+    async def _read_begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Page | None]:
+        return await asyncio.gather(*(self._read_one(access.queue, marks, limit) for access, marks in some))
+
+    async def _read_one(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
+        if queue.partitions > 1:
+            return None
+        [piece] = _slices(queue, marks, limit)
+        try:
+            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, piece))
+        except QueueChanged:
+            return None
+        return page
+
+
+def group_of(reader: str) -> str:
+    """Returns the group whose offsets are a reader's marks."""
+    return READERS + reader
+
+
+def _slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
+    """Returns what lies above marks, in each partition one message more than is counted."""
+    return [
+        Slice(number, ids.following(marks[number]) if number in marks else FIRST, limit=limit + 1, bodies=False)
+        for number in range(1, queue.partitions + 1)
+    ]

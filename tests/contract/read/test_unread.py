@@ -1,0 +1,170 @@
+"""Read marks over the stores: whose they are, where they go, and what is counted above them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from queuey import ids
+from queuey.errors import Conflict, InvalidRequest, QueueNotFound
+from queuey.ids import Position
+from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
+from queuey.service import QueueAccess, Service, unread
+from queuey.service.ranges import OTHERS
+from queuey.service.unread import ReadMark, Unread, group_of
+from queuey.storage import Store, offset_changes
+from tests.backends import Clock
+from tests.contract.samples import at_once, make_queue, new, say
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
+
+ANN, BOB = "user:x.ann", "user:x.bob"
+
+
+def access(store: Store, queue: Queue) -> QueueAccess:
+    """A way to a queue that lets everybody in."""
+    return QueueAccess(store, queue, lambda _: None)
+
+
+def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: bool = False) -> ReadMark:
+    """Marks a message, and all below it, in all partitions."""
+    return Service(store).unread.mark(access(store, queue), reader, {OTHERS: ids.following(at)}, back=back)
+
+
+def counts(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
+    """What is unread in queues."""
+    found = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
+    assert all(isinstance(each, Unread) for each in found)
+    return [(each.count, each.more) for each in found if isinstance(each, Unread)]
+
+
+def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
+    """What a reader has marked counts for that reader alone, in all processes, and only up to the mark."""
+    queue, neighbour = make_queue(store), make_queue(store)
+    first, second, _ = say(store, queue, "a", "b", "c")
+    say(store, neighbour, "a")
+    assert counts(store, [queue, neighbour]) == [(3, False), (1, False)]
+    assert mark(store, queue, second) == ReadMark({1: second}, 0.0)
+    assert counts(other, [queue, neighbour]) == [(1, False), (1, False)]
+    assert counts(other, [queue, neighbour], BOB) == [(3, False), (1, False)]
+    assert mark(other, queue, first) == ReadMark({1: second}, 0.0)
+    assert mark(other, queue, first, back=True) == ReadMark({1: first}, 0.0)
+    assert counts(store, [queue]) == [(2, False)]
+
+
+def test_marks_never_go_back(store: Store, other: Store) -> None:
+    """Devices that mark at the same moment, in any order, leave the highest of their marks."""
+    queue = make_queue(store)
+    places = say(store, queue, *(f"{n}" for n in range(12)))
+    order = random.Random(7).sample(places[:-1], len(places) - 1)
+    at_once(lambda n: mark((store, other)[n % 2], queue, order[n]), range(len(order)))
+    assert counts(store, [queue]) == [(1, False)]
+    assert mark(store, queue, places[0]).marks == {1: places[-2]}
+
+
+def test_partitions_and_bounds(store: Store) -> None:
+    """All partitions count, up to the bound; one more is told as more."""
+    queue = make_queue(store, partitions=20)
+    for number in (1, 2, 17, 20):
+        say(store, queue, "a", "b", partition=number)
+    for limit, wanted in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
+        assert counts(store, [queue], limit=limit) == [wanted]
+    store.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)])
+    assert counts(store, [queue]) == [(6, False)]
+    with pytest.raises(InvalidRequest):
+        Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST})
+
+
+def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
+    """Messages that are deleted or have expired are not unread, and a message that is not due is not yet."""
+    queue = make_queue(store)
+    places = say(store, queue, "a", "b", "c")
+    say(store, queue, "short", ttl=10)
+    store.append(queue, [new("later", delay=50)])
+    assert counts(store, [queue]) == [(4, False)]
+    store.delete(queue, [(1, places[0])])
+    assert counts(store, [queue]) == [(3, False)]
+    clock.advance(20)
+    assert counts(store, [queue]) == [(2, False)]
+    clock.advance(40)
+    assert counts(store, [queue]) == [(3, False)]
+    queue = store.purge_queue(queue)
+    assert counts(store, [queue]) == [(0, False)]
+
+
+def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
+    """A mark at an id that reads do not show yet stays below what they show later: nobody has seen that."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+    [later] = store.append(queue, [new("later", delay=100)])
+    marked = mark(store, queue, later)
+    assert 60 < marked.pending < 200
+    assert marked.marks[1] < later
+    assert counts(store, [queue]) == [(0, False)]
+    say(store, queue, "between")
+    clock.advance(150)
+    assert counts(store, [queue]) == [(2, False)]
+    assert mark(store, queue, later).pending == 0.0
+    assert counts(store, [queue]) == [(0, False)]
+
+
+def test_marks_end_with_the_queue(store: Store) -> None:
+    """A queue that was deleted and made again has no marks; one that is not there says so."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "a")
+    mark(store, queue, place)
+    store.delete_queue(queue)
+    [found] = Service(store).unread.unread([access(store, queue)], ANN)
+    assert isinstance(found, QueueNotFound)
+    again = make_queue(store, queue.name)
+    say(store, again, "a", "b")
+    assert counts(store, [again]) == [(2, False)]
+    # A row that is out of date is read again.
+    store.update_queue(again, QueueSpec(partitions=2))
+    assert counts(store, [again]) == [(2, False)]
+
+
+def test_readers_are_no_groups(store: Store, other: Store) -> None:
+    """Readers are in no list of groups, take no group's place, and are bounded by themselves."""
+    queue = make_queue(store)
+    store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
+    [place] = say(store, queue, "a")
+    with replace_in(offset_changes, offset_changes.MOST_READERS, 2):
+        mark(store, queue, place, ANN)
+        mark(other, queue, place, BOB)
+        with pytest.raises(Conflict, match="read marks for 2 readers"):
+            mark(store, queue, place, "user:x.eve")
+        mark(store, queue, place, BOB)
+    assert other.groups(queue) == ["group"]
+    assert Service(other).unread.marks([access(other, queue)], BOB) == [{1: place}]
+
+
+def test_a_call_reads_so_much(store: Store) -> None:
+    """When a call has read as much as it may, the other queues are not counted, and it says which; no body is read."""
+    queues = [make_queue(store) for _ in range(unread.QUEUES_TOGETHER + 2)]
+    say(store, queues[0], *"abc")
+    asked: list[Slice] = []
+
+    def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        asked.extend(slices)
+        return store.read(queue, slices)
+
+    def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        asked.append(piece)
+        return store.begin_read(queue, piece, done)
+
+    noted = InterposedStore(store)
+    noted.instead(Store.read, read)
+    noted.instead(Store.begin_read, begin_read)
+    service = Service(noted.store)
+    accesses = [access(store, queue) for queue in queues]
+    with replace_in(unread, unread.MAX_ROWS, 4):
+        found = service.unread.unread(accesses, ANN, 2)
+    assert found[0] == Unread({}, 2, more=True)
+    assert found[unread.QUEUES_TOGETHER :] == [None, None]
+    assert None not in service.unread.unread(accesses, ANN, 2)
+    assert asked
+    assert not any(piece.bodies for piece in asked)
+    assert max(piece.limit for piece in asked) == 3
