@@ -391,6 +391,18 @@ class Authorization:
             names |= dict.fromkeys(queue.name for queue in found)
         return list(names)[:most]
 
+    def reader(self, request: Request, application: str) -> str:
+        """Returns the name under which the caller's read marks are kept.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The caller is neither a user nor an application, or one that this application does not know.
+        """
+        caller = self.caller(request)
+        if (found := caller.reader_within(application)) is None:
+            raise _refusal(request, caller, "Read marks are kept for users of the application, and for applications.")
+        return found
+
     def rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns what the caller may do with a queue of this name, whether it exists or not.
 

@@ -342,7 +342,8 @@ class Gateway:
                 self._leave(request)
                 left = math.inf if ends is None else ends - time.time() - NOTICE
                 # Streams that began together do not all speak at the same moment.
-                beat = REST if stream.rests else self._beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
+                beat = self._beat if stream.marks is None else min(self._beat, stream.marks.pause)
+                beat = REST if stream.rests else beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
                 more = stream.more and not stream.rests
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=more)
                 if self._stopping.is_set():
@@ -353,14 +354,14 @@ class Gateway:
                 body = SILENCE
                 if not again and ends is not None and ends - time.time() <= NOTICE:
                     body, ends = event("expiring", {"expires": ends}), None
-                elif again or stream.is_of_all:
-                    stream.looks_again = stream.looks_again or not again
+                elif again or stream.is_of_all or stream.marks is not None:
+                    stream.looks_again = stream.looks_again or (stream.is_of_all and not again)
                     self._enter(request)
                     response = await self._tried(endpoint, view, request, match)
                     if response.status != 200:  # noqa: PLR2004
                         yield event("bye", response.body)
                         return
-                    body = response.body
+                    body = response.body or (body if not again else b"")
         finally:
             request.stream = None
             self._release(request)

@@ -28,6 +28,7 @@ from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules.views import ScheduleViews
 from queuey.web.v1.spec import document
 from queuey.web.v1.streams import StreamViews
+from queuey.web.v1.unread import UnreadViews
 
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
@@ -105,7 +106,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     moves = MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
-    streams = StreamViews(service, authorization, ranges.read)
+    streams, unread = StreamViews(service, authorization, ranges.read), UnreadViews(service, authorization)
     names, explain = NameViews(service, authorization), ExplainView(service, authorization)
     return [
         (
@@ -129,6 +130,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             APP + "/_stream",
             dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
         ),
+        ("v1.unread", APP + "/_unread", {"POST": unread.count}),
         ("v1.me", APP + "/_me", {"GET": queues.me}),
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),
         ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
@@ -137,6 +139,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),
         ("v1.messages", QUEUE + "/messages", {"DELETE": queues.purge}),
         ("v1.lag", QUEUE + "/lag", {"POST": offsets.lag}),
+        ("v1.mark", QUEUE + "/read", {"PUT": unread.mark}),
         ("v1.offsets", QUEUE + "/offsets", {"GET": offsets.groups}),
         (
             "v1.group",

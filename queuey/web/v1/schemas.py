@@ -155,6 +155,7 @@ class StreamAsked(Struct, omit_defaults=True):
     partitions: str | list[Annotated[int, Meta(ge=0)]] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
     early: bool | UnsetType = UNSET
+    read_marks: bool | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
 
 
@@ -333,6 +334,46 @@ class ManyRead(Done, kw_only=True):
     """The answers, in the order asked."""
 
     queues: list[QueueRangeRead | QueueReadError]
+
+
+class NewReadMark(Struct, omit_defaults=True):
+    """Up to where the caller has read: ``until`` an id, inclusive, or ids by partition; or the cursor of a read."""
+
+    until: str | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
+    back: Annotated[bool, Meta(description="also if that is less than before")] | UnsetType = UNSET
+
+
+ReadMarks = Annotated[dict[str, Id], Meta(description="by partition the id of the last message that was read")]
+
+
+class ReadMark(Done, kw_only=True):
+    """The caller's mark; ``pending``: seconds until it can be set as it was asked, because reads show no more now."""
+
+    read: ReadMarks
+    pending: Annotated[float, Meta(ge=0)]
+
+
+class UnreadAsked(Struct, omit_defaults=True):
+    """Queues whose unread messages are counted, each up to ``limit``."""
+
+    queues: Annotated[list[str], Meta(max_length=1000)] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+
+
+class UnreadQueue(Struct, kw_only=True, tag_field="status", tag="ok"):
+    """What the caller has not read of a queue. ``unread`` null: not counted this time; ask for this queue again."""
+
+    queue_name: str
+    read: ReadMarks
+    unread: Count | None
+    more: bool
+
+
+class UnreadQueues(Done, kw_only=True):
+    """The counts, in the order asked."""
+
+    queues: list[UnreadQueue | QueueReadError]
 
 
 class NewOffset(Struct):

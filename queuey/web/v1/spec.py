@@ -148,12 +148,14 @@ STREAM_PARAMETERS = (
     _query("partitions", "Comma list of partitions, `*` for all", {**RANGE_PARAMETERS[0].schema, "default": "*"}),
     _query("limit", "Messages of a partition that are read together", _number(1, LIMITS.max_limit)),
     _query("early", "1: give each message as soon as it is stored, marked `early`, and again in its place", BOOLEAN),
+    _query("read_marks", "1: tell of the caller's read marks when they move", BOOLEAN),
     _query("last_event_id", "As the header `Last-Event-ID`"),
 )
 EVENTS: Content = {"text/event-stream": {}}
 STREAM = (
-    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `gone`: a queue is not read any "
-    "more; `expiring`: the credential ends soon; `bye`: the stream ends, and why. HEAD answers with the head alone."
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `read`: the caller's mark in a "
+    "queue, and what is unread; `gone`: a queue is not read any more; `expiring`: the credential ends soon; `bye`: the "
+    "stream ends, and why. HEAD answers with the head alone."
 )
 LIST_PARAMETERS = (
     _query("limit", "Names in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
@@ -285,8 +287,8 @@ MESSAGE_OPERATIONS = (
         f"GET {QUEUE}",
         "Read range, or with `Accept: text/event-stream` follow the queue",
         {200: ResponseSpec({JSON: schemas.RangeRead, **EVENTS})},
-        about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read) and "
-        f"`last_event_id`. {STREAM}",
+        about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
+        f"`read_marks` and `last_event_id`. {STREAM}",
         parameters=(*RANGE_PARAMETERS, LAST_EVENT),
     ),
     *(
@@ -371,6 +373,25 @@ OFFSET_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation("DELETE " + QUEUE + "/offsets/{group}", "Forget group", schemas.Done),
+)
+UNREAD_OPERATIONS = (
+    _operation(
+        f"PUT {QUEUE}/read",
+        "Mark messages as read",
+        schemas.ReadMark,
+        about="The mark is the caller's own. It does not go back without `back`. 409: 10,000 others have a mark.",
+        body={JSON: schemas.NewReadMark},
+        errors=(*WITH_BODY, 409),
+    ),
+    _operation(
+        f"POST {APP}/_unread",
+        "Count unread messages",
+        schemas.UnreadQueues,
+        about=f"Without queues: of all that the credential may read, up to {LIMITS.max_queues_per_stream:,}.",
+        body={JSON: schemas.UnreadAsked},
+        body_may_be_empty=True,
+        errors=WITH_BODY,
+    ),
 )
 
 
@@ -528,6 +549,7 @@ OPERATIONS = (
     *MESSAGE_OPERATIONS,
     *NAME_OPERATIONS,
     *OFFSET_OPERATIONS,
+    *UNREAD_OPERATIONS,
     *CLAIM_OPERATIONS,
     EXPLAIN_OPERATION,
     *MOVE_OPERATIONS,

@@ -16,6 +16,7 @@ from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
 from queuey.service import Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.streams import Cursor, Event, Stream
+from queuey.service.unread.mark_news import MarkNews
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
@@ -24,10 +25,11 @@ from queuey.web.requests import Request, bad_json, read_body, read_object, read_
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
+from queuey.web.v1.unread import unread_fields
 from queuey.web.validators import Errors
 
 LAST_EVENT = "last_event_id"
-FIELDS = frozenset({"since", "partitions", "limit", "early", LAST_EVENT})
+FIELDS = frozenset({"since", "partitions", "limit", "early", "read_marks", LAST_EVENT})
 FIELDS_OF_MANY = FIELDS | {"queues"}
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
@@ -65,13 +67,15 @@ class StreamViews:
         access = await self._authorization.admit(request, match, "read")
         stream, first = request.stream, request.stream is None
         if stream is None:
-            stream = self._begin(request, read_query(request, FIELDS), access.queue.name)
+            given = read_query(request, FIELDS)
+            stream = self._begin(request, given, access.queue.name)
+            await self._watch_marks(request, stream, match["app"], given)
         stream.admit(access)
         return await self._next(request, stream, first=first, named=False)
 
     async def many(self, request: Request, match: Match) -> Response:
         """Gives what comes to the queues that are named, or to all that the caller's rights open to it."""
-        stream, first = request.stream, request.stream is None
+        stream, first, given = request.stream, request.stream is None, dict[str, Any]()
         if stream is None:
             given = self._asked(request)
             names = self._names(given.get("queues"))
@@ -86,7 +90,17 @@ class StreamViews:
             failed = await request.in_thread(admitted)
             if failed and first:
                 raise failed[0][1]
+        await self._watch_marks(request, stream, match["app"], given)
         return await self._next(request, stream, first=first, named=True, failed=failed)
+
+    async def _watch_marks(self, request: Request, stream: Stream, application: str, given: dict[str, Any]) -> None:
+        """Has a stream that begins tell of its reader's marks if that is asked for."""
+        if not validators.boolean(given.get("read_marks")):
+            return
+        await self._authorization.identify(request)
+        assert request.poll is not None  # noqa: S101 - a stream waits
+        reader = self._authorization.reader(request, application)
+        stream.marks = MarkNews(self._service.unread, reader, request.poll.wake)
 
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
@@ -167,6 +181,8 @@ class StreamViews:
         for name, error in (*failed, *lost):
             stream.drop(name)
             pieces.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
+        for name, unread in await stream.new_marks(partial(request.in_thread, computes=True)):
+            pieces.append(event("read", {**({"queue_name": name} if named else {}), **unread_fields(unread)}))
         request.stream = stream
         return Response(200, body_of(pieces), *HEADERS)
 

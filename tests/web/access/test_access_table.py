@@ -39,7 +39,9 @@ READING = {
     "POST /v1/{app}/_claims",
     "GET /v1/{app}/{queue}/peek",
 }
+OF_READ_MARKS = {"PUT /v1/{app}/{queue}/read", "POST /v1/{app}/_unread"}
 BODIES: dict[str, dict[str, Any]] = {
+    "PUT /v1/{app}/{queue}/read": {"until": ID},
     "PUT /v1/{app}/{queue}/offsets/{group}": {"partitions": {"1": {"offset": ID}}},
     "POST /v1/{app}/_rights": {"queues": ["x"]},
     "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
@@ -192,7 +194,9 @@ class Scene:
         if route == "POST /v1/{app}/_moves":
             # To itself, which is refused only after the caller was let in.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
-        named = {f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]} for name in ("_stream", "_claims")}
+        named = {
+            f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]} for name in ("_stream", "_claims", "_unread")
+        }
         plan = {"queue": self.names.queue, "message": {"body": "tick"}, "every": 3600, "paused": True}
         bodies: dict[str, Any] = {**BODIES, **named, "PUT /v1/{app}/_schedules/{schedule}": plan}
         queries: dict[str, dict[str, Any]] = {
@@ -212,7 +216,7 @@ class Scene:
 def is_allowed(row: Row, column: str, kind: str) -> bool:
     """Tells what the page says."""
     if kind == "ps":
-        kind = "p" if "p" in row["anonymous"].split() else "s"
+        kind = "p" if "p" in row["anonymous"].split() or row["route"] in OF_READ_MARKS else "s"
     cell = row[column].split()
     return cell == ["yes"] or kind in cell
 
@@ -224,7 +228,8 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
     reply = scene.request(route, scene.callers[column])
     place = f"{route} as {column}, queue of kind {kind}: {reply}"
     allowed = is_allowed(row, column, kind)
-    if route.endswith("/_read") and column != "expired":
+    for_anybody = column != "expired" and (column not in {"anonymous", "operator"} or route.endswith("/_read"))
+    if route.endswith(("/_read", "/_unread")) and for_anybody:
         assert reply.status == 200, place
         assert (reply.json["queues"][0]["status"] == "ok") == allowed, place
     elif allowed:

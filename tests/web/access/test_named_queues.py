@@ -200,12 +200,14 @@ NO_QUEUES = {
     *(
         "acknowledge",
         "after",
+        "back",
         "backoff",
         "before",
         "body",
         "consistency",
         "content_type",
         "cron",
+        "cursor",
         "delay",
         "early",
         "encoding",
@@ -236,6 +238,7 @@ NO_QUEUES = {
         "principals",
         "principles",
         "read_delay",
+        "read_marks",
         "reason",
         "receipts",
         "retry",
@@ -262,6 +265,9 @@ def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
             return caller.send_json("POST", "_stream", {"queues": [named]}).status == 200
         case "queues", "POST /v1/{app}/_claims":
             reply = caller.send_json("POST", "_claims", {"queues": [named]})
+        case "queues", "POST /v1/{app}/_unread":
+            reply = caller.send_json("POST", "_unread", {"queues": [named]})
+            return bool(reply.json["queues"][0]["status"] == "ok")
         case "queues", _:
             reply = caller.send_json("POST", "_read", {"queues": [{"queue_name": named}]})
             return bool(reply.json["queues"][0]["status"] == "ok")

@@ -1,0 +1,116 @@
+"""Views of read marks: ``PUT /v1/{app}/{queue}/read`` and ``POST /v1/{app}/_unread``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from queuey import ids
+from queuey.errors import NotAllowed, NotFound, QueueyError
+from queuey.ids import Position
+from queuey.service import Mark, QueueAccess, Service, parse_bound
+from queuey.service.ranges import OTHERS
+from queuey.service.unread import DEFAULT_COUNTED, MAX_COUNTED, Marks, Unread
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.errors import error_texts
+from queuey.web.requests import Request, bad_json, read_body, read_object
+from queuey.web.responses import Response, json_response
+from queuey.web.v1 import schemas
+from queuey.web.validators import Errors
+
+
+def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
+    """Reads an id, or ids by partition; an instant names no message that anybody has seen."""
+    text = validators.text(value)
+    try:
+        bound = parse_bound(text)
+    except ValueError:
+        bound = None
+    marks = {OTHERS: bound} if isinstance(bound, Mark) else dict(bound or {})
+    if not marks or any(mark.end != ids.following(mark.start) for mark in marks.values()):
+        raise validators.BadField(
+            f'"{validators.show(text)}" is not the id of a message, ids by partition (1:<id>,2:<id>) or a cursor'
+        )
+    return {number: end(mark) for number, mark in marks.items()}
+
+
+def _take_ends(given: dict[str, Any], errors: Errors) -> Marks:
+    """Reads up to where messages are read; what is wrong with that is noted in ``errors``."""
+    until = errors.take("until", _ends, given.get("until"), lambda mark: mark.end)
+    cursor = errors.take("cursor", _ends, given.get("cursor"), lambda mark: mark.start)
+    if until is not None and cursor is not None:
+        errors["cursor"] = "Not together with until"
+    if until is None and cursor is None and not errors:
+        errors["until"] = f"{validators.REQUIRED}, or cursor"
+    return until or cursor or {}
+
+
+def _texts(marks: Marks) -> dict[str, str]:
+    return {str(number): ids.to_hex(at) for number, at in marks.items()}
+
+
+def unread_fields(unread: Unread) -> dict[str, Any]:
+    """Returns what answers and events say of one queue."""
+    return {"read": _texts(unread.marks), "unread": unread.count, "more": unread.more}
+
+
+class UnreadViews:
+    """Views of the caller's own read marks."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._authorization = authorization
+
+    def mark(self, request: Request, match: Match) -> Response:
+        """Marks messages of a queue as read."""
+        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
+        reader = self._authorization.reader(request, match["app"])
+        given = read_object(read_body(request, self._limits.max_body))
+        errors = Errors()
+        ends = _take_ends(given, errors)
+        errors.check()
+        back = validators.boolean(given.get("back"))
+        marked = self._service.unread.mark(access, reader, ends, back=back)
+        return json_response(schemas.ReadMark(read=_texts(marked.marks), pending=marked.pending))
+
+    def count(self, request: Request, match: Match) -> Response:
+        """Counts unread messages of several queues; an error of one does not keep the rest from being counted."""
+        self._service.queues.require_application(match["app"])
+        reader = self._authorization.reader(request, match["app"])
+        given = read_object(read_body(request, self._limits.max_body) or b"{}")
+        errors = Errors()
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, MAX_COUNTED) or DEFAULT_COUNTED
+        names = self._names(request, match["app"], given.get("queues"), errors)
+        errors.check()
+        entered = [self._enter(request, match["app"], name) for name in names]
+        accesses = [each for each in entered if isinstance(each, QueueAccess)]
+        counts = iter(self._service.unread.unread(accesses, reader, limit))
+        found = [next(counts) if isinstance(each, QueueAccess) else each for each in entered]
+        return json_response(schemas.UnreadQueues(queues=list(map(_shown, names, found))))
+
+    def _names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
+        most = self._limits.max_queues_per_stream
+        names = self._authorization.readable(request, application, most + 1) if asked is None else asked
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise bad_json('"queues" is no list of names')
+        if len(names) > most:
+            errors["queues"] = f"Longer than maximum length {most}: name fewer in each of several calls"
+        return list(dict.fromkeys(names))
+
+    def _enter(self, request: Request, application: str, name: str) -> QueueAccess | QueueyError:
+        try:
+            queue = self._authorization.find(request, {"app": application, "queue": name})
+            return self._authorization.enter(request, queue, "read")
+        except (NotFound, NotAllowed) as error:
+            return error
+
+
+def _shown(name: str, found: Unread | QueueyError | None) -> schemas.UnreadQueue | schemas.QueueReadError:
+    if isinstance(found, QueueyError):
+        return schemas.QueueReadError(queue_name=name, error_msg=error_texts(found))
+    if found is None:
+        return schemas.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
+    return schemas.UnreadQueue(queue_name=name, read=_texts(found.marks), unread=found.count, more=found.more)

@@ -1,0 +1,233 @@
+"""Read marks over HTTP: who has them, what is refused, and what streams tell of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuey import ids
+from queuey.access import Grant, Verb
+from queuey.messages import QueueSpec
+from queuey.service import QueueAccess, Service
+from queuey.service.ranges import OTHERS
+from queuey.service.unread import mark_news
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import Identity
+from queuey.web.gateway.asgi import Gateway
+from tests.contract.samples import new
+from tests.replacing import replace_in
+from tests.web.access.test_access_table import Tokens
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import running, until
+from tests.web.reads.test_streams import Event, Reader, reading
+
+ID = "0123456789ab11e88000000000000001"
+READ: frozenset[Verb] = frozenset({"read"})
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    """Users that the application knows."""
+    return Tokens()
+
+
+@pytest.fixture
+def app(app: Any, store: Store, tokens: Tokens) -> Any:  # noqa: ANN401 - Pyramid's router
+    """Has users, too, whose queues no stranger hears of."""
+    assert app
+    return make_app(store, readers=[tokens], private={"queuey"})
+
+
+def user(app: Any, tokens: Tokens, name: str, *queues: str) -> Caller:  # noqa: ANN401 - Pyramid's router
+    """A user who may read some queues."""
+    grants = tuple(Grant("queuey", READ, queue) for queue in queues)
+    tokens.known[name] = Identity(frozenset({f"queuey user:{name}"}), grants, "users of queuey", None)
+    return Caller(app, f"Token {name}")
+
+
+def unread(caller: Caller, *queues: str, **more: int) -> list[tuple[int, bool]]:
+    """What is unread, and whether there is more."""
+    found = caller.send_json("POST", "_unread", {"queues": queues, **more}).json["queues"]
+    return [(each["unread"], each["more"]) for each in found]
+
+
+def mark(caller: Caller, queue: str, **given: object) -> Reply:
+    """Marks messages as read."""
+    return caller.send_json("PUT", f"{queue}/read", given)
+
+
+def test_a_user_marks_the_own_inbox(owner: Caller, app: Any, tokens: Tokens) -> None:  # noqa: ANN401
+    """By an id or a cursor, for that user alone; the application has a mark of its own."""
+    ann, bob = user(app, tokens, "ann", "inbox-ann"), user(app, tokens, "bob", "inbox-bob")
+    for name in ("inbox-ann", "inbox-bob"):
+        owner.create(name)
+    first, second, _ = (owner.post("inbox-ann", text)["key"] for text in "abc")
+    assert unread(ann, "inbox-ann") == [(3, False)]
+    reply = mark(ann, "inbox-ann", until=second)
+    assert reply.json == {"status": "ok", "read": {"1": second}, "pending": 0.0}
+    assert mark(ann, "inbox-ann", until=f"1:{first}").json["read"] == {"1": second}
+    assert mark(ann, "inbox-ann", until=first, back=True).json["read"] == {"1": first}
+    assert unread(ann, "inbox-ann") == [(2, False)]
+    assert unread(owner, "inbox-ann", limit=2) == [(2, True)]
+    cursor = ann.get("inbox-ann", limit=2).json["cursor"]
+    assert mark(ann, "inbox-ann", cursor=cursor).json["read"] == {"1": second}
+    assert mark(owner, "inbox-ann", until=first).status == 200
+    assert unread(ann, "inbox-ann") == [(1, False)]
+    for refused in (mark(ann, "inbox-bob", until=first), mark(ann, "none", until=first)):
+        assert refused.status == 403
+    mine, other, none = ann.send_json("POST", "_unread", {"queues": ["inbox-ann", "inbox-bob", "none"]}).json["queues"]
+    assert mine["read"] == {"1": second}
+    assert list(other["error_msg"]) == list(none["error_msg"]) == ["Forbidden"]
+    own = ann.send_json("POST", "_unread", {}).json["queues"]
+    assert [(each["queue_name"], each["unread"]) for each in own] == [("inbox-ann", 1)]
+    assert unread(bob, "inbox-bob") == [(0, False)]
+
+
+def test_a_queue_for_all_users(owner: Caller, app: Any, tokens: Tokens, anonymous: Caller, guest: Caller) -> None:  # noqa: ANN401
+    """Each has a mark in it; those are in no list of groups, and no group's name reaches them."""
+    owner.create("news", type="public")
+    last = owner.post("news", "a")["key"]
+    ann, bob = user(app, tokens, "ann"), user(app, tokens, "bob")
+    assert mark(ann, "news", until=last).status == 200
+    assert (unread(ann, "news"), unread(bob, "news"), unread(owner, "news")) == (
+        [(0, False)],
+        [(1, False)],
+        [(1, False)],
+    )
+    assert mark(guest, "news", until=last).status == 200
+    assert unread(owner, "news") == [(1, False)]
+    assert owner.get("news/offsets").json["groups"] == []
+    for group in ("~user:ann", "%7Euser:ann"):
+        assert owner.get(f"news/offsets/{group}").status == 404
+        assert owner("DELETE", f"news/offsets/{group}").status == 404
+        assert owner.send_json("PUT", f"news/offsets/{group}", {"partitions": {"1": {"offset": ID}}}).status == 400
+    assert unread(ann, "news") == [(0, False)]
+    assert mark(anonymous, "news", until=last).status == 401
+    assert anonymous.send_json("POST", "_unread", {"queues": ["news"]}).status == 401
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "until"),
+        ({"until": "now"}, "until"),
+        ({"until": "1795645185.0318727"}, "until"),
+        ({"until": 5}, "until"),
+        ({"until": "2:" + ID}, "partitions.2"),
+        ({"until": "1:" + ID[:-1]}, "until"),
+        ({"until": ID, "cursor": ID}, "cursor"),
+        ({"cursor": f"1:{ID},1:{ID}"}, "cursor"),
+        ({"cursor": "1:" + ID + "," * 100_000}, "cursor"),
+    ],
+)
+def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str) -> None:
+    """What names no message that somebody can have seen is 400, names the field, and moves nothing."""
+    owner.create("q")
+    owner.post("q", "a")
+    reply = mark(owner, "q", **given)
+    assert (reply.status, list(reply.errors)) == (400, [field])
+    assert unread(owner, "q") == [(1, False)]
+    assert owner("PUT", "q/read", "[]", headers={"Content-Type": "application/json"}).status == 400
+
+
+def test_ids_of_other_queues_and_of_the_future(owner: Caller) -> None:
+    """They are moments like others; nobody marks what is not there yet."""
+    for name in ("q", "other"):
+        owner.create(name)
+    owner.post("q", "a")
+    foreign = owner.post("other", "b")["key"]
+    owner.post("q", "c")
+    assert mark(owner, "q", until=foreign).json["read"] == {"1": foreign}
+    assert unread(owner, "q") == [(1, False)]
+    future = ids.to_hex((ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND, 0))
+    assert 3000 < mark(owner, "q", until=future).json["pending"] < 3700
+    assert unread(owner, "q") == [(0, False)]
+    owner.post("q", "d")
+    assert unread(owner, "q") == [(1, False)]
+
+
+def test_a_thousand_queues(owner: Caller, store: Store) -> None:
+    """They are counted in one call; one more is refused, and so is what is no list of names."""
+    names = [f"q{number}" for number in range(1000)]
+    for name in names:
+        queue, _ = store.create_queue("queuey", name, QueueSpec())
+    store.append(queue, [new("last")])
+    assert unread(owner, *names) == [(0, False)] * 999 + [(1, False)]
+    reply = owner.send_json("POST", "_unread", {"queues": [*names, "q"], "limit": 1001})
+    assert (reply.status, sorted(reply.errors)) == (400, ["limit", "queues"])
+    for queues in ("q", [5], [""], {"a": 1}):
+        assert owner.send_json("POST", "_unread", {"queues": queues}).status == 400
+
+
+def reads(reader: Reader) -> list[Event]:
+    """What a stream has told of marks."""
+    return [event for event in reader.events if event.kind == "read"]
+
+
+@pytest.mark.parametrize("path", ["q", "_stream"])
+def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str) -> None:  # noqa: ANN401
+    """First what is unread, then each mark that moves, in this process at once; only of who reads, and who asks."""
+    queue = store.queue("queuey", owner.create("q"))
+    places = store.append(queue, [new(text) for text in "abc"])
+    service: Service = app.registry.service
+    access = QueueAccess(store, queue, lambda _: None)
+
+    async def work(gateway: Gateway) -> None:
+        more = "" if path == "q" else "&queues=q"
+        async with reading(gateway, Reader(path, f"read_marks=1{more}")) as one, reading(gateway, Reader(path)) as two:
+            await until(lambda: len(reads(one)) == 1)
+            name = {} if path == "q" else {"queue_name": "q"}
+            assert reads(one)[0].data == {**name, "read": {}, "unread": 3, "more": False}
+            service.unread.mark(access, "user:bob", {OTHERS: ids.following(places[2])})
+            service.unread.mark(access, "app:queuey", {OTHERS: ids.following(places[1])})
+            await until(lambda: len(reads(one)) == 2)
+            assert reads(one)[1].data == {**name, "read": {"1": ids.to_hex(places[1])}, "unread": 1, "more": False}
+            assert reads(one)[1].id == ""
+            await until(lambda: len(two.bodies) == 3)
+            assert reads(two) == []
+
+    running(app, waiters=50)(work)
+
+
+def test_streams_hear_of_marks_of_other_processes(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
+    """They look now and then, at many queues in one go."""
+    names = [owner.create(f"q{number}") for number in range(3)]
+    [place] = store.append(store.queue("queuey", "q1"), [new("a")])
+    elsewhere = Service(store)
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream", f"read_marks=1&queues={','.join(names)}")) as reader:
+            await until(lambda: len(reads(reader)) == 3)
+            access = QueueAccess(store, store.queue("queuey", "q1"), lambda _: None)
+            elsewhere.unread.mark(access, "app:queuey", {1: ids.following(place)})
+            await until(lambda: len(reads(reader)) == 4)
+            assert reads(reader)[-1].data["queue_name"] == "q1"
+            assert reads(reader)[-1].data["unread"] == 0
+
+    with replace_in(mark_news, mark_news.PAUSE, 0.05), replace_in(mark_news, mark_news.QUEUE_PAUSE, 0.0):
+        running(app, waiters=50)(work)
+
+
+def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """A stream that cannot have what it asks for is refused."""
+    owner.create("news", type="public")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("news", "read_marks=1", key=None)) as reader:
+            await until(lambda: reader.answered)
+        assert reader.status == 403
+
+    running(app, waiters=50)(work)
+
+
+def test_streams_of_all_queues_break_the_silence(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """Readers that hear nothing for a minute take the connection for broken."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream")) as reader:
+            await until(lambda: reader.response.count(b"\n:\n\n") == 2)
+
+    running(app, waiters=50, beat=0.1)(work)
