@@ -85,9 +85,11 @@ from queuey.client.results import (
     QueuePage,
     QueueRead,
     RawMessage,
+    ReadMark,
     Reason,
     Receipt,
     StreamedMessage,
+    Unread,
 )
 from queuey.client.schedules.handles import AsyncSchedules, Schedules
 from queuey.client.schedules.results import Schedule, Tick
@@ -164,6 +166,7 @@ __all__ = [
     "QueueRead",
     "QueueSize",
     "RawMessage",
+    "ReadMark",
     "ReadOptions",
     "Reason",
     "Receipt",
@@ -186,6 +189,7 @@ __all__ = [
     "TooLarge",
     "TooManyWaiters",
     "TransportError",
+    "Unread",
     "disable_tracing",
     "enable_tracing",
     "id_after",

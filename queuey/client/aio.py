@@ -16,12 +16,14 @@ from queuey.client.calls import (
     read_calls,
     send_calls,
     service_calls,
+    unread_calls,
 )
 from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions, ToSend
+from queuey.client.calls.unread_calls import Seen
 from queuey.client.claims.async_jobs import AsyncJobQueue, AsyncKeeper
 from queuey.client.credentials.authorization import AsyncAuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -49,7 +51,9 @@ from queuey.client.results import (
     QueuePage,
     QueueRead,
     RawMessage,
+    ReadMark,
     Receipt,
+    Unread,
 )
 from queuey.client.schedules.handles import AsyncSchedules
 
@@ -388,6 +392,14 @@ class AsyncClient(AsyncFollowing):
     async def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
         await self._run(offset_calls.delete_group(queue, group))
+
+    async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
+        """Marks what the caller has read of a queue; see :meth:`Client.mark_read`."""
+        return await self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+
+    async def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
+        """Counts what the caller has not read; see :meth:`Client.unread`."""
+        return await self._run(unread_calls.unread(queues, limit))
 
     # -- the service
 

@@ -168,6 +168,45 @@ class QueueRead(msgspec.Struct, frozen=True):
     error: ApiError | None = None
 
 
+class ReadMark(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to where the caller has read a queue.
+
+    Example:
+        >>> first = client.read("orders", limit=1).messages[0]
+        >>> client.mark_read("orders", first).read == {1: first.id}
+        True
+
+    Attributes:
+        read: Per partition the id of the last message that counts as read.
+        pending: Seconds until the mark can be set as asked: reads do not show everything below it yet. 0: it is set.
+    """
+
+    read: dict[int, Id]
+    pending: float = 0.0
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller has not read of a queue, or the error of one that cannot be read.
+
+    Example:
+        >>> for part in client.unread(["orders", "nothing"]):
+        ...     print(part.queue, part.unread, part.error.status if part.error else None)
+        orders 2 None
+        nothing None 404
+
+    Attributes:
+        read: Per partition the id of the last message that counts as read.
+        unread: Messages above; None: not counted, because the call had counted as much as it may. Ask again for these.
+        more: There are more than ``unread``.
+    """
+
+    queue: str
+    read: dict[int, Id] = {}
+    unread: int | None = None
+    more: bool = False
+    error: ApiError | None = None
+
+
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as the server describes it.
 

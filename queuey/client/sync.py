@@ -16,12 +16,14 @@ from queuey.client.calls import (
     read_calls,
     send_calls,
     service_calls,
+    unread_calls,
 )
 from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions, ToSend
+from queuey.client.calls.unread_calls import Seen
 from queuey.client.claims.jobs import JobQueue
 from queuey.client.claims.keeper import Keeper
 from queuey.client.credentials.authorization import AuthorizationHeader
@@ -50,7 +52,9 @@ from queuey.client.results import (
     QueuePage,
     QueueRead,
     RawMessage,
+    ReadMark,
     Receipt,
+    Unread,
 )
 from queuey.client.schedules.handles import Schedules
 
@@ -524,6 +528,27 @@ class Client(Following):
     def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
         self._run(offset_calls.delete_group(queue, group))
+
+    def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
+        """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
+
+        Args:
+            queue: The queue.
+            seen: Messages, as calls returned them or as ``partition:id``: each says that its partition was read up to
+                it. An id alone: all partitions were.
+            cursor: Instead of those, the cursor of a page: all before it was read.
+            back: Also mark less than before.
+        """
+        return self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+
+    def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
+        """Counts what the caller has not read, in up to 1,000 queues.
+
+        Args:
+            queues: Their names; None: all that the credential may read.
+            limit: Messages of each queue to count at most; None: 100.
+        """
+        return self._run(unread_calls.unread(queues, limit))
 
     # -- the service
 

@@ -230,6 +230,35 @@ def test_several_queues_are_read_at_once(queuey: Queuey, queue: str) -> None:
     assert (found.queue, missing.queue) == (queue, "nosuchqueue")
 
 
+def test_marking_what_was_read(queuey: Queuey, queue: str) -> None:
+    """By messages, by an id or by a cursor; what lies above is unread, a queue that is missing says so."""
+    stored = queuey.send_many(queue, [Outgoing(str(n), partition=n % 2 + 1) for n in range(6)])
+    found, missing = queuey.unread([queue, "nosuchqueue"], limit=5)
+    assert (found.unread, found.more, found.read, found.error) == (5, True, {}, None)
+    assert isinstance(missing.error, QueueNotFound)
+    mark = queuey.mark_read(queue, stored[2], stored[0])
+    assert (mark.read, mark.pending) == ({1: stored[2].id}, 0.0)
+    assert queuey.mark_read(queue, f"1:{stored[0].id}").read == {1: stored[2].id}
+    page = queuey.read(queue, partitions=2, limit=1)
+    assert queuey.mark_read(queue, cursor=page.cursor).read == {2: stored[1].id}
+    assert queuey.unread(queue)[0].unread == 3
+    assert set(queuey.mark_read(queue, stored[-1].id).read) == {1, 2, 3}
+    [left] = [each for each in queuey.unread() if each.queue == queue]
+    assert left.unread == 0
+    assert queuey.mark_read(queue, stored[0], back=True).read == {1: stored[0].id}
+    assert queuey.unread([queue])[0].unread == 2
+
+
+@pytest.mark.parametrize("seen", [[], ["x"], ["1:"], ["g" * 32]])
+def test_marks_of_nothing(queuey: Queuey, queue: str, seen: list[str]) -> None:
+    """What names no message is refused before it is sent, and so are messages beside a cursor."""
+    with pytest.raises(InvalidArgument):
+        queuey.mark_read(queue, *seen)
+    stored = queuey.send(queue, "x")
+    with pytest.raises(InvalidArgument):
+        queuey.mark_read(queue, stored, cursor=f"1:{stored.id}")
+
+
 def test_messages_by_id(queuey: Queuey, queue: str) -> None:
     """Get, put and delete by id, in one partition or several."""
     stored = queuey.send_many(queue, [Outgoing(str(n), partition=n + 1) for n in range(3)])

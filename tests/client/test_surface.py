@@ -45,6 +45,7 @@ METHODS = [
     "info",
     "job_queue",
     "lag",
+    "mark_read",
     "move",
     "moves",
     "moving",
@@ -67,6 +68,7 @@ METHODS = [
     "stream",
     "tail",
     "tail_pages",
+    "unread",
     "update_queue",
     "version",
 ]

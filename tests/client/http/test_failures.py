@@ -60,9 +60,11 @@ def no_connection_in_time(request: httpx2.Request) -> httpx2.Response:
         (ok(), "put", ("q", ID, "body")),
         (ok(), "delete", ("q", ID)),
         (ok(groups=[]), "groups", ("q",)),
+        (ok(read={}, pending=0), "mark_read", ("q", ID)),
+        (ok(queues=[]), "unread", ()),
         (ok(), "heartbeat", ()),
     ],
-    ids=["read", "read_queues", "get", "put", "delete", "groups", "heartbeat"],
+    ids=["read", "read_queues", "get", "put", "delete", "groups", "mark_read", "unread", "heartbeat"],
 )
 def test_harmless_calls_are_sent_again(
     connect: Connect, failure: Reply, answer: httpx2.Response, method: str, args: tuple[object, ...]
