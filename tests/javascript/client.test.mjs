@@ -4,7 +4,7 @@ import test from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const { URL_: url, KEY: key, APPLICATION: application, CLIENT: client } = process.env;
-const { Queuey, QueueyError } = await import(client);
+const { Queuey, QueueyError, isRead } = await import(client);
 const queuey = new Queuey(url, application, { key });
 const fresh = async (fields) => (await queuey.createQueue(`js-${crypto.randomUUID().slice(0, 8)}`, fields)).queue_name;
 
@@ -144,6 +144,54 @@ test("a stream ends when it is told to, and says where it stands", async () => {
   controller.abort();
   assert.deepEqual([await next, states], [{ done: true, value: undefined }, ["open"]]);
   await assert.rejects(some(queuey.stream("none"), 1), (error) => error.status === 404);
+});
+
+test("marks what was read, and streams tell other windows", async () => {
+  const queue = await fresh({ partitions: 2 });
+  for (const partition of [1, 2, 1, 2]) await queuey.send(queue, "x", { partition });
+  const { messages } = await queuey.read(queue);
+  const told = [];
+  const controller = new AbortController();
+  const options = { signal: controller.signal, onRead: (unread) => told.push(unread) };
+  const windows = [queue, [queue]].map((each) => some(queuey.stream(each, options), 9));
+  while (told.length < 2) await sleep(10);
+  for (const each of told) assert.deepEqual(each, { queue_name: queue, read: {}, unread: 4, more: false });
+  const { read, pending } = await queuey.markRead(queue, [messages[2], messages[0], messages[1]]);
+  assert.deepEqual([read, pending], [{ 1: messages[2].message_id, 2: messages[1].message_id }, 0]);
+  assert.deepEqual(messages.map((each) => isRead(each, read)), [true, true, true, false]);
+  while (told.length < 4) await sleep(10);
+  for (const each of told.slice(2)) assert.deepEqual(each, { queue_name: queue, read, unread: 1, more: false });
+  controller.abort();
+  await Promise.all(windows);
+  assert.deepEqual((await queuey.markRead(queue, messages[0])).read, { 1: messages[2].message_id });
+  const back = await queuey.markRead(queue, messages[0].message_id, { back: true });
+  assert.equal(back.read[1], messages[0].message_id);
+  const [counted, missing] = await queuey.unread([queue, "none"], { limit: 2 });
+  assert.deepEqual([counted.unread, counted.more, Object.keys(missing.error_msg)], [2, true, ["InvalidQueueName"]]);
+  assert.ok((await queuey.unread()).some((each) => each.queue_name === queue));
+});
+
+test("marks order ids as queues do", () => {
+  const ids = ["80", "ff", "00", "7f"].map((byte) => `51783387e91e11f1${byte.repeat(8)}`);
+  for (const [place, id] of ids.entries()) {
+    const below = ids.map((each) => isRead({ partition: 1, message_id: each }, { 1: id }));
+    assert.deepEqual(below, ids.map((_, other) => other <= place));
+  }
+  assert.equal(isRead({ partition: 2, message_id: ids[0] }, { 1: ids[3] }), false);
+});
+
+test("a mark of what has not come in its place yet is set again", async () => {
+  const answers = [{ read: {}, pending: 0.01 }, { read: { 1: "b" }, pending: 0 }];
+  const asked = [];
+  const slow = new Queuey(url, application, {
+    key,
+    fetch: async (_, { body }) => {
+      asked.push(JSON.parse(body));
+      return Response.json(answers.shift());
+    },
+  });
+  assert.deepEqual(await slow.markRead("q", { partition: 1, message_id: "b" }), { read: { 1: "b" }, pending: 0 });
+  assert.deepEqual(asked, [{ until: "1:b" }, { until: "1:b" }]);
 });
 
 test("a new token is asked for when the old one is refused", async () => {

@@ -1,5 +1,5 @@
 // Compiled, not run: what the types allow, and what they do not.
-import { Queuey, QueueyError, type Message } from "./queuey.js";
+import { isRead, Queuey, QueueyError, type Message, type Unread } from "./queuey.js";
 
 const queuey = new Queuey("https://queuey.example.com", "shop", { token: async ({ refresh }) => (refresh ? "b" : "a") });
 
@@ -14,6 +14,12 @@ export async function show(signal: AbortSignal): Promise<string[]> {
   }
   const [job] = await queuey.claim("q", { wait: 20 });
   if (job) await queuey.acknowledge("q", job.receipt, [job]);
+  const { read } = await queuey.markRead("q", stored.key, { back: true });
+  const counted = await queuey.unread(names, { limit: 1000 });
+  console.log(counted.map((each) => ("unread" in each ? each.unread ?? 0 : Object.keys(each.error_msg).length)));
+  for await (const message of queuey.stream("q", { onRead: (unread: Unread) => console.log(unread.unread) })) {
+    if (!isRead(message, read)) await queuey.markRead("q", [message]);
+  }
   const { messages, cursor }: { messages: Message[]; cursor: string } = await queuey.read("q", { since: 0 });
   return [cursor, ...messages.map((message) => message.message_id)];
 }

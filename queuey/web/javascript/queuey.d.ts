@@ -108,6 +108,34 @@ export interface Gone {
   error_msg: Record<string, string>;
 }
 
+/** By partition the id of the last message that counts as read. */
+export type ReadMarks = Record<string, string>;
+
+export interface ReadMark {
+  read: ReadMarks;
+  /** Seconds until the mark can be set as asked; 0: it is. */
+  pending: number;
+}
+
+export interface Unread {
+  queue_name: string;
+  read: ReadMarks;
+  /** Messages above the mark; null: not counted this time, ask again for this queue. */
+  unread: number | null;
+  /** There are more than `unread`. */
+  more: boolean;
+}
+
+export interface MarkOptions extends CallOptions {
+  /** Also mark less than before. */
+  back?: boolean;
+}
+
+export interface UnreadOptions extends CallOptions {
+  /** Messages of each queue to count at most; by default 100. */
+  limit?: number;
+}
+
 export interface StreamOptions extends CallOptions {
   /** Where to begin: an instant, an id, `now`; by default with the oldest message. */
   since?: string | number;
@@ -121,6 +149,8 @@ export interface StreamOptions extends CallOptions {
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
   /** Told when a queue is not read any more. */
   onGone?: (gone: Gone) => void;
+  /** Told what is unread when the stream is opened, and when the caller's mark in a queue moves, on any device. */
+  onRead?: (unread: Unread) => void;
 }
 
 export declare class QueueyError extends Error {
@@ -133,6 +163,9 @@ export declare class QueueyError extends Error {
   /** Seconds that the service asks to wait. */
   retryAfter: number;
 }
+
+/** Whether a mark says that a message was read. */
+export declare function isRead(message: Pick<Message, "partition" | "message_id">, read: ReadMarks): boolean;
 
 /** Speaks with the queues of one application. */
 export declare class Queuey {
@@ -149,6 +182,10 @@ export declare class Queuey {
   read(queue: string, options?: ReadOptions): Promise<{ messages: Message[]; cursor: string; more: boolean }>;
   /** Deletes messages, given as such or by their ids. */
   delete(queue: string, ...messages: (string | Message | (string | Message)[])[]): Promise<void>;
+  /** Marks up to where the caller has read a queue. A mark never goes back unless `back` is set. */
+  markRead(queue: string, seen: string | Message | (string | Message)[], options?: MarkOptions): Promise<ReadMark>;
+  /** Counts what the caller has not read, of queues, or of all that it may read. A queue that cannot be read has an error. */
+  unread(queues?: string | string[], options?: UnreadOptions): Promise<(Unread | Gone)[]>;
   /** Claims messages: nobody else gets them until `ttl` is over. */
   claim(queue: string, options?: ClaimOptions): Promise<ClaimedMessage[]>;
   /** Says that claimed messages are done. */

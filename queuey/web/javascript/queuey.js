@@ -14,6 +14,8 @@ const ROUNDS = 5;
 const SILENCE = 60_000;
 /** Messages that were given early are remembered; older ones may come again. */
 const MOST_EARLY = 10_000;
+/** Seconds that `markRead` waits at most until the service shows, in its place, what is marked. */
+const LONGEST_PENDING = 10;
 const TEMPORARY = new Set([429, 502, 503, 504]);
 
 /** What the service refused, or why it could not be asked. */
@@ -104,6 +106,26 @@ export class Queuey {
     if (ids.length) await this.#ask("DELETE", `${path(queue)}/${ids.join(",")}`, { again: true });
   }
 
+  /**
+   * Marks up to where the caller has read a queue: given messages, each for its partition. A mark never goes back unless
+   * `back` is set. That of an early message is set once the message has come in its place.
+   */
+  async markRead(queue, seen, options = {}) {
+    const ids = [seen].flat().map((each) => (typeof each === "string" ? each : `${each.partition}:${each.message_id}`));
+    const body = JSON.stringify({ until: last(ids).join(","), back: options.back });
+    const asked = { ...options, body, type: "application/json", again: true };
+    const mark = async () => (await this.#ask("PUT", `${path(queue)}/read`, asked)).json();
+    const found = await mark();
+    if (!found.pending || found.pending > LONGEST_PENDING) return found;
+    return (await slept(found.pending * 1000, options.signal)) ? mark() : found;
+  }
+
+  /** Counts what the caller has not read: of the queues that are named, or (undefined) of all that it may read. */
+  async unread(queues = undefined, options = {}) {
+    const body = JSON.stringify({ queues: queues && [queues].flat(), limit: options.limit });
+    return (await (await this.#ask("POST", "/_unread", { ...options, body, type: "application/json", again: true })).json()).queues;
+  }
+
   /** Claims messages: nobody else gets them until `ttl` is over. Each has a `receipt`. */
   async claim(queue, options = {}) {
     const { limit, ttl, wait, partitions } = options;
@@ -160,6 +182,7 @@ export class Queuey {
             given.passOver(event.id);
             if (isNew) yield decoded(message);
           } else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
+          else if (event.type === "read") options.onRead?.({ ...(one && { queue_name: queues }), ...JSON.parse(event.data) });
           else if (event.type === "expiring" && this.#options.token) {
             place.fresh = true;
             break;
@@ -246,13 +269,34 @@ export class Queuey {
 
 const path = (queue) => `/${encodeURIComponent(queue)}`;
 
-const fields = ({ since, limit, partitions, early }) =>
+const fields = ({ since, limit, partitions, early, onRead }) =>
   Object.fromEntries(
-    Object.entries({ since, limit, partitions, early: early || undefined }).filter(([, value]) => value !== undefined),
+    Object.entries({ since, limit, partitions, early: early || undefined, read_marks: onRead ? true : undefined }).filter(
+      ([, value]) => value !== undefined,
+    ),
   );
 
 /** A text that sorts ids as queues do, up to a millionth of a second. */
 const timeOf = (id) => id.slice(13, 16) + id.slice(8, 12) + id.slice(0, 8);
+
+/** A text that sorts ids exactly as queues do: by their time, then by their last eight bytes, each of them signed. */
+const orderOf = (id) => timeOf(id) + (BigInt(`0x${id.slice(16)}`) ^ 0x8080808080808080n).toString(16).padStart(16, "0");
+
+/** Whether a mark (`read` of `onRead`, `unread` and `markRead`) says that a message was read. */
+export function isRead(message, read) {
+  const mark = read[message.partition];
+  return mark !== undefined && orderOf(message.message_id) <= orderOf(mark);
+}
+
+/** The last id of each partition; one without a partition is for all of them, and stands first. */
+function last(ids) {
+  const found = new Map();
+  for (const each of ids) {
+    const [id, partition = ""] = each.toLowerCase().split(":").reverse();
+    if (!found.has(partition) || orderOf(found.get(partition)) < orderOf(id)) found.set(partition, id);
+  }
+  return [...found].sort().map(([partition, id]) => (partition ? `${partition}:${id}` : id));
+}
 
 /** Messages that were given early and have not come in their place yet: each is given once. */
 class GivenEarly {
