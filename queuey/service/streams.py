@@ -233,6 +233,10 @@ class Stream:
         """Reads a queue from now on, or with these rights."""
         self._sources[access.queue.name] = access
 
+    def beat(self, longest: float) -> float:
+        """Returns the seconds after which it looks at its reader's marks again, or ``longest`` if that is less."""
+        return longest if self.marks is None else min(longest, self.marks.pause)
+
     def hear_of_mark(self, reader: str, queue: Queue) -> None:
         """Looks at the marks again if that of its reader may have moved in one of its queues."""
         if self.marks is not None and self.marks.reader == reader and queue.name in self._sources:

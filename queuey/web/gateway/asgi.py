@@ -342,8 +342,7 @@ class Gateway:
                 self._leave(request)
                 left = math.inf if ends is None else ends - time.time() - NOTICE
                 # Streams that began together do not all speak at the same moment.
-                beat = self._beat if stream.marks is None else min(self._beat, stream.marks.pause)
-                beat = REST if stream.rests else beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
+                beat = REST if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
                 more = stream.more and not stream.rests
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=more)
                 if self._stopping.is_set():
