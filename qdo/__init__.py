@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from qdo.partitions import Partition, Queue
     from qdo.worker.claim_source import Claims
     from qdo.worker.failure import Delivery, Failure, StopWorker
-    from qdo.worker.handlers import delivery
+    from qdo.worker.handlers import delivery, set_state
     from qdo.worker.middleware import Middleware
     from qdo.worker.settings import Retry, WorkerSettings
     from qdo.worker.worker import Worker
@@ -92,6 +92,7 @@ __all__ = [
     "WorkerSettings",
     "delivery",
     "open_coordinator",
+    "set_state",
 ]
 
 _HOMES = (

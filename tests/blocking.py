@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from queuey.claims import ClaimReceipt, Settlement, State
@@ -53,6 +53,10 @@ class BlockingClaims:
         return self._claims.core.use(
             access, lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry)
         )
+
+    def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
+        """Sets states."""
+        return self._claims.core.use(access, lambda queue: self._claims.set_states(queue, states))
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""

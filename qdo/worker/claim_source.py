@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import chain, takewhile
 from random import random, uniform
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from qdo.errors import InvalidArgument, MissingRights
@@ -44,8 +45,8 @@ from qdo.worker.failure import (
 )
 from qdo.worker.rights import PAUSES, until_answered
 from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
-from queuey.client import AsyncClient, AsyncJob, ClientError, Message, QueueNotFound
-from queuey.client.calls.claim_calls import this_process
+from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, Message, QueueNotFound
+from queuey.client.calls.claim_calls import Claim, this_process
 from queuey.client.lookup import rights_for
 
 logger = logging.getLogger("qdo.worker")
@@ -57,6 +58,8 @@ MAX_WAIT = 20.0
 
 INTERVAL_POLLS = 0.5
 """Seconds at least between claims that get nothing."""
+INTERVAL_STATES = 1.0
+"""Seconds between two requests that set the states of what is being handled."""
 INTERVAL_AGAIN = 1.0
 """Seconds after which a message comes again whose handler was interrupted."""
 
@@ -253,7 +256,7 @@ class ClaimSource:
             self._jobs.finish(jobs[before : ran.handled])
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
-                self._failed(rest.pop(0), failure)
+                self._failed(rest.pop(0), failure, run.said())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
             self._waiting.extendleft(reversed(rest))
@@ -261,7 +264,7 @@ class ClaimSource:
         self._look()
         self._handling.changed()
 
-    def _failed(self, job: AsyncJob, failure: Failure) -> None:
+    def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
         """An attempt has failed: decides what becomes of the message."""
         place, queue, message = self._place(job), job.queue, job.message
         retry = self._retry_of(message, failure) or TaskRetry(None, None)
@@ -285,7 +288,7 @@ class ClaimSource:
                 self._handling.hooks.call("retrying", message, place, failure, delay or 0.0)
                 text = "attempt %d failed, it is delivered again: %s"
                 report(logging.WARNING, place, message, failure, text, job.deliveries)
-                self._later(self._release(job, failure, delay))
+                self._later(self._release(job, failure, delay, said=said))
             case SkipMessage(reason):
                 text = "given up after %d attempts and passed over, as %s: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries, reason)
@@ -295,15 +298,23 @@ class ClaimSource:
                 text = "given up after %d attempts, it becomes a dead letter: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries)
                 self._gone(message, place, failure, "dead")
-                self._later(self._release(job, failure, retry=False))
+                self._later(self._release(job, failure, retry=False, said=said))
 
     def _gone(self, message: Message, place: Delivery, failure: Failure, how: str) -> None:
         self._metrics.count(how, place.partition.queue.name)
         self._handling.hooks.call("dead", message, place, failure)
 
     async def _release(
-        self, job: AsyncJob, failure: Failure, delay: float | None = None, *, retry: bool = True
+        self,
+        job: AsyncJob,
+        failure: Failure,
+        delay: float | None = None,
+        *,
+        retry: bool = True,
+        said: tuple[int, bytes] | None = None,
     ) -> None:
+        if said is not None:
+            await self._set_states([(job.claimed, msgspec.json.decode(said[1]))])
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
@@ -315,8 +326,8 @@ class ClaimSource:
     # Beside
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Glances at what runs."""
-        return [self._glance()]
+        """Glances at what runs, and passes on its states."""
+        return [self._glance(), self._pass_on_states()]
 
     async def _glance(self) -> None:
         loop = asyncio.get_running_loop()
@@ -324,6 +335,27 @@ class ClaimSource:
             await asyncio.sleep(self._settings.commit_seconds)
             self._look_at_runs(loop.time())
             note_refusal(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
+
+    async def _pass_on_states(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_STATES)
+            said = [(jobs, run.said()) for run, jobs in self._running.items() if run.state is not None]
+            states = [(jobs[one[0]].claimed, msgspec.json.decode(one[1])) for jobs, one in said if one is not None]
+            if states:
+                await self._set_states(states)
+
+    async def _set_states(self, states: Sequence[tuple[Claim, object]]) -> None:
+        """Sets states, or does without: nothing depends on them."""
+        try:
+            await self._jobs.set_states(states)
+        except InvalidRequest as error:
+            if len(states) == 1:
+                logger.warning("the service refuses a state: %s", error)
+            else:  # One of them, such as that of a message that was purged.
+                for one in states:
+                    await self._set_states([one])
+        except ClientError as error:
+            logger.warning("states could not be set: %s", error)
 
     def _look_at_runs(self, now: float) -> None:
         """Finishes what runs have handled that go on, and gives up those that take too long."""
@@ -346,7 +378,7 @@ class ClaimSource:
         self._finished.pop(run, None)
         self._strays[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._failed(jobs[run.handled], too_long(self._settings.stalled_after))
+        self._failed(jobs[run.handled], too_long(self._settings.stalled_after), run.said())
         self._dispatch()
         self._handling.changed()
 

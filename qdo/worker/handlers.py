@@ -10,7 +10,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from qdo.errors import HandlerError
+import msgspec
+
+from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker.failure import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
@@ -53,6 +55,46 @@ def delivery() -> Delivery:
         LookupError: The caller is not a handler, or not in the thread or task in which it was called.
     """
     return present_delivery.get()
+
+
+MAX_STATE = 4096
+"""Bytes of a state, as JSON."""
+
+say_state: ContextVar[Callable[[bytes], None]] = ContextVar("say_state")
+"""Is called with the state, as JSON, of the message that is being handled here."""
+
+
+def set_state(state: object) -> None:
+    """Says how far the caller has come with the message that it handles: ``queuey jobs`` shows it.
+
+    The worker sends the last state once a second, and before it releases a message whose handling has failed. Only
+    workers that claim their messages send it. Where no message is being handled, as when a test calls a task, nothing
+    is done.
+
+    Args:
+        state: Any JSON value of up to 4,096 bytes.
+
+    Raises:
+        InvalidArgument: It is longer, or no JSON.
+
+    Example:
+        >>> from qdo import Jobs, set_state
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def weigh(*pieces: int) -> None:
+        ...     for number, piece in enumerate(pieces):
+        ...         set_state({"done": number, "of": len(pieces)})
+        >>> weigh(7, 8)
+    """
+    try:
+        text = msgspec.json.encode(state)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(f"a state is a JSON value: {error}") from error
+    if len(text) > MAX_STATE:
+        raise InvalidArgument(f"a state has at most {MAX_STATE} bytes of JSON, and this one {len(text)}")
+    say = say_state.get(None)
+    if say is not None:
+        say(text)
 
 
 def load_handler(name: str) -> Handler:

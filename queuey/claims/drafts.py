@@ -233,6 +233,10 @@ class EntryDraft:
         self._renewals.clear()
         self._releases.clear()
 
+    def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+        """Says which receipts are of their messages' last deliveries; changes nothing."""
+        return [Settlement(receipt, self._status(receipt)) for receipt in receipts]
+
     def _status(self, receipt: ClaimReceipt) -> ReceiptStatus:
         position, number = receipt.position, receipt.number
         claim = self._state.outstanding.get(position)

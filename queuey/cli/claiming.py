@@ -38,6 +38,8 @@ LOST = "Another caller has the message by now, or the queue was purged."
 
 MOST_SAID = 2048
 """Bytes of the end of what a program writes to standard error that are kept as the reason."""
+MAX_STATES, MAX_SHOWN = 100, 60
+"""Jobs whose states the service shows at a time, and characters of one that a line has."""
 REST = 1.0
 """Seconds that its end is waited for when the program has ended."""
 
@@ -138,10 +140,10 @@ def jobs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
     json: Json = False,
 ) -> None:
-    """Show how much is to be done, and which messages are claimed: by whom, and for how long."""
+    """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
     with existing(queue):
         backlog = client.job_queue(queue).backlog()
-        found = client.job_queue(queue).outstanding(limit)
+        found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
     if json:
         import msgspec
@@ -150,9 +152,20 @@ def jobs(
         return
     output.say(f"{backlog_text(backlog, now)}.")
     columns = ["message", "deliveries", "worker", "left"]
-    rows = [(f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)) for one in found]
+    rows = [[f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)] for one in found]
+    if any(one.state is not None for one in found):
+        columns.append("state")
+        rows = [[*row, _state(one)] for row, one in zip(rows, found, strict=True)]
     if rows:
         output.table(columns, rows)
+
+
+def _state(job: OutstandingJob) -> str:
+    """Returns the beginning of what a worker has said of a job."""
+    import msgspec
+
+    text = "" if job.state is None else msgspec.json.encode(job.state).decode()
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _left(job: OutstandingJob, now: float) -> str:

@@ -26,6 +26,7 @@ Code = Literal[
     "expires",
     "claimed",
     "attempt",
+    "state",
     "waiting",
     "unclaimed",
     "done",
@@ -163,7 +164,7 @@ class Explaining:
             return
         for number, standing in self._standings(queue, numbers, position).items():
             yield from _of_stored(standing, number)
-            yield from self._attempts(queue, number, position)
+            yield from self._deliveries(queue, number, position, standing)
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
@@ -171,12 +172,19 @@ class Explaining:
             text = "This is an ordered queue: a message is delivered when all earlier ones of its key are done."
             yield Reason(code="order", text=text)
 
-    def _attempts(self, queue: Queue, number: int, position: Position) -> Iterator[Reason]:
-        """Says why the message was not acknowledged when it was delivered, as far as somebody said so."""
-        for one in Attempts(self._store).of(queue, number, [position]).get(position, ()):
+    def _deliveries(self, queue: Queue, number: int, position: Position, standing: _Standing) -> Iterator[Reason]:
+        """Says why the message was not acknowledged when it was delivered, and how far it has come, as workers say."""
+        known = Attempts(self._store).of(queue, number, [position]).get(position)
+        if known is None:
+            return
+        for one in known.attempts:
             by, why = f" by {one.worker}" if one.worker else "", f": {one.text}" if one.text else ""
             text = f"An attempt{by} failed at {iso(one.at)}: {one.error}{why}"
             yield Reason(code="attempt", text=text, partition=number, at=one.at)
+        state = known.state
+        if state is not None and state.number in {standing.number, *(one.number for one in known.attempts)}:
+            text = f"At {iso(state.at)} its worker said: {state.json.decode()}"
+            yield Reason(code="state", text=text, partition=number, at=state.at)
 
     def _standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
         return self._claims.core.run(self._claims.look_at(queue, partial(_standing, position), numbers))
@@ -218,7 +226,7 @@ class Explaining:
         if self._store.claims_refusal(queue) is None:
             for number, standing in self._standings(queue, numbers, position).items():
                 yield from _of_absent(standing, number)
-                yield from self._attempts(queue, number, position)
+                yield from self._deliveries(queue, number, position, standing)
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +239,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         expires: When its claim ends or has ended (seconds since 1970); 0: not known.
         target: The queue in which it is about to become a dead letter.
         worker: What the one calls itself that has it, or had it last; blank: nothing.
+        number: The log entry of the last delivery; 0: it is not outstanding.
     """
 
     code: Code | None
@@ -239,13 +248,20 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     expires: float = 0.0
     target: str = ""
     worker: str = ""
+    number: int = 0
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:
     """Looks a message up in a state; ``expired``: claims that expire before this are over (ms since 1970)."""
     if (claim := state.outstanding.get(position)) is not None:
         code: Code = "claimed" if claim.expires >= expired else "waiting"
-        return _Standing(code=code, deliveries=claim.deliveries, expires=claim.expires / 1000, worker=claim.worker)
+        return _Standing(
+            code=code,
+            deliveries=claim.deliveries,
+            expires=claim.expires / 1000,
+            worker=claim.worker,
+            number=claim.number,
+        )
     if position in state.outbox:
         target, deliveries = state.outbox[position]
         return _Standing(code="dead_letter", deliveries=deliveries, target=target)

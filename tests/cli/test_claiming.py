@@ -129,6 +129,11 @@ def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     table = ended.text.splitlines()[1:]
     assert any(again.message.id in line and "waits" in line for line in table)
     assert any(claimed.message.id in line and this_process() in line for line in table)
+    assert "state" not in table[0]
+    client.job_queue(jobs).set_states([(claimed, {"done": 3, "text": "x" * 99})])
+    table = run("jobs", jobs).text.splitlines()[1:]
+    assert table[0].split()[-1] == "state"
+    assert any(claimed.message.id in line and '{"done":3,"text":"xxx' in line and "x…" in line for line in table)
     shown = run("jobs", jobs, "--json", "--limit", "1").json
     assert (shown["waiting"], shown["claimed"], [one["deliveries"] for one in shown["jobs"]]) == (2, 1, [1])
     assert run("jobs", "nowhere").code != 0

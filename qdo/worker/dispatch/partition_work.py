@@ -112,11 +112,12 @@ class MessageRun:
         abandoned: How many were handled when a message did not end in time; None: that never happened.
         stray: Nor did it come to an end when it was to be stopped.
         settled: Its partition's queue knows how far it came, so what it handles later counts for nothing.
+        state: The last state that its handler has set and nobody has seen: the number of its message, and JSON.
     """
 
     __slots__ = (
-        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "settled", "since", "stray",
-        "tell", "told",
+        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "settled", "since", "state",
+        "stray", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -128,6 +129,16 @@ class MessageRun:
         self.since = self.told = 0.0
         self.tell: Callable[[], None] | None = None
         self.abandoned: int | None = None
+        self.state: tuple[int, bytes] | None = None
+
+    def say(self, state: bytes) -> None:
+        """Sets the state of the present message."""
+        self.state = self.handled, state
+
+    def said(self) -> tuple[int, bytes] | None:
+        """Returns the state of the present message once, if it has one that nobody has seen."""
+        state, self.state = self.state, None
+        return state if state is not None and state[0] == self.handled else None
 
     def stop(self) -> None:
         """Ends it after the present message."""

@@ -32,18 +32,39 @@ class ProgressReporter:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
+        self._lock = threading.Lock()
 
     def call(self, name: str, *_arguments: object) -> None:
         """Reports when a handler has returned."""
         if name == "after":
-            self._line.sendall(child_protocol.HANDLED)
+            self.send(child_protocol.HANDLED)
+
+    def send(self, data: bytes) -> None:
+        """Sends something as a whole: a handler may set states in threads of its own."""
+        with self._lock:
+            self._line.sendall(data)
+
+
+class ChildRun(MessageRun):
+    """A run whose states go to the parent."""
+
+    __slots__ = ("reporter",)
+
+    def __init__(self, task: ChildTask, reporter: ProgressReporter) -> None:
+        super().__init__(task.messages, task.place.attempt)
+        self.reporter = reporter
+
+    def say(self, state: bytes) -> None:
+        """Reports the state of the present message."""
+        self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
 
 
 class ParentListener:
     """Listens to the parent in a separate thread."""
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, reporter: ProgressReporter) -> None:
         self._line = line
+        self._reporter = reporter
         self._run: MessageRun | None = None
         self.tasks: SimpleQueue[tuple[MessageRun, Delivery] | None] = SimpleQueue()
         self.busy = False
@@ -65,7 +86,7 @@ class ParentListener:
             while True:
                 task: ChildTask | None = child_protocol.receive(self.receive)
                 if task is not None:
-                    self._run = MessageRun(task.messages, task.place.attempt)
+                    self._run = ChildRun(task, self._reporter)
                     self.busy = True
                     self.tasks.put((self._run, task.place))
                 elif self._run is not None:
@@ -81,7 +102,8 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
-        ears = ParentListener(line)
+        reporter = ProgressReporter(line)
+        ears = ParentListener(line, reporter)
         hello: ChildSetup = child_protocol.receive(ears.receive)
         entered = AsyncExitStack()
         try:
@@ -92,9 +114,9 @@ def main(descriptor: int) -> None:
         line.sendall(child_protocol.READY)
         threading.Thread(target=ears.listen, daemon=True).start()
         while (job := ears.tasks.get()) is not None:
-            ran = _run(runner, handler, context, hello.seconds, *job, ProgressReporter(line))
+            ran = _run(runner, handler, context, hello.seconds, *job, reporter)
             ears.busy = False
-            line.sendall(child_protocol.ENDED + child_protocol.frame(ran))
+            reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
         runner.run(entered.aclose())
 
 

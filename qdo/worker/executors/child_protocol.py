@@ -2,7 +2,8 @@
 
 The parent sends frames: a ``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the
 run after the present message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run
-one ``HANDLED`` a message, and ``ENDED`` with a frame that holds a ``Ran``. So the parent knows at any moment which
+one ``HANDLED`` a message, ``STATE`` with a frame whenever the handler sets one, and ``ENDED`` with a frame that holds a
+``Ran``. So the parent knows at any moment which
 message is being handled, also if the child dies.
 
 Frames hold pickles: both ends are one program of one user, and no other process has the socket.
@@ -21,6 +22,7 @@ from queuey.client import Message
 READY = b"r"
 UNFIT = b"x"
 HANDLED = b"."
+STATE = b"#"
 ENDED = b"="
 LENGTH = struct.Struct("!I")
 

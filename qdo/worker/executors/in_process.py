@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context, present_delivery
+from qdo.worker.handlers import Context, present_delivery, say_state
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 
@@ -155,6 +155,7 @@ def run_plain(
         hooks: Called around each.
     """
     present_delivery.set(place)
+    say_state.set(run.say)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = perf_counter()
@@ -200,6 +201,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     None: any. ``interrupts``: see :meth:`qdo.worker.failure.Failure.of`.
     """
     present_delivery.set(place)
+    say_state.set(run.say)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = breath = perf_counter()

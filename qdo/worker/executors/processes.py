@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from itertools import count
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.tasks import cancel, start
@@ -76,7 +76,8 @@ class ChildProcess:
             self._writer.write(child_protocol.frame(self._hello))
             if await self._reader.readexactly(1) == child_protocol.READY:
                 return
-            reason = str(await self._rest(b""))
+            said, _ = await self._frame(b"")
+            reason = str(said)
         except (asyncio.IncompleteReadError, ConnectionError):
             reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
         raise HandlerError(reason)
@@ -86,7 +87,7 @@ class ChildProcess:
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
         run.tell = lambda: writer.write(child_protocol.frame(None))
-        before, rest = run.handled, b""
+        before = run.handled
         try:
             task = child_protocol.frame(ChildTask(tuple(messages), place))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
@@ -98,16 +99,7 @@ class ChildProcess:
             writer.write(task)
             if run.halt:
                 run.tell()
-            while not rest:
-                async with asyncio.timeout(self._limit):
-                    said = await self._reader.read(4096)
-                if not said:
-                    raise ConnectionResetError
-                dots, _, _ = said.partition(child_protocol.ENDED)
-                run.handled += len(dots)
-                rest = said[len(dots) :]
-            async with asyncio.timeout(self._limit):
-                ran: RunResult = await self._rest(rest[1:])
+            ran = await self._follow(run)
         except TimeoutError:
             await self.kill()
             failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
@@ -118,6 +110,28 @@ class ChildProcess:
         finally:
             run.tell = None
         return ran
+
+    async def _follow(self, run: MessageRun) -> RunResult:
+        """Hears how a run goes, until its end.
+
+        Raises:
+            TimeoutError: A message takes too long.
+            IncompleteReadError, ConnectionError: The child is gone.
+        """
+        said = b""
+        while True:
+            async with asyncio.timeout(self._limit):
+                while not said.startswith(child_protocol.HANDLED):
+                    if said.startswith(child_protocol.ENDED):
+                        ran, _ = await self._frame(said[1:])
+                        return cast("RunResult", ran)
+                    if said.startswith(child_protocol.STATE):
+                        state, said = await self._frame(said[1:])
+                        run.say(state)
+                    elif not (said := await self._reader.read(4096)):
+                        raise ConnectionResetError
+            handled = len(said) - len(said.lstrip(child_protocol.HANDLED))
+            run.handled, said = run.handled + handled, said[handled:]
 
     @property
     def gone(self) -> bool:
@@ -152,13 +166,13 @@ class ChildProcess:
             logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
         await self.kill()
 
-    async def _rest(self, begun: bytes) -> Any:  # noqa: ANN401 - what the frame holds
-        """Reads a frame, of which a part has come."""
-        if len(begun) < child_protocol.LENGTH.size:
-            begun += await self._reader.readexactly(child_protocol.LENGTH.size - len(begun))
-        (length,) = child_protocol.LENGTH.unpack(begun[: child_protocol.LENGTH.size])
-        begun = begun[child_protocol.LENGTH.size :]
-        return child_protocol.value(begun + await self._reader.readexactly(length - len(begun)))
+    async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
+        """Reads a frame, of which a part has come; returns what it holds, and what has come behind it."""
+        size = child_protocol.LENGTH.size
+        begun += await self._reader.readexactly(max(0, size - len(begun)))
+        end = size + child_protocol.LENGTH.unpack(begun[:size])[0]
+        begun += await self._reader.readexactly(max(0, end - len(begun)))
+        return child_protocol.value(begun[size:end]), begun[end:]
 
     async def _ending(self) -> str:
         """Returns how it ended; ends the processes that it left behind."""

@@ -13,7 +13,7 @@ The one exception is *release all*: sent again it might release what was claimed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from socket import gethostname
@@ -48,7 +48,7 @@ from queuey.client.claims.results import (
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Message
 
-RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
+RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, STATES_PER_CALL, MAX_QUEUES = 1000, 100, 100, 10
 """The server's limits."""
 MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
 """Characters that the server takes, or a host may have in what a worker calls itself."""
@@ -156,6 +156,14 @@ def renew(queue: str, receipts: Iterable[str], ttl: float) -> Iterator[Call[None
     return _by_receipts(queue, "renew", receipts, ttl=ttl)
 
 
+def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
+    """Says how far the work on messages has come, by receipt."""
+    path, given = f"{queue_segment(queue)}/claims/state", list(states.items())
+    for start in range(0, len(given), STATES_PER_CALL):
+        content = encode({"states": dict(given[start : start + STATES_PER_CALL])})
+        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
+
+
 def release_all(queue: str) -> Call[None]:
     """Gives back all that is claimed, by whomever."""
     return Call("DELETE", f"{queue_segment(queue)}/claims", nothing)
@@ -179,13 +187,15 @@ def backlog(queue: str, limit: int | None) -> Call[Backlog]:
     return Call("GET", f"{queue_segment(queue)}/backlog", reads(Backlog), params=params, repeatable=True)
 
 
-def outstanding(queue: str, limit: int) -> Call[list[OutstandingJob]]:
-    """Asks which messages are claimed, and by whom."""
+def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
+    """Asks which messages are claimed, and by whom; ``states``: and what these say of them."""
 
     def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
         return decode(answer, OutstandingJobs).jobs
 
-    params = (("limit", number_text("limit", limit)),)
+    params: tuple[tuple[str, str], ...] = (("limit", number_text("limit", limit)),)
+    if states:
+        params += (("states", "true"),)
     return Call("GET", f"{queue_segment(queue)}/jobs", jobs_of, params=params, repeatable=True)
 
 
@@ -210,6 +220,19 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
             raise InvalidArgument(f"{receipt!r} is of one of {', '.join(queues)}: give what receive() has returned")
         found.setdefault(queue, []).append(receipt)
     return found
+
+
+def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
+    """Returns the calls that set states of claims of several queues.
+
+    Raises:
+        InvalidArgument: As :func:`receipts_of`, or a state is no JSON.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for claim, state in states:
+        [(queue, [receipt])] = receipts_of(queues, claim).items()
+        found.setdefault(queue, {})[receipt] = state
+    return chain.from_iterable(set_states(queue, some) for queue, some in found.items())
 
 
 def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:

@@ -199,6 +199,10 @@ class AsyncJob(HeldJob):
         await self._send(claim_calls.renew(self.hold.queue, [self.receipt], seconds))
         self._holding.renewed(self.hold, asked, seconds)
 
+    async def set_state(self, state: object) -> None:
+        """Says how far the work has come; see :meth:`Job.set_state`."""
+        await self._send(claim_calls.set_states(self.hold.queue, {self.receipt: state}))
+
     async def _send(self, calls: Iterable[Call[None]]) -> None:
         try:
             for call in calls:
@@ -377,6 +381,10 @@ class AsyncJobQueue(ClaimedQueues):
         """Gives messages back, now or after ``delay`` seconds; see :meth:`JobQueue.release`."""
         return await send_all(self._run, self._each(claim_calls.release, claims, delay, reason, retry))
 
+    async def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
+        """Says how far the work on messages has come; see :meth:`JobQueue.set_states`."""
+        return await send_all(self._run, claim_calls.states_of(self.queues, states))
+
     async def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
         await self._run(claim_calls.release_all(self.name))
@@ -396,9 +404,9 @@ class AsyncJobQueue(ClaimedQueues):
         """
         return await self._run(claim_calls.backlog(self.name, limit))
 
-    async def outstanding(self, limit: int = 100) -> list[OutstandingJob]:
-        """Returns who has which messages, at most 1,000: those first whose claims have ended or end first."""
-        return await self._run(claim_calls.outstanding(self.name, limit))
+    async def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
+        """Returns who has which messages; see :meth:`JobQueue.outstanding`."""
+        return await self._run(claim_calls.outstanding(self.name, limit, states))
 
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, and claims nothing."""

@@ -342,6 +342,11 @@ class HeldJob:
         hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
 
     @property
+    def claimed(self) -> Claimed:
+        """The claim, as the service has told it."""
+        return self._claimed
+
+    @property
     def message(self) -> Message:
         """The message."""
         return self._claimed.message

@@ -98,6 +98,25 @@ class Job(HeldJob):
         self._send(claim_calls.renew(self.hold.queue, [self.receipt], seconds))
         self._holding.renewed(self.hold, asked, seconds)
 
+    def set_state(self, state: object) -> None:
+        """Says how far the work has come: ``queuey jobs`` and ``queuey explain`` show it until the message is done.
+
+        Args:
+            state: Any JSON value of up to 4,096 bytes. It takes the place of the one before.
+
+        Raises:
+            ClaimLost: The message was already delivered to another caller.
+            InvalidRequest: The state is too long. The claim is as it was.
+
+        Example:
+            >>> for job in client.job_queue("orders").claim(idle=0):
+            ...     job.set_state({"done": 3, "of": 10})
+            ...     [one.state for one in client.job_queue("orders").outstanding(states=True)]
+            [{'done': 3, 'of': 10}]
+            [{'done': 3, 'of': 10}]
+        """
+        self._send(claim_calls.set_states(self.hold.queue, {self.receipt: state}))
+
     def _send(self, calls: Iterable[Call[None]]) -> None:
         try:
             for call in calls:
@@ -330,6 +349,17 @@ class JobQueue(ClaimedQueues):
         """
         return send_all(self._run, self._each(claim_calls.release, claims, delay, reason, retry))
 
+    def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
+        """Says how far the work on messages has come; see :meth:`Job.set_state`.
+
+        Args:
+            states: Receipts, or what :meth:`receive` returned, each with its state.
+
+        Returns:
+            Those that were refused, because another caller got the messages meanwhile. All others are set.
+        """
+        return send_all(self._run, claim_calls.states_of(self.queues, states))
+
     def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
         self._run(claim_calls.release_all(self.name))
@@ -349,9 +379,12 @@ class JobQueue(ClaimedQueues):
         """
         return self._run(claim_calls.backlog(self.name, limit))
 
-    def outstanding(self, limit: int = 100) -> list[OutstandingJob]:
-        """Returns who has which messages, at most 1,000: those first whose claims have ended or end first."""
-        return self._run(claim_calls.outstanding(self.name, limit))
+    def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
+        """Returns who has which messages, at most 1,000: those first whose claims have ended or end first.
+
+        With ``states`` it also returns what they say of them (see :meth:`Job.set_state`), and at most 100.
+        """
+        return self._run(claim_calls.outstanding(self.name, limit, states))
 
     def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""

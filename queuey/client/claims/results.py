@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -141,6 +142,8 @@ class OutstandingJob(msgspec.Struct, frozen=True):
     Attributes:
         worker: What the one calls itself that has it, or had it last.
         expires: When its claim ends, in seconds since 1970; None: it has ended.
+        state: What that worker has said of it; None: nothing, or it was not asked for.
+        state_at: When it said so, in seconds since 1970.
     """
 
     message_id: str
@@ -148,6 +151,8 @@ class OutstandingJob(msgspec.Struct, frozen=True):
     deliveries: int
     worker: str
     expires: float | None
+    state: Any = None
+    state_at: float | None = None
 
 
 class OutstandingJobs(msgspec.Struct, frozen=True):

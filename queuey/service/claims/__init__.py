@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
+from queuey.claims import ClaimReceipt, ClaimTiming, Poll, ReceiptStatus, Settlement, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
-from queuey.service.claims.attempts import Attempts
+from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.claims.claiming import ClaimSearch, HandedOut, JoinedAck, answers, by_partition, in_order
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
@@ -46,7 +46,17 @@ from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
-__all__ = ["Backlog", "ClaimCounts", "ClaimUseCases", "HandedOut", "JoinedAck", "Outstanding", "ReleaseReason", "Size"]
+__all__ = [
+    "Backlog",
+    "ClaimCounts",
+    "ClaimUseCases",
+    "HandedOut",
+    "JobState",
+    "JoinedAck",
+    "Outstanding",
+    "ReleaseReason",
+    "Size",
+]
 
 T = TypeVar("T")
 ENOUGH = 100
@@ -88,6 +98,7 @@ class ClaimUseCases(ClaimOverview):
         upkeep: Upkeep | None = None,
     ) -> None:
         self._store = store
+        self._attempts = Attempts(store)
         self._limits = limits
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
@@ -317,6 +328,24 @@ class ClaimUseCases(ClaimOverview):
             kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
+    async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
+        """Sets what workers say of messages that they have: for people, until the message is done.
+
+        Args:
+            queue: As for :meth:`acknowledge`, as is what is returned and raised.
+            states: JSON by receipt; not very many, because each is written by itself.
+        """
+        settled = await self._settle(queue, "verify", list(states))
+        now = self._store.claim_now() / 1000
+
+        def write() -> None:
+            for receipt in [one.receipt for one in settled if one.status is ReceiptStatus.DONE]:
+                state = JobState(receipt.number, now, states[receipt])
+                self._attempts.set_state(queue, receipt.partition, receipt.position, state)
+
+        await self.core.in_thread(write)
+        return settled
+
     async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Notes why messages could not be handled, before their claims end: dead letters may be made of them then."""
         parts = by_partition(receipts)
@@ -326,10 +355,9 @@ class ClaimUseCases(ClaimOverview):
         now = self._store.claim_now() / 1000
 
         def note() -> None:
-            attempts = Attempts(self._store)
             for receipt, worker in chain.from_iterable(found.values()):
                 why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
-                attempts.note(queue, receipt.partition, receipt.position, why)
+                self._attempts.note(queue, receipt.partition, receipt.position, why)
 
         await self.core.in_thread(note)
 

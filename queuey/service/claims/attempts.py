@@ -1,15 +1,17 @@
-"""What became of a message's deliveries: who had it, and why it was not acknowledged.
+"""What became of a message's deliveries: who had it, why it was not acknowledged, and how far its worker has come.
 
-A message's last attempts stand in the store's ledger, outside the claim log, which every claim reads. Only failures are
-written. They are for people: what is delivered to whom does not depend on them.
+A message's last attempts and its state stand in the store's ledger, outside the claim log, which every claim reads.
+Only failures are written, and states that workers set. They are for people: what is delivered to whom does not depend
+on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from queuey.claims import LastDelivery
 from queuey.deadletters import Attempt
@@ -25,16 +27,38 @@ EXPIRED = "ClaimExpired"
 _TRIES = 5
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """The attempts at one message, which it names: two may share a piece of the ledger, and the later one has it."""
+class JobState(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker has said of a message while it had it.
+
+    Attributes:
+        number: The log entry of the delivery.
+        at: When it was set, in seconds since 1970.
+        json: The state, as JSON.
+    """
+
+    number: int
+    at: float
+    json: bytes
+
+
+class Known(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of the deliveries of one message.
+
+    Two messages may share a piece of the ledger, and the later one has it; so it names its message.
+
+    Attributes:
+        attempts: The last ones that failed, oldest first.
+        state: The last one that was set; None: there is none.
+    """
 
     partition: int
     position: Position
-    attempts: list[Attempt]
+    attempts: list[Attempt] = []
+    state: JobState | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Record).decode
+_decode = msgspec.msgpack.Decoder(Known).decode
 
 
 class Attempts:
@@ -49,25 +73,46 @@ class Attempts:
 
     def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
         """Adds an attempt; noted again, it is there once."""
+
+        def added(known: Known) -> Known:
+            others = [one for one in known.attempts if one.number != attempt.number]
+            last = sorted([*others, attempt], key=lambda one: one.number)[-KEPT:]
+            return replace(known, attempts=last)
+
+        self._change(queue, partition, position, added)
+
+    def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
+        """Sets the state of a message, unless a later delivery has one."""
+
+        def changed(known: Known) -> Known:
+            is_late = known.state is not None and known.state.number > state.number
+            return known if is_late else replace(known, state=state)
+
+        self._change(queue, partition, position, changed)
+
+    def _change(self, queue: Queue, partition: int, position: Position, change: Callable[[Known], Known]) -> None:
         work, piece = _place(queue, partition, position)
         for _ in range(_TRIES):
             before = self._ledger.entry(work, piece)
-            known = [one for one in _read(before, partition, position) if one.number != attempt.number]
-            last = sorted([*known, attempt], key=lambda one: one.number)[-KEPT:]
-            after = _encode(_Record(partition, position, last))
+            after = _encode(change(_read(before, partition, position)))
             try:
                 if self._ledger.enter(work, piece, after, expected=before) == after:
                     return
             except Conflict:  # What stood there has expired.
                 continue
 
-    def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, list[Attempt]]:
-        """Returns what is remembered of messages of a partition, oldest first; of most messages nothing is."""
+    def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
+        """Returns what is known of messages of a partition; of most messages nothing is."""
         found = {
             position: _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
             for position in positions
         }
-        return {position: attempts for position, attempts in found.items() if attempts}
+        return {position: known for position, known in found.items() if known.attempts or known.state is not None}
+
+    def state(self, queue: Queue, partition: int, position: Position, number: int) -> JobState | None:
+        """Returns the state that a delivery of a message has, which the log entry of that number has made."""
+        known = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        return known.state if known.state is not None and known.state.number == number else None
 
 
 def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:
@@ -84,8 +129,9 @@ def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
     return f"attempts {queue.qid:x}", int.from_bytes(blake2b(named, digest_size=8).digest()) >> 1
 
 
-def _read(value: bytes | None, partition: int, position: Position) -> list[Attempt]:
+def _read(value: bytes | None, partition: int, position: Position) -> Known:
+    nothing = Known(partition, position)
     if value is None:
-        return []
-    record = _decode(value)
-    return record.attempts if (record.partition, record.position) == (partition, position) else []
+        return nothing
+    known = _decode(value)
+    return known if (known.partition, known.position) == (partition, position) else nothing

@@ -148,7 +148,8 @@ def publish(
         done += [position for position in letters if position not in there and position < gone_below]
         for message in messages:
             name, deliveries = letters[message.position]
-            letter = letter_of(queue, message, deliveries, now, attempts.get(message.position, ()))
+            known = attempts.get(message.position)
+            letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
             _put(store, queue, name, (partition, message.position), letter)
             done.append(message.position)
     except QueueyError:

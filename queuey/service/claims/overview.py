@@ -17,6 +17,7 @@ from queuey.errors import NotFound
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
+from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -70,6 +71,7 @@ class Outstanding(msgspec.Struct, frozen=True):
         deliveries: How often it was.
         worker: What the one calls itself that has it, or had it last; blank: nothing.
         expires: When its claim ends (seconds since 1970); 0: it has ended.
+        state: What the worker says of it; None: nothing, or it was not asked for.
     """
 
     partition: int
@@ -77,6 +79,7 @@ class Outstanding(msgspec.Struct, frozen=True):
     deliveries: int
     worker: str
     expires: float
+    state: JobState | None = None
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -91,6 +94,7 @@ class ClaimOverview(ABC):
 
     core: Core
     _store: Store
+    _attempts: Attempts
     _limits: Limits
     _metrics: Metrics
 
@@ -133,23 +137,36 @@ class ClaimOverview(ABC):
 
         return access.use(backlog)
 
-    def outstanding(self, access: QueueAccess, limit: int) -> list[Outstanding]:
-        """Shows who has which messages: those first whose claims end first, or have ended."""
+    def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Outstanding]:
+        """Shows who has which messages: those first whose claims end first, or have ended.
 
-        def look(state: State, _expired: int) -> list[tuple[int, Position, int, str]]:
+        Args:
+            access: The way to the queue.
+            limit: How many at most.
+            states: Read what workers say of them, too: each is a read of its own.
+        """
+
+        def look(state: State, _expired: int) -> list[tuple[int, Position, int, str, int]]:
             last = state.outstanding.items()
-            found = ((claim.expires, position, claim.deliveries, claim.worker) for position, claim in last)
+            found = ((one.expires, position, one.deliveries, one.worker, one.number) for position, one in last)
             return nsmallest(limit, found)
 
-        async def outstanding(queue: Queue) -> list[Outstanding]:
-            found = await self.look_at(queue, look)
+        def outstanding(queue: Queue) -> list[Outstanding]:
+            found = self.core.run(self.look_at(queue, look))
             rows = ((one[0], number, one) for number, some in found.items() for one in some)
             return [
-                Outstanding(number, position, deliveries, worker, expires / 1000)
-                for _, number, (expires, position, deliveries, worker) in nsmallest(limit, rows)
+                Outstanding(
+                    number,
+                    position,
+                    deliveries,
+                    worker,
+                    expires / 1000,
+                    self._attempts.state(queue, number, position, delivery) if states else None,
+                )
+                for _, number, (expires, position, deliveries, worker, delivery) in nsmallest(limit, rows)
             ]
 
-        return self.core.use(access, outstanding)
+        return access.use(outstanding)
 
     def size(self, access: QueueAccess, limit: int) -> Size:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""

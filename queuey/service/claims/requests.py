@@ -27,7 +27,7 @@ from queuey.ids import Position
 from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import most_deliveries
 
-Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "check"]
+Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Given = tuple[Message, int, ClaimReceipt, int]
 """A message that was claimed: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
@@ -144,8 +144,8 @@ class SettleRequest(Request):
     """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
 
     ``ttl`` is for how many seconds to renew them, or after how many to release them. ``fail`` releases them after
-    those that the queue's backoff says, and ``give_up`` makes dead letters of them. ``check`` does nothing: it fails,
-    as the others do, if the log has never had such an entry.
+    those that the queue's backoff says, and ``give_up`` makes dead letters of them. ``verify`` changes nothing and says
+    which would be done. ``check`` only fails, as the others do, if the log has never had such an entry.
     """
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
@@ -175,11 +175,15 @@ class SettleRequest(Request):
             self.settled = draft.give_up(self.receipts, target)
         elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
+        elif self.kind == "verify":
+            self.settled = draft.verify(self.receipts)
 
     @property
     def depends_on_others(self) -> bool:
         """See the base class."""
-        return any(one.status in {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED} for one in self.settled)
+        # Only an entry proves that nobody else has got a message since.
+        refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
+        return self.kind == "verify" or any(one.status in refused for one in self.settled)
 
     def newest(self) -> int:
         """Returns the highest number of an entry that it speaks of."""

@@ -203,6 +203,7 @@ def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Hand
         ("v1.ack", QUEUE + "/claims/ack", {"POST": claims.acknowledge}),
         ("v1.renew", QUEUE + "/claims/renew", {"POST": claims.renew}),
         ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
+        ("v1.state", QUEUE + "/claims/state", {"POST": claims.set_states}),
         ("v1.size", QUEUE + "/size", {"GET": View(claims.size, asks=True)}),
         ("v1.backlog", QUEUE + "/backlog", {"GET": View(claims.backlog, asks=True)}),
         ("v1.jobs", QUEUE + "/jobs", {"GET": View(claims.jobs, asks=True)}),

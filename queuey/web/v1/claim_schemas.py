@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -44,6 +44,12 @@ class Release(Receipts):
     delay: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
     reason: ReleaseReason | None = None
     retry: Annotated[bool, Meta(description="false: the messages become dead letters; at most 100 at a time")] = True
+
+
+class States(Struct):
+    """How far a worker has come with messages that it has claimed: any JSON of up to 4,096 bytes, by receipt."""
+
+    states: Annotated[dict[Receipt, Any], Meta(max_length=100)]
 
 
 class ClaimRequest(Struct):
@@ -115,14 +121,21 @@ class Backlog(Done, kw_only=True):
     oldest: Annotated[float | None, Meta(description="seconds since 1970 of the oldest that is not done")]
 
 
-class Job(Struct, kw_only=True):
-    """A message that was delivered and is not acknowledged."""
+class Job(Struct, kw_only=True, omit_defaults=True):
+    """A message that was delivered and is not acknowledged.
+
+    ``state`` and ``state_at``: with ``states`` only.
+    """
 
     message_id: Id
     partition: Partition
     deliveries: Count
     worker: Annotated[str, Meta(description="what the one calls itself that has it, or had it last")]
     expires: Annotated[float | None, Meta(description="seconds since 1970; null: its claim has ended")]
+    state: Annotated[Any, Meta(description="what its worker has said of it; null: nothing")] = UNSET
+    state_at: Annotated[
+        float | UnsetType | None, Meta(description="when it was said, in seconds since 1970; null: it was not")
+    ] = UNSET
 
 
 class Jobs(Done, kw_only=True):

@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 from zlib import crc32
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Raw, structs
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
 from queuey.service import JoinedAck, QueueAccess, Service
-from queuey.service.claims import ReleaseReason
+from queuey.service.claims import JobState, ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body, read_object, read_query
-from queuey.web.responses import JSON, Response, body_of, json_response
+from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1 import claim_schemas, schemas
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
@@ -32,9 +32,11 @@ from queuey.web.v1.spec import (
     MOST_CLAIMS,
     MOST_COUNTED,
     MOST_OF_ERROR,
+    MOST_OF_STATE,
     MOST_OF_TEXT,
     MOST_OF_WORKER,
     MOST_QUEUES,
+    MOST_STATES,
     MOST_WITH_REASON,
 )
 from queuey.web.validators import Errors
@@ -42,6 +44,7 @@ from queuey.web.validators import Errors
 T = TypeVar("T")
 CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions", "worker"})
 LIMIT_FIELDS = frozenset({"limit"})
+JOBS_FIELDS = frozenset({"limit", "states"})
 
 
 class _Given(NamedTuple):
@@ -230,6 +233,34 @@ class ClaimViews:
         errors.check()
         return _Given(given["receipts"], receipts, ttl, delay, reason, retry)
 
+    async def set_states(self, request: Request, match: Match) -> Response:
+        """Sets what a worker says of messages that it has."""
+        access = await self._enter(request, match)
+
+        async def call(queue: Queue) -> Response:
+            states = await request.read(partial(self._states, request, queue))
+            settled = await self._claims.set_states(queue, dict(states.values()))
+            return _settled(list(states), settled)
+
+        return await access.apply(call)
+
+    def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
+        """Reads states by receipt."""
+        given = read_object(read_body(request, self._limits.max_body)).get("states")
+        if not isinstance(given, dict):
+            text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
+            raise InvalidRequest({"states": text})
+        if len(given) > MOST_STATES:
+            raise InvalidRequest({"states": f"Has {len(given)} receipts: at most {MOST_STATES} at a time"})
+        errors = Errors()
+        receipts = _receipts("states", list(given), queue, errors)
+        states = [encode(value) for value in given.values()]
+        for index, state in enumerate(states):
+            if len(state) > MOST_OF_STATE:
+                errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {MOST_OF_STATE}"
+        errors.check()
+        return dict(zip(given, zip(receipts, states, strict=True), strict=True))
+
     # The queue
 
     async def release_all(self, request: Request, match: Match) -> Response:
@@ -264,7 +295,12 @@ class ClaimViews:
     def jobs(self, request: Request, match: Match) -> Response:
         """Shows which messages are claimed, and by whom."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
-        found = self._claims.outstanding(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
+        given, errors = read_query(request, JOBS_FIELDS), Errors()
+        states = errors.take("states", validators.boolean, given.get("states")) or False
+        most = MOST_STATES if states else MOST_CLAIMS
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, most)
+        errors.check()
+        found = self._claims.outstanding(access, limit or DEFAULT_CLAIMS, states=states)
         jobs = [
             claim_schemas.Job(
                 message_id=ids.to_hex(one.position),
@@ -272,6 +308,7 @@ class ClaimViews:
                 deliveries=one.deliveries,
                 worker=one.worker,
                 expires=one.expires or None,
+                **(_said(one.state) if states else {}),
             )
             for one in found
         ]
@@ -282,6 +319,11 @@ class ClaimViews:
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         messages = self._claims.peek(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
         return Response(200, body_of(render_fetched(messages)), JSON)
+
+
+def _said(state: JobState | None) -> dict[str, Any]:
+    """Returns the fields of a job that say what its worker has said of it."""
+    return {"state": None if state is None else Raw(state.json), "state_at": None if state is None else state.at}
 
 
 def _limit(request: Request, most: int) -> int | None:

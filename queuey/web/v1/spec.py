@@ -47,6 +47,8 @@ MOST_OF_WORKER, MOST_OF_ERROR, MOST_OF_TEXT = 64, 200, 4096
 """Characters of what a worker calls itself, and of a reason."""
 MOST_WITH_REASON = 100
 """Receipts that are released with a reason at a time: it is noted for each."""
+MOST_STATES, MOST_OF_STATE = 100, 4096
+"""Jobs whose states are set, or shown, at a time: each is written and read by itself; and bytes of a state."""
 MAX_CLAIM = 43200
 """Seconds of the longest claim."""
 DEFAULT_CLAIM = 30.0
@@ -431,6 +433,7 @@ CLAIM_OPERATIONS = (
     _by_receipts("ack", "Acknowledge messages", claim_schemas.Receipts),
     _by_receipts("renew", "Renew claims", claim_schemas.Renewal),
     _by_receipts("release", "Release claims", claim_schemas.Release),
+    _by_receipts("state", "Set states of jobs", claim_schemas.States),
     _operation(f"GET {QUEUE}/claims", "Count claims", claim_schemas.ClaimCounts, errors=(*USUAL, 409)),
     _operation(f"DELETE {QUEUE}/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
     _operation(
@@ -451,7 +454,11 @@ CLAIM_OPERATIONS = (
         f"GET {QUEUE}/jobs",
         "Show which messages are claimed, and by whom",
         claim_schemas.Jobs,
-        parameters=(MOST_MESSAGES, STRICT),
+        parameters=(
+            MOST_MESSAGES,
+            _query("states", f"Show what workers say of them; `limit` is at most {MOST_STATES} then", BOOLEAN),
+            STRICT,
+        ),
         errors=(*USUAL, 409),
     ),
     _operation(

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import AsyncClient, ClaimLost, Client, InvalidArgument, RetryPolicy
+from queuey.client import AsyncClient, ClaimLost, Client, InvalidArgument, InvalidRequest, RetryPolicy
 from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims.results import Claimed
@@ -342,6 +342,26 @@ def test_batches_tell_what_was_refused(queuey: Queuey, queue: str) -> None:
     assert jobs.renew([again], ttl=600) == []
     jobs.release_all()
     assert jobs.counts().waiting == 1
+
+
+def test_states(queuey: Queuey, queue: str) -> None:
+    """A loop and a program that claims by itself say how far they have come; a state that is refused costs no claim."""
+    queuey.send_many(queue, ["a", "b"])
+    jobs = queuey.job_queue(queue)
+    first = next(claimed for _ in range(3) for claimed in jobs.receive(1))
+    for job in jobs.claim(idle=0):
+        job.set_state({"done": 1})
+        with pytest.raises(InvalidRequest, match="4097 bytes"):
+            job.set_state("x" * 4095)
+        assert jobs.set_states([(first, ["ü"])]) == []
+        found = {one.message_id: one.state for one in jobs.outstanding(states=True)}
+        assert found == {job.message.id: {"done": 1}, first.message.id: ["ü"]}
+        assert not job.lost
+    assert [one.state for one in jobs.outstanding()] == [None]
+    jobs.release_all()
+    [again] = [claimed for _ in range(3) for claimed in jobs.receive(1)]
+    assert [each.status for each in jobs.set_states([(first, 1), (again, 2)])] == ["superseded"]
+    assert [one.state for one in jobs.outstanding(states=True)] == [2]
 
 
 def test_a_lost_job_is_an_error_by_hand(queuey: Queuey, queue: str) -> None:

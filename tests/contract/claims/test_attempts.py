@@ -113,7 +113,7 @@ def test_the_last_ones_are_kept(store: Store) -> None:
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
             blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
-    found = Attempts(store).of(queue, 1, [place])[place]
+    found = Attempts(store).of(queue, 1, [place])[place].attempts
     assert [one.error for one in found] == [f"E{number}" for number in range(2, KEPT + 2)]
     assert Attempts(store).of(store.purge_queue(queue), 1, [place]) == {}
 

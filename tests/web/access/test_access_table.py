@@ -46,6 +46,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/{app}/_rights": {"queues": ["x"]},
     "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
     **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
+    "POST /v1/{app}/{queue}/claims/state": {"states": {}},
 }
 QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims": {"ttl": 0}}
 """What makes requests give what is there now, and change nothing for the next caller."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
-from qdo import Jobs, delivery
+from qdo import Jobs, delivery, set_state
 
 jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
 slow_jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
@@ -45,3 +46,29 @@ def sleep(seconds: float) -> None:
     note(f"begun {seconds}")
     time.sleep(seconds)
     note(f"done {seconds}")
+
+
+@jobs.task(retries=0)
+def climb(gate: str, end: str = "") -> None:
+    """Says how far it has come, waits at a gate, and fails if that is wanted."""
+    for step in range(3):
+        set_state({"step": step})
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    set_state({"step": "last"})
+    if end:
+        raise ValueError(end)
+
+
+@jobs.task(retries=0)
+async def climb_async(gate: str, end: str = "") -> None:
+    """Does the same in an event loop."""
+    await asyncio.to_thread(climb, gate, end)
+
+
+@slow_jobs.task(retries=0)
+def chatter() -> None:
+    """Says for ever how far it has come."""
+    while True:
+        set_state({"time": time.time()})
+        time.sleep(0.01)

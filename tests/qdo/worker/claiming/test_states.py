@@ -1,0 +1,78 @@
+"""Handlers say how far they have come: it is seen while they run, and when they have failed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo import Claims, InvalidArgument, Worker, WorkerSettings, set_state
+from qdo.worker import exit_codes
+from queuey.client import AsyncJobQueue
+from tests.qdo.worker.claiming.test_claims import until_done
+from tests.qdo.worker.conftest import Workers
+from tests.qdo.worker.test_processes import Book, book
+
+__all__ = ["book"]
+
+
+async def shown(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
+    """Waits for the state of the one job that runs."""
+    async with asyncio.timeout(30):
+        while True:
+            found = await jobs.outstanding(states=True)
+            if found and found[0].state is not None:
+                return found[0].state
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("task", "processes"), [("climb", 0), ("climb", 1), ("climb_async", 0)])
+async def test_a_state_is_seen_while_it_runs(
+    workers: Workers, book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, processes: int
+) -> None:
+    """The last state of a running handler is shown, whatever it runs in; that of a failure beside its reason."""
+    queue, gate = await workers.system.queue(), tmp_path / "gate"
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
+    client = workers.system.client
+    sent = await client.send(queue.name, json={"task": task, "args": [str(gate), "no rope"]})
+    claims = Claims(workers.system.connect(), [queue.name])
+    settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
+    worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
+    running = workers.start(worker)
+    assert await shown(client.job_queue(queue.name)) == {"step": 2}
+    gate.touch()
+    await until_done(workers, queue)
+    worker.stop()
+    assert await running == exit_codes.ENDED
+    reasons = (await client.explain(queue.name, sent)).reasons
+    [failed] = [reason.text for reason in reasons if reason.code == "attempt"]
+    [last] = [reason.text for reason in reasons if reason.code == "state"]
+    assert failed.endswith("ValueError: no rope")
+    assert last.endswith('{"step":"last"}')
+
+
+async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that goes on saying how far it has come is killed when its message has taken too long."""
+    queue = await workers.system.queue()
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
+    sent = await workers.system.client.send(queue.name, json={"task": "chatter"})
+    claims = Claims(workers.system.connect(), [queue.name])
+    settings = WorkerSettings(processes=1, stalled_after=1)
+    worker = Worker("tests.qdo.worker.claiming.errands:slow_jobs", claims, settings=settings)
+    running = workers.start(worker)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await running == exit_codes.ENDED
+    reasons = (await workers.system.client.explain(queue.name, sent)).reasons
+    assert any("killed" in reason.text for reason in reasons if reason.code == "attempt")
+
+
+def test_what_no_state_can_be() -> None:
+    """It is refused where it is said, and nothing is done where no message is being handled."""
+    with pytest.raises(InvalidArgument, match="at most 4096 bytes of JSON, and this one 4097"):
+        set_state("x" * 4095)
+    with pytest.raises(InvalidArgument, match="JSON"):
+        set_state(object())
+    set_state("x" * 4094)

@@ -1,0 +1,91 @@
+"""States of jobs over HTTP: what their workers say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.web.caller import Caller, Reply
+
+
+@pytest.fixture
+def claim(owner: Caller) -> dict[str, Any]:
+    """A message of the queue q, claimed."""
+    owner.create("q")
+    owner.post("q", "a")
+    [claim] = owner.claim(ttl=60, worker="ann:1")
+    return claim
+
+
+def put(caller: Caller, states: object) -> Reply:
+    """Sets states."""
+    return caller.send_json("POST", "q/claims/state", {"states": states})
+
+
+def shown(caller: Caller) -> object:
+    """The state of the message."""
+    [job] = caller.get("q/jobs", states="true").json["jobs"]
+    return job["state"]
+
+
+def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
+    """It is in the list of jobs if that is asked for, and in the explanation; any JSON will do."""
+    reply = put(owner, {claim["receipt"]: {"done": 3, "of": [10, "ü"]}})
+    assert (reply.status, reply.json["results"]) == (200, [{"receipt": claim["receipt"], "status": "ok"}])
+    [job] = owner.get("q/jobs", states="true").json["jobs"]
+    assert (job["state"], job["worker"]) == ({"done": 3, "of": [10, "ü"]}, "ann:1")
+    assert job["state_at"] <= job["expires"]
+    assert "state" not in owner.get("q/jobs").json["jobs"][0]
+    [reason] = [one for one in owner.get(f"q/explain/{claim['message_id']}").json["reasons"] if one["code"] == "state"]
+    assert reason["text"].endswith('its worker said: {"done":3,"of":[10,"ü"]}')
+    put(owner, {claim["receipt"]: None})
+    assert shown(owner) is None
+
+
+def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
+    """It is refused and nothing is lost: 4,096 bytes as JSON are the most, and the state before and the claim stay."""
+    most = "x" * 4094
+    assert put(owner, {claim["receipt"]: most}).status == 200
+    reply = put(owner, {claim["receipt"]: most + "x"})
+    assert reply.status == 400
+    assert "4097 bytes" in reply.errors["states.0"]
+    assert shown(owner) == most
+    assert put(owner, {claim["receipt"]: "ü" * 2048}).status == 400
+    receipts = {"receipts": [claim["receipt"]]}
+    assert owner.send_json("POST", "q/claims/renew", receipts).status == 200
+
+
+@pytest.mark.parametrize(
+    ("states", "field"),
+    [
+        (None, "states"),
+        ([], "states"),
+        ({f"r{number}": 1 for number in range(101)}, "states"),
+        ({"r": 1}, "states.0"),
+    ],
+)
+def test_bad_input(owner: Caller, claim: dict[str, Any], states: object, field: str) -> None:
+    """It is refused by the name of the field, and the good states beside it are not set."""
+    if isinstance(states, dict) and len(states) == 1:
+        states = {**states, claim["receipt"]: "good"}
+    reply = put(owner, states)
+    assert (reply.status, list(reply.errors)) == (400, [field])
+    assert shown(owner) is None
+
+
+def test_who_has_lost_it_is_told(owner: Caller, claim: dict[str, Any]) -> None:
+    """409 names the receipt that is superseded; the others of the request are set."""
+    owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
+    [again] = owner.claim(ttl=60)
+    reply = put(owner, {claim["receipt"]: "old", again["receipt"]: "new"})
+    assert reply.status == 409
+    assert [one["status"] for one in reply.json["results"]] == ["superseded", "ok"]
+    assert shown(owner) == "new"
+
+
+def test_states_are_shown_for_few_jobs(owner: Caller, claim: dict[str, Any]) -> None:
+    """A list with states has at most 100, because each of them is read by itself."""
+    assert owner.get("q/jobs", states="true", limit=100).status == 200
+    assert owner.get("q/jobs", states="true", limit=101).status == 400
+    assert owner.get("q/jobs", limit=1000).status == 200
