@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TimeLimit,
         UnknownTask,
     )
-    from qdo.jobs import Jobs, Task, TaskCall, TaskSender
+    from qdo.jobs import Jobs, Task, TaskCall, TaskOptions, TaskSender
     from qdo.partitions import Partition, Queue
     from qdo.worker.claim_source import Claims
     from qdo.worker.failure import Delivery, Failure, StopWorker
@@ -85,6 +85,7 @@ __all__ = [
     "StoreChanged",
     "Task",
     "TaskCall",
+    "TaskOptions",
     "TaskSender",
     "TimeLimit",
     "UnknownTask",

@@ -125,6 +125,7 @@ class ClaimSource:
         self._strays: dict[MessageRun, None] = {}
         """Runs of threads that do not end."""
         self._settling: set[asyncio.Task[None]] = set()
+        self._preparing: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._refused: float | None = None
         """Since when the service has refused to give messages, by the loop's clock."""
@@ -142,6 +143,8 @@ class ClaimSource:
             )
         self._queues = {name: Queue(service, client.application, name) for name in names}
         logger.info("claims messages of %s as %s", ", ".join(names), this_process())
+        if self._handling.prepare is not None:
+            start(self._handling.prepare(client), self._preparing)
 
     async def take(self) -> bool:
         """Claims as many messages as can begin soon."""
@@ -416,7 +419,7 @@ class ClaimSource:
             begun.hold.later = INTERVAL_AGAIN
         await self._jobs.leave([*self._waiting, *chain.from_iterable(left)])
         await self._jobs.settle()
-        await cancel(*self._settling)
+        await cancel(*self._settling, *self._preparing)
 
     async def close_all(self) -> None:
         """See the protocol."""

@@ -13,7 +13,7 @@ from qdo.worker.failure import Failure, StopTheWorker, TaskRetry
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
-from queuey.client import Message
+from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
 
@@ -34,6 +34,7 @@ class Handling(NamedTuple):
         end: Called when the worker is to end, with the reason.
         stop: Called when the worker is to end because its source has nothing more.
         lag_shown: The lag is to be measured.
+        prepare: What the handler wants done beside its messages when the worker starts; None: nothing.
         retry_of: When the handler wants a message that failed to be tried again; None: as the settings or the queue
             say.
     """
@@ -47,6 +48,7 @@ class Handling(NamedTuple):
     end: Callable[[StopTheWorker, Failure], None]
     stop: Callable[[int], None]
     lag_shown: bool
+    prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
 
 

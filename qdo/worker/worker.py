@@ -123,6 +123,7 @@ class Worker:
             end=self._end,
             stop=self._stop_with,
             lag_shown=registry is not None,
+            prepare=getattr(found, "prepare", None),
             retry_of=getattr(found, "retry_of", _as_usual),
         )
         self._source: Source

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from queuey.client import Client
 from tests.pages import ROOT, Block, Reader, to_run
 from tests.servers.served import Served
 
@@ -62,6 +63,18 @@ def test_programs_about_tasks() -> None:
     for page, section in ((TASKS, "Define"), ("docs/moving-from-celery.md", "Side by side")):
         for block in to_run(page, below=section):
             exec(block.text, {"__name__": "shown"})
+
+
+@pytest.mark.usefixtures("reader")
+def test_programs_that_send_tasks() -> None:
+    """What the page says of unique calls and of schedules holds."""
+    with Client() as client:
+        client.create_queue("orders")
+    for section in ("Unique", "At certain times", "Progress"):
+        [block] = (block for block in to_run(TASKS, below=section) if block.language == "python")
+        exec(block.text, {"__name__": "shown"})
+    with Client() as client:
+        assert [one.name for one in client.schedules.list()] == ["task:orders:poll", "task:orders:tidy_up"]
 
 
 @pytest.mark.parametrize("page", ["docs/qdo.md", "docs/qdo-migration.md"])

@@ -1,0 +1,12 @@
+"""Tasks: Python functions that are called elsewhere, later, with arguments that travel in messages.
+
+A message of a task is the JSON object ``{"task": "thumb", "args": ["a.jpg"], "kwargs": {}}``. Workers claim these
+messages (:mod:`qdo.worker.claim_source`) and call the function of that name.
+"""
+
+from __future__ import annotations
+
+from qdo.jobs.jobs import Jobs, TaskOptions
+from qdo.jobs.tasks import Task, TaskCall, TaskSender
+
+__all__ = ["Jobs", "Task", "TaskCall", "TaskOptions", "TaskSender"]

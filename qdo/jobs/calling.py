@@ -1,0 +1,151 @@
+"""Calling the tasks that messages name: the handler of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from random import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from qdo.errors import TimeLimit, UnknownTask
+from qdo.jobs.tasks import Invocation, Task
+from qdo.worker.failure import Failure, TaskRetry
+
+if TYPE_CHECKING:
+    from queuey.client import AsyncClient, Message
+
+
+class Called(NamedTuple):
+    """A task and the arguments that a message has for it."""
+
+    task: Task[Any, Any, Any]
+    arguments: inspect.BoundArguments
+
+    def run(self) -> Any:  # noqa: ANN401 - what the task returns
+        """Calls a plain task.
+
+        Raises:
+            TimeLimit: It took too long; only where a signal can interrupt it.
+        """
+        with _interrupted(self.task):
+            return self.task.function(*self.arguments.args, **self.arguments.kwargs)
+
+    async def awaited(self) -> None:
+        """Calls an async task.
+
+        Raises:
+            TimeLimit: It took too long.
+        """
+        timer = asyncio.timeout(self.task.timeout)
+        try:
+            async with timer:
+                await self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        except TimeoutError as error:
+            if timer.expired():
+                raise _too_long(self.task) from error
+            raise
+
+
+def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
+    """Returns which task a message calls, and with what.
+
+    Raises:
+        UnknownTask: There is none of that name, or the message is no call of a task, or not one that fits.
+    """
+    try:
+        call = msgspec.convert(message.body, Invocation)
+    except msgspec.ValidationError as error:
+        raise UnknownTask(f"message {message.id} calls no task: {error}") from error
+    task = tasks.get(call.task)
+    if task is None:
+        raise UnknownTask(f"there is no task {call.task!r} here, but {', '.join(sorted(tasks)) or 'none'}")
+    try:
+        return Called(task, task.bound(call))
+    except (TypeError, ValueError) as error:
+        raise UnknownTask(f"task {call.task} does not take these arguments: {error}") from error
+
+
+class PlainTasks:
+    """Calls plain tasks: the handler of a worker with threads or processes."""
+
+    def __init__(
+        self, tasks: Mapping[str, Task[Any, Any, Any]], prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._tasks = tasks
+        self.prepare = prepare
+        """Is done beside the messages when a worker starts."""
+        limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
+        self.needs_processes = ", ".join(limited)
+        """Names of plain tasks with a timeout, for which a worker needs processes."""
+
+    def __call__(self, message: Message, _context: object) -> None:
+        """Calls the task of a message."""
+        called(self._tasks, message).run()
+
+    def run(self, message: Message) -> None:
+        """Calls the task of a message, of either kind."""
+        call = called(self._tasks, message)
+        if call.task.is_async:
+            asyncio.run(call.awaited())
+        else:
+            call.run()
+
+    async def run_async(self, message: Message) -> None:
+        """Awaits the task of a message, of either kind."""
+        call = called(self._tasks, message)
+        if call.task.is_async:
+            await call.awaited()
+        elif call.task.timeout is not None:
+            call.run()  # In a process of its own, where a signal can interrupt it.
+        else:
+            await asyncio.to_thread(call.run)
+
+    def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
+        """Returns when the call of a message is tried again; None: as the queue says."""
+        return None if failure.kind == _UNKNOWN else called(self._tasks, message).task.retry
+
+    def decided(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
+        """Returns the seconds until a call is tried again (None: as the queue says), and whether it is."""
+        retry = self.retry_of(message, Failure.of(error)) or TaskRetry(None, None)
+        again = retry.attempts is None or deliveries < retry.attempts
+        return retry.delay(deliveries, random()) if again else None, again  # noqa: S311 - spreads load
+
+
+class AsyncTasks(PlainTasks):
+    """Calls tasks of both kinds: the handler of an async worker. Plain ones run in threads."""
+
+    async def __call__(self, message: Message, _context: object) -> None:  # type: ignore[override] # workers ask
+        """Calls the task of a message."""
+        await self.run_async(message)
+
+
+_UNKNOWN = f"{UnknownTask.__module__}.{UnknownTask.__qualname__}"
+
+
+@contextmanager
+def _interrupted(task: Task[Any, Any, Any]) -> Iterator[None]:
+    """Raises TimeLimit in a plain task that takes too long, in the main thread of a process."""
+    if task.timeout is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def too_long(*_: object) -> None:
+        raise _too_long(task)
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, task.timeout)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _too_long(task: Task[Any, Any, Any]) -> TimeLimit:
+    return TimeLimit(f"task {task.name} took longer than {task.timeout:g} s")

@@ -1,0 +1,282 @@
+"""The tasks of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from weakref import WeakKeyDictionary
+
+from qdo.errors import InvalidArgument
+from qdo.jobs.calling import AsyncTasks, PlainTasks
+from qdo.jobs.schedules import (
+    TaskSchedule,
+    check_scheduled,
+    keep_schedules,
+    put_schedules,
+    put_schedules_async,
+    timetable_of,
+)
+from qdo.jobs.tasks import Task, TaskCall, many, send_call, send_call_async
+from qdo.jobs.unique import Unique, check_unique
+from qdo.worker.failure import TaskRetry
+from queuey.client import AsyncClient, Client
+from queuey.client.calls.claim_calls import names_of
+
+if TYPE_CHECKING:
+    from queuey.client import Backoff, Receipt, Schedule
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options of :meth:`Jobs.task`; None: not given.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task(retries=3, cron="0 3 * * *", timezone="Europe/Berlin")
+        ... def tidy_up() -> None: ...
+
+    Attributes:
+        name: What travels in messages; None: the function's own name. It must stay the same while calls wait.
+        queue: One of the queues; None: the first.
+        retries: How often a call that failed is tried again; then it is a dead letter. None: as the queue's
+            ``max_deliveries`` says, which counts in any case.
+        backoff: When it is tried again; None: as the queue's ``backoff`` says.
+        timeout: How long a call may take; a number is seconds. That of a plain function needs a worker with
+            processes, because a thread cannot be stopped.
+        cron: When the service calls it, without arguments: minute, hour, day of the month, month, day of the week.
+        timezone: Of ``cron``, such as ``Europe/Berlin``; None: ``UTC``.
+        every: The service calls it so often, in place of ``cron``: at least 10 seconds; a number is seconds.
+        missed: What is done about times at which no process of the service ran: ``skip`` (None) or ``catch_up``.
+    """
+
+    name: str | None
+    queue: str | None
+    retries: int | None
+    backoff: Backoff | None
+    timeout: timedelta | float | None
+    cron: str | None
+    timezone: str | None
+    every: timedelta | float | None
+    missed: str | None
+
+
+class Jobs:
+    """Tasks of a program, whose calls go to a queue. Workers: ``qdo work module:jobs``.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task(retries=3, timeout=60)
+        ... async def weigh(pieces: int, *, unit: str = "kg") -> None:
+        ...     print(pieces, unit)
+        >>> receipt = weigh.send(7, unit="lb")
+        >>> jobs.close()
+
+    Args:
+        queue: Where calls go, and workers claim them. Of several, in order of preference, the first is where tasks go
+            that name none; at most 10.
+        client: Sends; None: one that the profile of the user tells where to go.
+        async_client: Sends for async code; None: the same for each event loop.
+
+    Attributes:
+        queues: The queues.
+    """
+
+    def __init__(
+        self,
+        queue: str | Iterable[str],
+        *,
+        client: Client | None = None,
+        async_client: AsyncClient | None = None,
+    ) -> None:
+        self.queues = names_of(queue)
+        self._tasks: dict[str, Task[Any, Any, Any]] = {}
+        self._client = client
+        self._async_client = async_client
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, Receipt]: ...
+
+    @overload
+    def task(
+        self, /, *, unique: None = None, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[P, R]], Task[P, R, Receipt]]: ...
+
+    @overload
+    def task(
+        self, /, *, unique: Unique, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[P, R]], Task[P, R, Receipt | None]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        unique: Unique | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """Makes a task of a plain or async function.
+
+        Args:
+            function: Given when it is used as ``@jobs.task``.
+            unique: Of calls that have this in common one is sent while it waits or runs. True: all arguments; a text
+                with arguments in braces, such as ``"order {order}"``; or a function that takes the arguments and
+                returns a text. None: each call is sent.
+            options: See :class:`TaskOptions`.
+
+        Raises:
+            InvalidArgument: Another task has the name, or there is no such queue; or an option cannot be.
+        """
+        target = self.queues[0] if (queue := options.get("queue")) is None else queue
+        timeout, retries = options.get("timeout"), options.get("retries")
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if target not in self.queues:
+            raise InvalidArgument(f"queue is {queue!r}: it is not one of {', '.join(self.queues)}")
+        if retries is not None and retries < 0:
+            raise InvalidArgument(f"retries is {retries}: it is not negative")
+        if seconds is not None and seconds <= 0:
+            raise InvalidArgument(f"timeout is {timeout}: it is more than nothing")
+        retry = TaskRetry(None if retries is None else retries + 1, options.get("backoff"))
+
+        def make(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            called = options.get("name") or function.__name__
+            if called in self._tasks:
+                raise InvalidArgument(f"there are two tasks {called!r}: name one of them: @jobs.task(name=...)")
+            times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
+            timetable = timetable_of(called, *times)
+            if unique is not None:
+                check_unique(unique, function, called)
+                if timetable is not None:
+                    raise InvalidArgument(f"task {called} has a timetable, whose calls have no names: leave out unique")
+            if timetable is not None:
+                check_scheduled(function, called, target)
+            made = self._tasks[called] = Task(self, function, called, target, retry, seconds, unique, timetable)
+            return made
+
+        return make if function is None else make(function)
+
+    # Sending
+
+    @property
+    def client(self) -> Client:
+        """What sends."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client()
+            return self._client
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """What sends for the running event loop."""
+        if self._async_client is not None:
+            return self._async_client
+        loop = asyncio.get_running_loop()
+        return self._clients.get(loop) or self._clients.setdefault(loop, AsyncClient())
+
+    def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Sends calls of any of these tasks in as few requests as the service allows, one queue after another.
+
+        Unique ones are sent behind the others, one by one; one whose name another call has is left out.
+        """
+        messages, unique = many(calls)
+        receipts: list[Receipt] = []
+        for queue, some in messages.items():
+            receipts += self.client.send_many(queue, some)
+        sent = [send_call(self.client, call, {}) for call in unique]
+        return [*receipts, *filter(None, sent)]
+
+    async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Is :meth:`send_many` for async code."""
+        messages, unique = many(calls)
+        receipts: list[Receipt] = []
+        for queue, some in messages.items():
+            receipts += await self.async_client.send_many(queue, some)
+        sent = [await send_call_async(self.async_client, call, {}) for call in unique]
+        return [*receipts, *filter(None, sent)]
+
+    def put_schedules(self) -> list[Schedule]:
+        """Has the service call the tasks that have ``cron`` or ``every``; returns their schedules.
+
+        A worker does this when it starts, if its credential may. Nothing is changed that is as the code says.
+
+        Raises:
+            NotAllowed: It takes ``admin`` and ``send`` for the queues.
+            InvalidRequest: A cron expression or time zone is none.
+        """
+        return put_schedules(self.client, self._schedules())
+
+    async def aput_schedules(self) -> list[Schedule]:
+        """Is :meth:`put_schedules` for async code."""
+        return await put_schedules_async(self.async_client, self._schedules())
+
+    def _schedules(self) -> list[TaskSchedule]:
+        return [
+            TaskSchedule(task.name, task.queue, task.timetable, task.call().body)
+            for task in self._tasks.values()
+            if task.timetable is not None
+        ]
+
+    def close(self) -> None:
+        """Closes the client that was made for sending, if there is one; see :meth:`aclose`."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    async def aclose(self) -> None:
+        """Closes the client of the running event loop."""
+        made = self._async_client or self._clients.pop(asyncio.get_running_loop(), None)
+        if made is not None:
+            await made.close()
+
+    # Handling
+
+    def as_handler(self) -> PlainTasks | AsyncTasks:
+        """Returns what a worker calls with each message."""
+        has_async = any(task.is_async for task in self._tasks.values())
+        return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_schedules)
+
+    async def _keep_schedules(self, client: AsyncClient) -> None:
+        await keep_schedules(client, self.queues, self._schedules())
+
+    def run_all(self) -> int:
+        """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.
+
+        Calls that are not due are left. When one fails, its message is released as by a worker.
+
+        Returns:
+            How many were run.
+
+        Raises:
+            Exception: That of a task.
+        """
+        count, handler = 0, self.as_handler()
+        for job in self.client.job_queue(self.queues).claim(idle=0):
+            try:
+                handler.run(job.message)
+            except Exception as error:
+                delay, again = handler.decided(job.message, error, job.deliveries)
+                job.release(delay, error, retry=again)
+                raise
+            count += 1
+        return count
+
+    async def arun_all(self) -> int:
+        """Is :meth:`run_all` for async code."""
+        count, handler = 0, self.as_handler()
+        async for job in self.async_client.job_queue(self.queues).claim(idle=0):
+            try:
+                await handler.run_async(job.message)
+            except Exception as error:
+                delay, again = handler.decided(job.message, error, job.deliveries)
+                await job.release(delay, error, retry=again)
+                raise
+            count += 1
+        return count

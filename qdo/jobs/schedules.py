@@ -1,0 +1,182 @@
+"""Schedules of tasks: what the code says of when they are called, and the schedules of the service that do it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from random import uniform
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from qdo.errors import InvalidArgument
+from qdo.worker.rights import PAUSES
+from queuey.client import ClientError, NotAllowed, NotFound, Outgoing, QueueNotFound
+from queuey.client.calls.schedule_calls import SCHEDULE_NAME
+
+if TYPE_CHECKING:
+    from queuey.client import AsyncClient, Client, Schedule
+
+logger = logging.getLogger("qdo.worker")
+
+FIELDS = 5
+"""Of a cron expression."""
+MIN_INTERVAL = 10
+"""Seconds."""
+_NOT_ALLOWED = (
+    "the credential may not see to the schedules of tasks (%s), so they are as they were. "
+    "Call jobs.put_schedules() with one that has admin and send for their queues: %s"
+)
+_LEFT_OVER = (
+    "schedule %s calls a task that has neither cron nor every here. If no other program wants it: "
+    "queuey schedule delete %s"
+)
+
+
+class Timetable(NamedTuple):
+    """When a task is called without anybody sending a call.
+
+    Attributes:
+        cron: Minute, hour, day of the month, month, day of the week; None: there is an interval.
+        timezone: Of ``cron``.
+        every: Seconds of the interval; None: there is a cron expression.
+        missed: What is done about ticks that the service was not there for: ``skip`` or ``catch_up``.
+    """
+
+    cron: str | None
+    timezone: str | None
+    every: int | None
+    missed: str
+
+
+def timetable_of(
+    task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
+) -> Timetable | None:
+    """Returns when a task is called, of what its definition says; None: nothing is said.
+
+    Raises:
+        InvalidArgument: That cannot be.
+    """
+    if cron is None and every is None:
+        if timezone is not None or missed is not None:
+            raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")
+        return None
+    if cron is not None and (every is not None or len(cron.split()) != FIELDS):
+        raise InvalidArgument(f"task {task} has cron={cron!r} and every={every}: give one; cron has {FIELDS} fields")
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    if seconds is not None and (seconds < MIN_INTERVAL or seconds != int(seconds) or timezone is not None):
+        raise InvalidArgument(
+            f"every of task {task} is {every}: whole seconds, {MIN_INTERVAL} at least, and without a timezone"
+        )
+    if missed not in {None, "skip", "catch_up"}:
+        raise InvalidArgument(f"missed of task {task} is {missed!r}: it is 'skip' or 'catch_up'")
+    zone = None if cron is None else timezone or "UTC"
+    return Timetable(cron, zone, None if seconds is None else int(seconds), missed or "skip")
+
+
+def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:
+    """Refuses a task that no schedule can call.
+
+    Raises:
+        InvalidArgument: It needs arguments, or no schedule can have its name.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InvalidArgument(f"task {task} is called at certain times, without arguments, but: {error}") from error
+    if SCHEDULE_NAME.fullmatch(_name(queue, task)) is None:
+        text = "has up to 100 letters, digits and ._:@-"
+        raise InvalidArgument(f"the schedule of task {task} cannot be named {_name(queue, task)!r}: a name {text}")
+
+
+class TaskSchedule(NamedTuple):
+    """The schedule of a task, as the code wants it."""
+
+    task: str
+    queue: str
+    timetable: Timetable
+    body: msgspec.Raw
+
+    @property
+    def name(self) -> str:
+        """Its name in the application."""
+        return _name(self.queue, self.task)
+
+    def stands(self, found: Schedule) -> bool:
+        """Returns whether a schedule is as it is wanted, or paused and otherwise so."""
+        there = Timetable(found.cron, found.timezone, found.every, found.missed)
+        call = None if found.message is None else found.message.get("body")
+        return (found.queue, there, call) == (self.queue, self.timetable, msgspec.json.decode(self.body))
+
+    def wanted(self) -> dict[str, Any]:
+        """Returns what is put. Whether it is paused is up to people."""
+        return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
+
+
+def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
+    """Puts schedules that are not there as wanted; returns all."""
+    found = []
+    for one in wanted:
+        try:
+            there = client.schedules.get(one.name)
+        except NotFound:
+            there = None
+        is_right = there is not None and one.stands(there)
+        found.append(there if there is not None and is_right else client.schedules.put(one.name, **one.wanted()))
+    return found
+
+
+async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
+    """Is :func:`put_schedules` for async code."""
+    found = []
+    for one in wanted:
+        try:
+            there = await client.schedules.get(one.name)
+        except NotFound:
+            there = None
+        is_right = there is not None and one.stands(there)
+        found.append(there if there is not None and is_right else await client.schedules.put(one.name, **one.wanted()))
+    return found
+
+
+async def keep_schedules(client: AsyncClient, queues: Iterable[str], wanted: list[TaskSchedule]) -> None:
+    """Puts the schedules of a worker's tasks as soon as that can be, and warns of those that no task has any more.
+
+    A worker goes on without: its messages do not depend on them.
+    """
+    failures = 0
+    while True:
+        try:
+            await put_schedules_async(client, wanted)
+            left = _left_over(await client.schedules.list(), queues, {one.name for one in wanted})
+        except NotAllowed as error:
+            if wanted:
+                logger.warning(_NOT_ALLOWED, _names(wanted), error)
+            return
+        except ClientError as error:
+            if not (error.temporary or isinstance(error, QueueNotFound)):
+                logger.error("the schedules of tasks (%s) are not as the code says: %s", _names(wanted), error)  # noqa: TRY400 - says it all
+                return
+            failures += 1
+            await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
+        else:
+            for name in left:
+                logger.warning(_LEFT_OVER, name, name)
+            return
+
+
+def _left_over(schedules: Iterable[Schedule], queues: Iterable[str], wanted: set[str]) -> list[str]:
+    """Returns the names of schedules of tasks of these queues that are not wanted."""
+    prefixes = tuple(_name(queue, "") for queue in queues)
+    return [one.name for one in schedules if one.name.startswith(prefixes) and one.name not in wanted]
+
+
+def _name(queue: str, task: str) -> str:
+    return f"task:{queue}:{task}"
+
+
+def _names(wanted: list[TaskSchedule]) -> str:
+    return ", ".join(one.task for one in wanted) or "none"

@@ -1,0 +1,322 @@
+"""A task: a function that is called elsewhere, later, with arguments that travel in a message."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from qdo.errors import InvalidArgument
+from qdo.jobs.unique import Unique, name_of
+from queuey.client import NameTaken, Outgoing
+
+if TYPE_CHECKING:
+    from qdo.jobs.jobs import Jobs
+    from qdo.jobs.schedules import Timetable
+    from qdo.worker.failure import TaskRetry
+    from queuey.client import AsyncClient, Client, Receipt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+"""What sending gives: a receipt, or with ``unique`` perhaps None."""
+
+
+class Invocation(msgspec.Struct):
+    """What a message says."""
+
+    task: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class TaskCall(NamedTuple):
+    """A call that is not sent yet.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def ship(order: int) -> None: ...
+        >>> ship.call(7).queue
+        'orders'
+
+    Attributes:
+        queue: Where it goes.
+        body: The message.
+        unique: The name that one message at most has that waits or runs; None: it has none.
+    """
+
+    queue: str
+    body: msgspec.Raw
+    unique: str | None = None
+
+
+class Task(Generic[P, R, S]):
+    """A function that can be called here, or sent to a queue for a worker to call.
+
+    Made by :meth:`Jobs.task`. Calling it calls the function.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def add(one: int, two: int) -> int:
+        ...     return one + two
+        >>> add(1, 2), add.name
+        (3, 'add')
+
+    Attributes:
+        name: The name that travels in messages.
+        queue: Where its calls go.
+        function: The function.
+        retry: When a call is tried again.
+        timeout: Seconds that a call may take; None: any.
+        unique: What calls have in common of which one is sent while it waits or runs; None: nothing.
+        timetable: When it is called without anybody sending a call; None: never.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        function: Callable[P, R],
+        name: str,
+        queue: str,
+        retry: TaskRetry,
+        timeout: float | None,
+        unique: Unique | None,
+        timetable: Timetable | None,
+    ) -> None:
+        self._jobs = jobs
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.retry = retry
+        self.timeout = timeout
+        self.unique = unique
+        self.timetable = timetable
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._signature: inspect.Signature | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+
+    def __repr__(self) -> str:
+        """Names it and its queue."""
+        return f"<Task {self.name} of {self.queue}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function, here and now."""
+        return self.function(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """Returns a call for :meth:`send_many`.
+
+        Raises:
+            InvalidArgument: The arguments do not fit the function, or are no JSON.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArgument(f"task {self.name}: {error}") from error
+        try:
+            body = msgspec.json.encode(Invocation(self.name, list(bound.args), bound.kwargs))
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            for name, value in bound.arguments.items():
+                _check(self, name, value)  # Says which of them it is.
+            raise InvalidArgument(f"task {self.name}: {error}") from error
+        try:
+            self.bound(msgspec.json.decode(body, type=Invocation))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"task {self.name}: {error}") from error
+        unique = None if self.unique is None else name_of(self.unique, self.name, bound)
+        return TaskCall(self.queue, msgspec.Raw(body), unique)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> S:
+        """Sends a call to the queue; a worker of it calls the function.
+
+        If the task is ``unique`` and a call of the same name waits or runs, nothing is sent: it returns the receipt of
+        that one if it is the very same call, else None.
+
+        Raises:
+            InvalidArgument: The arguments do not fit the function, or are no JSON.
+            ClientError: It could not be sent.
+        """
+        call = self.call(*args, **kwargs)  # Before a client is made: a wrong call is refused without a service.
+        return cast("S", send_call(self._jobs.client, call, {}))
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> S:
+        """Is :meth:`send` for async code."""
+        call = self.call(*args, **kwargs)
+        return cast("S", await send_call_async(self._jobs.async_client, call, {}))
+
+    def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Sends calls (see :meth:`call`) in as few requests as the service allows; unique ones one by one.
+
+        Returns:
+            The receipts. A unique call whose name another one has is left out.
+        """
+        return self._jobs.send_many(calls)
+
+    async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Is :meth:`send_many` for async code."""
+        return await self._jobs.asend_many(calls)
+
+    def send_with(
+        self,
+        *,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        unique: str | None = None,
+        ttl: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TaskSender[P]:
+        """Returns what sends calls with options.
+
+        Args:
+            delay: Time until a worker gets it; a number is seconds.
+            at: The moment from which on a worker gets it, with a time zone, in place of ``delay``.
+            unique: While a call with this name waits or runs, no other one is sent. 1 to 255 characters without ``/``.
+                None: what the task has. Not with ``delay`` or ``at``.
+            ttl: Seconds that the message lives; None: the queue's.
+            headers: Up to 16 small texts kept with the message.
+
+        Raises:
+            InvalidArgument: These options do not go together.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from qdo import Jobs
+            >>> jobs = Jobs("orders")
+            >>> @jobs.task
+            ... def ship(order: int) -> None:
+            ...     print("order", order)
+            >>> _ = ship.send_with(delay=timedelta(minutes=5)).send(7)
+            >>> jobs.close()
+        """
+        if at is not None:
+            if delay is not None or at.tzinfo is None:
+                raise InvalidArgument("at is a moment with a time zone, in place of a delay")
+            delay = max(0.0, (at - datetime.now(UTC)).total_seconds())
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        options: dict[str, Any] = {"ttl": ttl, "headers": headers}
+        if seconds is not None:
+            if unique is not None or self.unique is not None:
+                raise InvalidArgument("a unique call has no delay: its name is free when it is done")
+            options["delay"] = seconds
+        return TaskSender(self, self._jobs, unique, options)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Of the function, with its types.
+
+        Raises:
+            InvalidArgument: A type cannot be found.
+        """
+        if self._signature is None:
+            try:
+                self._signature = inspect.signature(self.function, eval_str=True)
+            except NameError as error:
+                raise InvalidArgument(f"task {self.name}: a type of its arguments is not known: {error}") from error
+        return self._signature
+
+    def bound(self, call: Invocation) -> inspect.BoundArguments:
+        """Returns the arguments of a call that came in a message, with the types that the function names.
+
+        Raises:
+            TypeError, ValueError: They do not fit.
+        """
+        signature = self.signature
+        found = signature.bind(*call.args, **call.kwargs)
+        for name, value in found.arguments.items():
+            parameter = signature.parameters[name]
+            kind: Any = Any if parameter.annotation is parameter.empty else parameter.annotation
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                kind = tuple[kind, ...]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                kind = dict[str, kind]
+            try:
+                found.arguments[name] = msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"argument {name}: {error}") from error
+        return found
+
+
+class TaskSender(Generic[P]):
+    """Sends calls of a task with options; made by :meth:`Task.send_with`.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def ship(order: int) -> None: ...
+        >>> sender = ship.send_with(unique="order 7")
+        >>> sender.send(7) is None, sender.send(8) is None
+        (False, True)
+        >>> jobs.close()
+    """
+
+    def __init__(self, task: Task[P, Any, Any], jobs: Jobs, unique: str | None, options: dict[str, Any]) -> None:
+        self._task = task
+        self._jobs = jobs
+        self._unique = unique
+        self._options = options
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
+        """Sends a call; returns None, and sends nothing, if another one has the ``unique`` name and waits or runs.
+
+        If the very same call has it, nothing is sent either, and the receipt is that one's.
+        """
+        call = self._call(*args, **kwargs)
+        return send_call(self._jobs.client, call, self._options)
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
+        """Is :meth:`send` for async code."""
+        call = self._call(*args, **kwargs)
+        return await send_call_async(self._jobs.async_client, call, self._options)
+
+    def _call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        call = self._task.call(*args, **kwargs)
+        return call if self._unique is None else call._replace(unique=self._unique)
+
+
+def send_call(client: Client, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
+    """Sends a call; None: another one has its name."""
+    if call.unique is None:
+        return client.send(call.queue, json=call.body, **options)
+    try:
+        return client.named(call.queue).create(call.unique, json=call.body, **options)
+    except NameTaken:
+        return None
+
+
+async def send_call_async(client: AsyncClient, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
+    """Is :func:`send_call` for async code."""
+    if call.unique is None:
+        return await client.send(call.queue, json=call.body, **options)
+    try:
+        return await client.named(call.queue).create(call.unique, json=call.body, **options)
+    except NameTaken:
+        return None
+
+
+def many(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
+    """Returns the messages of calls by queue, and the unique calls."""
+    messages: dict[str, list[Outgoing]] = {}
+    unique = []
+    for call in calls:
+        if call.unique is None:
+            messages.setdefault(call.queue, []).append(Outgoing(json=call.body))
+        else:
+            unique.append(call)
+    return messages, unique
+
+
+def _check(task: Task[Any, Any, Any], name: str, value: object) -> None:
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        text = f"argument {name} of task {task.name} is no JSON: {error}"
+        raise InvalidArgument(f"{text}. Send what names it, such as a path or an id") from error

@@ -1,0 +1,166 @@
+"""Tasks that the service calls at certain times: their schedules follow the code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from qdo import Claims, InvalidArgument, Jobs, Worker
+from queuey.client import AsyncClient, Client, InvalidRequest, RetryPolicy
+from tests.qdo.worker.claiming.test_tasks import worker_of
+from tests.qdo.worker.conftest import Workers, until
+
+
+@pytest.fixture
+async def jobs(workers: Workers) -> AsyncIterator[Jobs]:
+    """Tasks of a queue of their own."""
+    queue = await workers.system.queue()
+    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
+        yield Jobs(queue.name, client=client, async_client=workers.system.client)
+
+
+def again(jobs: Jobs) -> Jobs:
+    """The same queue in another version of the program."""
+    return Jobs(jobs.queues, client=jobs.client, async_client=jobs.async_client)
+
+
+def has_begun(worker: Worker) -> bool:
+    """Whether a worker claims, and has seen to its schedules."""
+    source: Any = worker._source
+    return bool(source._queues) and not source._preparing
+
+
+async def started(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
+    """Lets a worker of each program begin, one after another, until it has seen to its schedules."""
+    for program in programs:
+        worker = worker_of(workers, program)
+        if client is not None:
+            worker = Worker(program, Claims(client, program.queues))
+        running = workers.start(worker)
+        await until(lambda worker=worker: has_begun(worker))  # type: ignore[misc]
+        worker.stop()
+        await running
+
+
+async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
+    """Its start makes the schedule, whose ticks call the function; another start changes nothing."""
+    ran: list[str] = []
+
+    @jobs.task(cron="0 3 * * *", timezone="Europe/Berlin", missed="catch_up")
+    async def tidy_up(what: str = "all") -> None:
+        ran.append(what)
+
+    schedules, name = workers.system.client.schedules, f"task:{jobs.queues[0]}:tidy_up"
+    running = workers.start(worker := worker_of(workers, jobs))
+    await until(lambda: has_begun(worker))
+    made = await schedules.get(name)
+    assert (made.cron, made.timezone, made.missed) == ("0 3 * * *", "Europe/Berlin", "catch_up")
+    await schedules.run(name)
+    await until(lambda: ran == ["all"])
+    worker.stop()
+    await running
+    await schedules.pause(name)
+    await started(workers, jobs)
+    there = await schedules.get(name)
+    assert (there.created, there.paused) == (made.created, True)
+    [put] = await jobs.aput_schedules()
+    assert put == there == (await asyncio.to_thread(jobs.put_schedules))[0]
+
+
+async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+    """A change in the code changes the schedule; one whose task has no timetable any more stays, and is named."""
+    jobs.task(name="a", cron="0 3 * * *", timezone="Asia/Tokyo")(print)
+    jobs.task(name="b", every=timedelta(hours=1))(print)
+    await jobs.aput_schedules()
+    schedules, prefix = workers.system.client.schedules, f"task:{jobs.queues[0]}:"
+    await schedules.put(f"{prefix}a", every=60)
+    new = again(jobs)
+    new.task(name="a", cron="0 4 * * *")(print)
+    new.task(name="b")(print)
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await started(workers, new)
+    changed = await schedules.get(f"{prefix}a")
+    assert (changed.cron, changed.timezone, changed.every) == ("0 4 * * *", "UTC", None)
+    assert (await schedules.get(f"{prefix}b")).every == 3600
+    [text] = [record.getMessage() for record in caplog.records if "queuey schedule delete" in record.getMessage()]
+    assert f"{prefix}b" in text
+    assert f"{prefix}a" not in text
+
+
+async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+    """It says what to do and goes on, once the service answers; a program without timetables says nothing."""
+    answers = [403, 403, 503]
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        return httpx2.Response(answers.pop()) if "/_schedules" in request.url.path else None
+
+    workers.system.transport.answer = answer
+    client = workers.system.connect(retry=RetryPolicy(rounds=1))
+    plain = again(jobs)
+    plain.task(name="other")(print)
+    jobs.task(name="tidy_up", every=60)(print)
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await started(workers, jobs, client=client)
+        assert [record.getMessage()[:60] for record in caplog.records] == [
+            "the credential may not see to the schedules of tasks (tidy_u"
+        ]
+        caplog.clear()
+        await started(workers, plain, client=client)
+    assert (caplog.messages, answers) == ([], [])
+
+
+async def test_bad_cron(jobs: Jobs) -> None:
+    """What only the service can tell is its refusal, by the name of the field."""
+    jobs.task(name="a", cron="0 0 30 2 *")(print)
+    with pytest.raises(InvalidRequest) as refusal:
+        await jobs.aput_schedules()
+    assert "cron" in refusal.value.fields
+
+
+def test_mistakes() -> None:
+    """What no schedule can be is refused at the definition."""
+    jobs = Jobs("q")
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"cron": "0 3 * *"}, "cron has 5 fields"),
+        ({"cron": "0 3 * * *", "every": 60}, "give one"),
+        ({"every": 9}, "10 at least"),
+        ({"every": 10.5}, "whole seconds"),
+        ({"every": 60, "timezone": "UTC"}, "without a timezone"),
+        ({"timezone": "UTC"}, "neither cron nor every"),
+        ({"every": 60, "missed": "all"}, "'skip' or 'catch_up'"),
+        ({"every": 60, "name": "ü"}, "letters, digits"),
+    ]
+    for options, text in bad:
+        with pytest.raises(InvalidArgument, match=text):
+            jobs.task(**options)(nothing)  # type: ignore[no-untyped-call]
+    with pytest.raises(InvalidArgument, match="without arguments, but: missing a required argument: 'path'"):
+        jobs.task(every=60)(needs)
+
+
+def nothing() -> None:
+    """Needs nothing."""
+
+
+def needs(path: str) -> None:
+    """Needs an argument."""
+
+
+@pytest.mark.slow
+async def test_a_tick(workers: Workers, jobs: Jobs) -> None:
+    """The service calls the task when its time has come."""
+    ran: list[int] = []
+
+    @jobs.task(every=10)
+    def often() -> None:
+        ran.append(1)
+
+    running = workers.start(worker := worker_of(workers, jobs))
+    await until(lambda: len(ran) == 1)
+    worker.stop()
+    await running

@@ -1,0 +1,142 @@
+"""Unique tasks: one call of a name at a time waits or runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from qdo import InvalidArgument, Jobs
+from queuey.client import Client, InvalidRequest, Receipt
+from tests.qdo.worker.claiming.test_claims import SOON, until_done
+from tests.qdo.worker.claiming.test_tasks import worker_of
+from tests.qdo.worker.conftest import Workers
+
+
+@pytest.fixture
+async def client(workers: Workers) -> AsyncIterator[Client]:
+    """A client that blocks."""
+    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
+        yield client
+
+
+@pytest.fixture
+async def jobs(workers: Workers, client: Client) -> Jobs:
+    """Tasks of a queue that tries again soon."""
+    queue = await workers.system.queue(backoff=SOON)
+    return Jobs(queue.name, client=client, async_client=workers.system.client)
+
+
+async def test_what_calls_have_in_common(jobs: Jobs) -> None:
+    """All arguments, a text with some of them, or what a function of them returns; tasks do not disturb each other."""
+    ran: list[Any] = []
+
+    @jobs.task(unique=True)
+    def page(number: int, options: dict[str, int], *, deep: bool = False) -> None:
+        ran.append(number)
+
+    @jobs.task(unique="{number}")
+    def order(number: int, note: str) -> None:
+        ran.append(note)
+
+    @jobs.task(unique=lambda path: path)
+    def file(path: str) -> None:
+        ran.append(path)
+
+    def send() -> None:
+        first = page.send(1, {"a": 1, "b": 2})
+        assert first is not None
+        assert page.send(1, {"a": 1, "b": 2}) == first
+        # The same arguments in another message, so there is no receipt of this one.
+        assert page.send(1, {"b": 2, "a": 1}, deep=False) is None
+        assert page.send(1, {}) is not None
+        assert order.send(1, "first") is not None
+        assert order.send(1, "second") is None
+        assert order.send_with(ttl=60).send(1, "third") is None
+        assert order.send_with(unique="mine").send(1, "fourth") is not None
+        assert file.send("a/b/" + "long" * 99) is not None
+        assert file.send("a/b/" + "long" * 99) is not None
+        assert jobs.run_all() == 5
+        assert order.send(1, "fifth") is not None
+
+    await asyncio.to_thread(send)
+    assert await order.asend(1, "sixth") is None
+    assert await jobs.arun_all() == 1
+    assert [one for one in ran if one != 1] == ["first", "fourth", "a/b/" + "long" * 99, "fifth"]
+
+
+async def test_many(jobs: Jobs) -> None:
+    """Of many calls those are sent whose name nobody has; only their receipts come back."""
+
+    @jobs.task(unique="{number}")
+    def order(number: int, note: int) -> None:
+        """Does nothing."""
+
+    @jobs.task
+    def plain() -> None:
+        """Does nothing."""
+
+    calls = [*(order.call(note % 2, note) for note in range(4)), plain.call(), plain.call()]
+    assert len(await asyncio.to_thread(lambda: jobs.send_many(calls))) == 4
+    assert len(await jobs.asend_many(calls)) == 4
+    assert await jobs.arun_all() == 6
+
+
+async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) -> None:
+    """A name is taken while its call runs and between its attempts, and free when it is a dead letter."""
+    begun, gate, seen = asyncio.Event(), threading.Event(), list[Receipt | None]()
+    loop = asyncio.get_running_loop()
+
+    @jobs.task(unique="{number}", retries=1)
+    def order(number: int, note: str) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert gate.wait(20)
+        seen.append(order.send(1, "again"))
+        raise ValueError(note)
+
+    assert await order.asend(1, "first") is not None
+    task = workers.start(worker := worker_of(workers, jobs))
+    await begun.wait()
+    assert await order.asend(1, "second") is None
+    gate.set()
+    await until_done(workers, workers.system.named(jobs.queues[0]))
+    assert seen == [None, None]
+    assert await order.asend(1, "third") is not None
+    worker.stop()
+    await task
+
+
+@pytest.mark.parametrize("kind", ["dedup", "ordered"])
+async def test_queues_without_names(workers: Workers, client: Client, kind: Any) -> None:  # noqa: ANN401 - a literal
+    """Their kind is named where a unique call is sent."""
+    queue = await workers.system.client.create_queue(kind=kind)
+    tasks = Jobs(queue.name, client=client)
+
+    @tasks.task(unique=True)
+    def one() -> None:
+        """Does nothing."""
+
+    with pytest.raises(InvalidRequest, match=f"This is an? {kind} queue, whose messages have"):
+        await asyncio.to_thread(one.send)
+
+
+def test_mistakes() -> None:
+    """What gives no names is refused at the definition, or at the call if only that can tell."""
+    jobs = Jobs("q")
+    for unique in ("{order}", "{", "{}", 7, False):
+        with pytest.raises(InvalidArgument, match="unique of task one is"):
+            jobs.task(unique=cast("str", unique))(one)
+    bad = jobs.task(name="bad", unique=lambda number: number)(one)
+    with pytest.raises(InvalidArgument, match="unique of task bad returned 7"):
+        bad.send(7)
+    with pytest.raises(InvalidArgument, match="delay"):
+        jobs.task(unique=True)(one).send_with(delay=1)
+    with pytest.raises(InvalidArgument, match="leave out unique"):
+        jobs.task(name="scheduled", unique=True, every=60)(lambda: None)
+
+
+def one(number: int) -> None:
+    """Does nothing."""
