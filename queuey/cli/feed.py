@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ class Route(NamedTuple):
         raw: Lines are texts, not JSON.
         queue_field, key_field: Fields of the line that choose the queue, and the key that chooses the partition.
         options: Of :class:`Outgoing`, the same for all messages.
+        due: When all of them are due, in seconds since 1970, however long the feed takes; None: as ``options`` say.
     """
 
     queue: str
@@ -31,6 +33,7 @@ class Route(NamedTuple):
     queue_field: str | None = None
     key_field: str | None = None
     options: Mapping[str, Any] = {}
+    due: float | None = None
 
     def is_blank(self, line: bytes) -> bool:
         """Returns whether a line without its line end is no message: one of white space, with ``raw`` an empty one."""
@@ -43,7 +46,7 @@ class Route(NamedTuple):
             BadLine: It is no JSON (without ``raw``), no UTF-8, or lacks a field that is needed.
         """
         if self.raw:
-            return self.queue, Outgoing(_text(line), **self.options)
+            return self.queue, Outgoing(_text(line), **self._options())
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -51,11 +54,15 @@ class Route(NamedTuple):
         queue = self.queue
         if self.queue_field is not None:
             queue = queue.replace(PLACEHOLDER, _field(value, self.queue_field))
-        options = dict(self.options)
+        options = self._options()
         if self.key_field is not None:
             options["key"] = _field(value, self.key_field)
         # The text is kept as it is: large numbers and the order of keys survive.
         return queue, Outgoing(json=msgspec.Raw(line), **options)
+
+    def _options(self) -> dict[str, Any]:
+        delay = {} if self.due is None else {"delay": max(0.0, self.due - time.time())}
+        return {**self.options, **delay}
 
 
 class Buffered(NamedTuple):

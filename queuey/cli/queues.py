@@ -248,8 +248,9 @@ def backlog_text(backlog: Backlog, now: float) -> str:
     """Returns how much of a queue is to be done, for people."""
     age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
     about = "" if backlog.exact else "about "
+    due = "" if backlog.due is None else f" (the next is due at {time_parsing.iso(backlog.due)})"
     return (
-        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
         f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}"
     )
 

@@ -52,6 +52,10 @@ def send(
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Time to live of the messages, such as 12h.")] = None,
     delay: Annotated[str | None, typer.Option(help="Time for which range reads hide the messages.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="When they are due, in place of --delay: 2026-12-01T09:00 (local time, or with a zone)."),
+    ] = None,
     content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the message: one message at most has it.")] = None,
@@ -74,6 +78,12 @@ def send(
         "headers": dict(header_of(text) for text in header or []) or None,
         "key": message_key,
     }
+    now = time.time()
+    due = None if at is None else times.due(at, now)
+    if due is not None:
+        if delay is not None:
+            raise typer.BadParameter("--at and --delay exclude each other")
+        options["delay"] = due - now
     if create and queue_field is None:
         client.create_queue(queue, partitions=partitions if partitions > 1 else None)
     if name is not None or replace:
@@ -87,7 +97,7 @@ def send(
     _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
     from queuey.cli.feed import Route
 
-    route = Route(queue, raw, queue_field, key_field, options)
+    route = Route(queue, raw, queue_field, key_field, options, due)
     made = {queue} if not create or queue_field is None else set[str]()
     maker = partitions if create else None
     with _opened(source) as (stream, size), _progress(size) as progress:

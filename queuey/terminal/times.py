@@ -23,6 +23,26 @@ def instant(text: str, now: float) -> float:
         raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
 
 
+def due(text: str, now: float) -> float:
+    """Returns when a delayed message is due, in seconds since 1970, as ``--at`` says it.
+
+    Raises:
+        typer.BadParameter: It is no instant, or lies in the past, or further ahead than a delay may.
+    """
+    from queuey.messages import MAX_TTL
+
+    found = instant(text, now)
+    if found < now:
+        ago = f"{text!r} was {time_parsing.length(now - found)} ago"
+        raise typer.BadParameter(f"{ago} ({time_parsing.iso(found)}). Give a later one", param_hint="--at")
+    if found - now > MAX_TTL:
+        raise typer.BadParameter(
+            f"{text!r} is {time_parsing.length(found - now)} ahead: {MAX_TTL // 86_400} days are the longest delay",
+            param_hint="--at",
+        )
+    return found
+
+
 def seconds(text: str, option: str | None = None) -> float:
     """Returns a length of time in seconds.
 

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from queuey.client import Client, Outgoing
+from queuey.terminal import time_parsing
 from tests.commands import Run
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
@@ -212,6 +214,37 @@ def test_read_says_what_is_not_readable_yet(run: Run, client: Client) -> None:
     assert "becomes readable in" in ended.err
     assert "read delay 60 s" in ended.err
     assert run("read", name, "--raw", "--no-delay").out == b"young\n"
+
+
+def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
+    """``--at`` is local time unless it names a zone; the queue says how many are delayed, and when the next is due."""
+    at = (datetime.now() + timedelta(days=2)).replace(microsecond=0)  # noqa: DTZ005 - as people write it
+    zoned = (at.astimezone(UTC) + timedelta(hours=1)).astimezone(timezone(timedelta(hours=-9)))
+    assert run("send", queue, "first", "--at", at.isoformat()).code == 0
+    assert run("send", queue, "--at", zoned.isoformat(), "--from", "-", "--raw", stdin=b"second\nthird\n").code == 0
+    backlog = client.job_queue(queue).backlog()
+    assert backlog.delayed == 3
+    assert backlog.due == pytest.approx(at.timestamp(), abs=5)
+    due = time_parsing.iso(backlog.due or 0)
+    for command in (("jobs", queue), ("queue", "info", queue)):
+        assert f"3 delayed (the next is due at {due})" in run(*command).text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--at", "2020-02-30T09:00"], "no instant"),
+        (["--at", "2020-02-02T09:00"], "Give a later one"),
+        (["--at", "+389d"], "388 days are the longest delay"),
+        (["--at", "+1h", "--delay", "1h"], "exclude each other"),
+        (["--at", "39d94ce9e4a711f1ae954333c99db4f5"], "no instant"),
+    ],
+)
+def test_no_moment_to_be_due(run: Run, client: Client, queue: str, options: list[str], text: str) -> None:
+    """What cannot be is wrong usage, and nothing is sent."""
+    ended = run("send", queue, "x", *options)
+    assert (ended.code, text in " ".join(ended.err.replace("│", " ").split())) == (2, True)
+    assert client.job_queue(queue).backlog().delayed == 0
 
 
 def test_delayed_messages_are_announced(run: Run, client: Client, queue: str) -> None:

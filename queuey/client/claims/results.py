@@ -119,6 +119,7 @@ class Backlog(msgspec.Struct, frozen=True):
         failed: Of those that wait: delivered before.
         dead: In ``<queue>.dead``.
         oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
     """
 
     waiting: int
@@ -128,6 +129,7 @@ class Backlog(msgspec.Struct, frozen=True):
     failed: int
     dead: int
     oldest: float | None
+    due: float | None = None
 
 
 class OutstandingJob(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ class Backlog(msgspec.Struct, frozen=True):
         failed: Those that wait and were delivered before.
         dead: In the queue's own queue of dead letters, estimated if there are many.
         oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
     """
 
     waiting: int
@@ -62,6 +63,7 @@ class Backlog(msgspec.Struct, frozen=True):
     failed: int
     dead: int
     oldest: float | None
+    due: float | None = None
 
 
 class Outstanding(msgspec.Struct, frozen=True):
@@ -133,6 +135,7 @@ class ClaimOverview(ABC):
                 failed=sum(view.outstanding for view in views.values()) - claimed,
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
+                due=self._next_due(queue) if delayed else None,
             )
 
         return access.use(backlog)
@@ -194,6 +197,14 @@ class ClaimOverview(ABC):
                 if count >= limit:
                     return count, number == queue.partitions and next(pages, None) is None
         return count, True
+
+    def _next_due(self, queue: Queue) -> float | None:
+        """Returns when the next message is due that is not yet."""
+        now = self._store.claim_time(), ids.LOW_MIN
+        numbers = range(1, queue.partitions + 1)
+        parts = [Slice(number, now, limit=1, delayed=False, due=False, bodies=False) for number in numbers]
+        firsts = [message.ticks for page in self._store.read(queue, parts) for message in page.messages]
+        return ids.ticks_to_seconds(min(firsts)) if firsts else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
         """Shows the first messages that are not done, claimed or not, partition by partition."""

@@ -119,6 +119,7 @@ class Backlog(Done, kw_only=True):
     failed: Annotated[int, Meta(ge=0, description="of those that wait: delivered before")]
     dead: Annotated[int, Meta(ge=0, description="in `<queue>.dead`")]
     oldest: Annotated[float | None, Meta(description="seconds since 1970 of the oldest that is not done")]
+    due: Annotated[float | None, Meta(description="seconds since 1970 at which the next that is delayed is due")]
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):

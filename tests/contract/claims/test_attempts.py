@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from queuey import ids
 from queuey.deadletters import DeadLetter, dead_letter_from
 from queuey.ids import Position
@@ -125,11 +127,13 @@ def test_backlog(store: Store, other: Store) -> None:
     assert two.claims.backlog(there, 100) == Backlog(0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None)
     first = say(store, queue, "a", "b", "c")
     say(store, queue, "d", partition=2)
-    store.append(queue, [new("late", delay=1000)])
+    store.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)])
     [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
     found = two.claims.backlog(there, 100)
     oldest = ids.ticks_to_seconds(first[0][0])
-    assert found == Backlog(3, exact=True, delayed=1, claimed=1, failed=0, dead=0, oldest=oldest)
+    assert found.due is not None
+    assert 990 < found.due - ids.ticks_to_seconds(store.now()) <= 1000
+    assert replace(found, due=None) == Backlog(3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest)
     blocking(one.claims).release(access, [claimed.receipt])
     assert two.claims.backlog(there, 100).failed == 1
     assert len(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2
