@@ -342,7 +342,7 @@ class ClaimSource:
     async def _pass_on_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
-            said = [(jobs, run.said()) for run, jobs in self._running.items() if run.state is not None]
+            said = [(jobs, run.said()) for run, jobs in self._running.items()]
             states = [(jobs[one[0]].claimed, msgspec.json.decode(one[1])) for jobs, one in said if one is not None]
             if states:
                 await self._set_states(states)

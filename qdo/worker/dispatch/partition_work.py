@@ -112,12 +112,13 @@ class MessageRun:
         abandoned: How many were handled when a message did not end in time; None: that never happened.
         stray: Nor did it come to an end when it was to be stopped.
         settled: Its partition's queue knows how far it came, so what it handles later counts for nothing.
-        state: The last state that its handler has set and nobody has seen: the number of its message, and JSON.
+        state: The last state that its handler has set, in whatever thread: the number of its message, and JSON.
+        state_seen: The last one that was passed on.
     """
 
     __slots__ = (
         "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "settled", "since", "state",
-        "stray", "tell", "told",
+        "state_seen", "stray", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -130,6 +131,7 @@ class MessageRun:
         self.tell: Callable[[], None] | None = None
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
+        self.state_seen: tuple[int, bytes] | None = None
 
     def say(self, state: bytes) -> None:
         """Sets the state of the present message."""
@@ -137,8 +139,12 @@ class MessageRun:
 
     def said(self) -> tuple[int, bytes] | None:
         """Returns the state of the present message once, if it has one that nobody has seen."""
-        state, self.state = self.state, None
-        return state if state is not None and state[0] == self.handled else None
+        state = self.state
+        if state is None or state is self.state_seen:
+            return None
+        self.state_seen = state
+        # What a handler has begun may go on, and set one, when the last message is handled.
+        return state if state[0] == self.handled < len(self.messages) else None
 
     def stop(self) -> None:
         """Ends it after the present message."""

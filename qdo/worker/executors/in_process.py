@@ -155,7 +155,7 @@ def run_plain(
         hooks: Called around each.
     """
     present_delivery.set(place)
-    say_state.set(run.say)
+    saying = say_state.set(run.say)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = perf_counter()
@@ -180,6 +180,8 @@ def run_plain(
                 break
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to this message and is judged elsewhere
         failure = Failure.of(error)
+    finally:
+        say_state.reset(saying)
     return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow))
 
 

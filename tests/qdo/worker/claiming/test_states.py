@@ -10,7 +10,8 @@ import pytest
 
 from qdo import Claims, InvalidArgument, Worker, WorkerSettings, set_state
 from qdo.worker import exit_codes
-from queuey.client import AsyncJobQueue
+from qdo.worker.dispatch.partition_work import MessageRun
+from queuey.client import AsyncJobQueue, Message
 from tests.qdo.worker.claiming.test_claims import until_done
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.test_processes import Book, book
@@ -67,6 +68,26 @@ async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monke
     assert await running == exit_codes.ENDED
     reasons = (await workers.system.client.explain(queue.name, sent)).reasons
     assert any("killed" in reason.text for reason in reasons if reason.code == "attempt")
+
+
+def test_what_is_passed_on() -> None:
+    """The last state of the present message, once: not what was said of one that is handled, nor after the last."""
+    message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
+    run = MessageRun([message, message], 1)
+    assert run.said() is None
+    run.say(b"1")
+    run.say(b"2")
+    assert (run.said(), run.said()) == ((0, b"2"), None)
+    run.say(b"2")
+    assert run.said() == (0, b"2")
+    run.say(b"3")
+    run.handled = 1
+    assert run.said() is None
+    run.say(b"4")
+    assert run.said() == (1, b"4")
+    run.handled = 2
+    run.say(b"late")
+    assert run.said() is None
 
 
 def test_what_no_state_can_be() -> None:
