@@ -15,18 +15,14 @@ from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Users
 from queuey.web.authorization import Authorization
-from queuey.web.console import static_files
+from queuey.web.console import audit, lists, messages, queue, static_files
 from queuey.web.console.acts import ActViews
-from queuey.web.console.audit import AuditView, KeysView
 from queuey.web.console.charts import ChartView, start_sampling
 from queuey.web.console.health import Examine, HealthView
-from queuey.web.console.lists import ListViews
 from queuey.web.console.login import LoginViews
-from queuey.web.console.messages import MessageViews
 from queuey.web.console.protocol import Console
 from queuey.web.console.providers import ProviderViews
-from queuey.web.console.queue import QueueViews
-from queuey.web.console.sessions import SessionCallers
+from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
 from queuey.web.v1 import always
 
@@ -47,35 +43,32 @@ def resources(
     providers: Sequence[Provider] = (),
 ) -> list[Resource]:
     """Returns name, pattern and views of every page."""
-    acts = ActViews(service, authorization, callers)
-    audit, keys = AuditView(service, authorization, callers), KeysView(service, authorization)
+    asks = Asks(service, authorization, callers)
+    view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
-    charts = ChartView(service, authorization, history)
-    lists, queues = ListViews(service, authorization), QueueViews(service, authorization)
-    messages, health = MessageViews(service, authorization), HealthView(service, authorization, examine)
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
     return [
-        ("console.applications", "/console{_:/?}", {"GET": View(lists.applications, asks=True)}),
+        ("console.applications", "/console{_:/?}", {"GET": view(lists.show_applications, lists.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
-        ("console.health", "/console/health", {"GET": View(health.show)}),
+        ("console.health", "/console/health", {"GET": View(HealthView(asks, examine).show)}),
         ("console.static", static_files.ROUTE, {"GET": static_files.show}),
-        ("console.keys", APP + "/_keys", {"GET": View(keys.show)}),
-        ("console.audit", APP + "/_audit", {"GET": View(audit.list, asks=True)}),
-        ("console.entry", APP + "/_audit/{place}", {"GET": View(audit.show)}),
+        ("console.keys", APP + "/_keys", {"GET": view(audit.show_keys)}),
+        ("console.audit", APP + "/_audit", {"GET": view(audit.show_log, audit.FIELDS)}),
+        ("console.entry", APP + "/_audit/{place}", {"GET": view(audit.show_entry)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.queues", APP, {"GET": View(lists.queues, asks=True)}),
-        ("console.failures", APP + "/_failures", {"GET": View(lists.failures, asks=True, page=True)}),
-        ("console.queue", QUEUE, {"GET": View(queues.show)}),
-        ("console.part", QUEUE + "/parts/{part}", {"GET": View(queues.part, asks=True, page=True)}),
+        ("console.queues", APP, {"GET": view(lists.show_queues, lists.FIELDS)}),
+        ("console.failures", APP + "/_failures", {"GET": view(lists.show_failures, lists.FIELDS, page=True)}),
+        ("console.queue", QUEUE, {"GET": view(queue.show)}),
+        ("console.part", QUEUE + "/parts/{part}", {"GET": view(queue.show_part, queue.FIELDS, page=True)}),
         ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, waits=always)}),
-        ("console.messages", QUEUE + "/messages", {"GET": View(messages.list, asks=True, page=True)}),
-        ("console.message", QUEUE + "/messages/{place}", {"GET": View(messages.show, page=True)}),
-        ("console.body", QUEUE + "/messages/{place}/body", {"GET": View(messages.download, page=True)}),
+        ("console.messages", QUEUE + "/messages", {"GET": view(messages.show_list, messages.FIELDS, page=True)}),
+        ("console.message", QUEUE + "/messages/{place}", {"GET": view(messages.show, page=True)}),
+        ("console.body", QUEUE + "/messages/{place}/body", {"GET": view(messages.download, page=True)}),
     ]
 
 

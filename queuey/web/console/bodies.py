@@ -37,9 +37,9 @@ class Shown(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-def shown(message: Message) -> Shown:
+def shown(body: str | bytes) -> Shown:
     """Returns the body of a message for a page."""
-    body, size = message.body, body_bytes(message.body)
+    size = body_bytes(body)
     if isinstance(body, bytes):
         return Shown("bytes", _hex(body[:MAX_HEX]), size, len(body) > MAX_HEX)
     kind, text = "text", body

@@ -8,10 +8,7 @@ from collections.abc import Callable
 from queuey import __version__
 from queuey.errors import StoreUnavailable
 from queuey.messages import Finding
-from queuey.service import Service
-from queuey.web.authorization import Authorization
-from queuey.web.console import pages
-from queuey.web.console.sessions import require_caller
+from queuey.web.console.sessions import Asks
 from queuey.web.endpoint import Match
 from queuey.web.gateway.workers import Collection
 from queuey.web.requests import Request
@@ -26,37 +23,35 @@ class HealthView:
     """The view of ``/console/health``.
 
     Args:
-        service: Has the store.
-        authorization: Knows who asks.
+        asks: Knows who asks.
         examine: Examines the store; blocks.
     """
 
-    def __init__(self, service: Service, authorization: Authorization, examine: Examine) -> None:
-        self._service = service
-        self._authorization = authorization
+    def __init__(self, asks: Asks, examine: Examine) -> None:
+        self._asks = asks
+        self._store = asks.service.store
         self._findings = Collection(lambda: [*examine(), self._try()], KEPT)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
-        caller = await request.in_thread(lambda: require_caller(self._authorization, request))
+        ask = await request.in_thread(lambda: self._asks.of(request, match, {}))
         # A thread of its own examines, for all who ask meanwhile.
         findings = await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
-        operates = any(grant.application is None for grant in caller.grants)
-        statistics = await request.in_thread(self._service.statistics) if operates else {}
-        return pages.render(
-            request,
+        operates = any(grant.application is None for grant in ask.caller.grants)
+        statistics = await request.in_thread(ask.service.statistics) if operates else {}
+        return ask.render(
             "health.html",
-            caller=caller,
+            "Health",
             operates=operates,
             findings=findings if operates else findings[-1:],
             statistics=sorted(statistics.items()),
-            store=self._service.store.name,
+            store=self._store.name,
             version=__version__,
         )
 
     def _try(self) -> Finding:
         try:
-            self._service.store.ping()
+            self._store.ping()
         except StoreUnavailable as error:
             return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
         return Finding("store", "ok", "can be written and read")

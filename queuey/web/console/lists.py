@@ -13,14 +13,10 @@ from queuey.access import VERBS, Caller, allowed, application_of, owner_name
 from queuey.deadletters import holds_dead
 from queuey.errors import NotAllowed
 from queuey.messages import Queue
-from queuey.service import Service
 from queuey.service.browsing import by_reason
-from queuey.web.authorization import Authorization
 from queuey.web.console import pages
 from queuey.web.console.queue import failures
-from queuey.web.console.sessions import require_caller
-from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_query
+from queuey.web.console.sessions import Ask
 from queuey.web.responses import Response
 
 FIELDS = frozenset({"prefix", "start", "depth", "queue"})
@@ -50,111 +46,101 @@ class Depth(msgspec.Struct, frozen=True):
     oldest: float | None
 
 
-class ListViews:
-    """Views of ``/console`` and ``/console/a/{app}``."""
+def show_applications(ask: Ask) -> Response:
+    """Lists the applications that the caller's key may see."""
+    prefix, start = _asked(ask)
+    operates = any(grant.application is None for grant in ask.caller.grants)
+    if operates:
+        names, following = ask.service.queues.applications(start=start, limit=PAGE)
+    else:
+        names, following = _own(ask.caller), None
+    return ask.render(
+        "applications.html",
+        "Applications",
+        names=[name for name in names if name.startswith(prefix)],
+        prefix=prefix,
+        following=_within(prefix, following),
+        operates=operates,
+    )
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._authorization = authorization
 
-    def applications(self, request: Request, match: Match) -> Response:
-        """Lists the applications that the caller's key may see."""
-        caller = require_caller(self._authorization, request)
-        prefix, start = _asked(read_query(request, FIELDS))
-        operates = any(grant.application is None for grant in caller.grants)
-        if operates:
-            names, following = self._service.queues.applications(start=start, limit=PAGE)
-        else:
-            names, following = _own(caller), None
-        shown = [name for name in names if name.startswith(prefix)]
-        return pages.render(
-            request,
-            "applications.html",
-            caller=caller,
-            names=shown,
-            prefix=prefix,
-            following=following if following is not None and following.startswith(prefix) else None,
-            operates=operates,
-        )
+def show_queues(ask: Ask) -> Response:
+    """Lists the queues of an application that the caller's key may see, or says what it may do there instead."""
+    application = ask.application
+    if name := ask.given.get("queue"):
+        return pages.redirect(pages.link("a", application, name))
+    try:
+        patterns = ask.patterns("measure")
+    except NotAllowed as refusal:
+        # Queues open by their names.
+        grants, why = ask.caller.grants_within(application), refusal.args[0]
+        values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
+        return ask.render("queues_unlisted.html", "Queues of", application, **values)
+    prefix, start = _asked(ask)
+    found, following = ask.service.queues.list(application, start=start, limit=PAGE, patterns=patterns)
+    queues = [queue for queue in found if queue.name.startswith(prefix)]
+    depths = _depths(ask, queues) if "depth" in ask.given else None
+    return ask.render(
+        "queues_counted.html" if depths is not None and pages.is_part(ask.request) else "queues.html",
+        "Queues of",
+        application,
+        queues=queues,
+        depths=depths,
+        uncounted=len(queues) - len(depths or ()),
+        counted=pages.link("a", application, prefix=prefix, start=start, depth="on"),
+        prefix=prefix,
+        following=_within(prefix, following),
+        patterns=patterns,
+        is_whole=not start and following is None,
+        administers=bool(ask.caller.patterns(application, "admin")),
+        reads=bool(ask.caller.patterns(application, "read")),
+    )
 
-    def queues(self, request: Request, match: Match) -> Response:
-        """Lists the queues of an application that the caller's key may see, or says what it may do there instead."""
-        caller = require_caller(self._authorization, request)
-        application = match["app"]
-        given = read_query(request, FIELDS)
-        if name := given.get("queue"):
-            return pages.redirect(pages.link("a", application, name))
-        try:
-            patterns = self._authorization.patterns(request, application, "measure")
-        except NotAllowed as refusal:
-            return _without_list(request, caller, application, refusal)
-        prefix, start = _asked(given)
-        found, following = self._service.queues.list(application, start=start, limit=PAGE, patterns=patterns)
-        queues = [queue for queue in found if queue.name.startswith(prefix)]
-        depths = self._depths(caller, queues) if "depth" in given else None
-        return pages.render(
-            request,
-            "queues_counted.html" if depths is not None and pages.is_part(request) else "queues.html",
-            caller=caller,
-            application=application,
-            queues=queues,
-            depths=depths,
-            uncounted=len(queues) - len(depths or ()),
-            counted=pages.link("a", application, prefix=prefix, start=start, depth="on"),
-            prefix=prefix,
-            following=following if following is not None and following.startswith(prefix) else None,
-            patterns=[] if "*" in patterns else patterns,
-            is_whole=not start and following is None,
-            administers=bool(caller.patterns(application, "admin")),
-            reads=bool(caller.patterns(application, "read")),
-        )
 
-    def _depths(self, caller: Caller, queues: Sequence[Queue]) -> dict[str, Depth]:
-        """Counts messages of queues, in their order, as long as that is cheap."""
-        found: dict[str, Depth] = {}
-        left, until = MAX_PARTITIONS, time.monotonic() + LOOKING_SECONDS
-        for queue in queues:
-            if queue.partitions > left or time.monotonic() > until or not allowed(queue, caller, "measure"):
-                continue
-            left -= queue.partitions
-            if partitions := self._service.queues.partitions(queue, rough=True):
-                oldest = min((each.oldest for each in partitions if each.oldest is not None), default=None)
-                found[queue.name] = Depth(
-                    sum(each.count for each in partitions),
-                    all(each.exact for each in partitions),
-                    None if oldest is None else ids.ticks_to_seconds(oldest[0]),
-                )
-        return found
+def _depths(ask: Ask, queues: Sequence[Queue]) -> dict[str, Depth]:
+    """Counts messages of queues, in their order, as long as that is cheap."""
+    found: dict[str, Depth] = {}
+    left, until = MAX_PARTITIONS, time.monotonic() + LOOKING_SECONDS
+    for queue in queues:
+        if queue.partitions > left or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
+            continue
+        left -= queue.partitions
+        if partitions := ask.service.queues.partitions(queue, rough=True):
+            oldest = min((each.oldest for each in partitions if each.oldest is not None), default=None)
+            found[queue.name] = Depth(
+                sum(each.count for each in partitions),
+                all(each.exact for each in partitions),
+                None if oldest is None else ids.ticks_to_seconds(oldest[0]),
+            )
+    return found
 
-    def failures(self, request: Request, match: Match) -> Response:
-        """Groups the newest dead letters of an application by their reasons, over some queues of these at a time."""
-        caller = require_caller(self._authorization, request)
-        application = match["app"]
-        start = read_query(request, FIELDS).get("start", "")
-        patterns = self._authorization.patterns(request, application, "read")
-        found, following = self._service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
-        samples: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + LOOKING_SECONDS
-        for queue in found:
-            names = [name for name in _letters_of(queue) if name not in samples]
-            if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
-                following = queue.name
-                break
-            for name in names:
-                samples[name] = failures(self._service, self._authorization, request, application, name)
-        reasons = by_reason(one["failures"] for one in samples.values() if one["failures"] is not None)
-        return pages.render(
-            request,
-            "failures.html",
-            caller=caller,
-            application=application,
-            samples=list(samples.values()),
-            reasons=reasons[:MAX_REASONS],
-            left_out=len(reasons[MAX_REASONS:]),
-            start=start,
-            following=following,
-            patterns=[] if "*" in patterns else patterns,
-        )
+
+def show_failures(ask: Ask) -> Response:
+    """Groups the newest dead letters of an application by their reasons, over some queues of these at a time."""
+    application, start = ask.application, ask.given.get("start", "")
+    patterns = ask.patterns("read")
+    found, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+    samples: dict[str, dict[str, Any]] = {}
+    until = time.monotonic() + LOOKING_SECONDS
+    for queue in found:
+        names = [name for name in _letters_of(queue) if name not in samples]
+        if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
+            following = queue.name
+            break
+        for name in names:
+            samples[name] = failures(ask, name)
+    reasons = by_reason(one["failures"] for one in samples.values() if one["failures"] is not None)
+    return ask.render(
+        "failures.html",
+        "Failures of",
+        application,
+        samples=list(samples.values()),
+        reasons=reasons[:MAX_REASONS],
+        left_out=len(reasons[MAX_REASONS:]),
+        start=start,
+        following=following,
+        patterns=patterns,
+    )
 
 
 def _letters_of(queue: Queue) -> list[str]:
@@ -163,32 +149,15 @@ def _letters_of(queue: Queue) -> list[str]:
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
-def _without_list(request: Request, caller: Caller, application: str, refusal: NotAllowed) -> Response:
-    """Shows what a caller may do that may not see which queues there are; queues open by their names."""
-    grants = caller.grants_within(application)
-    rights = [
-        (
-            [verb for verb in VERBS if verb in grant.allow],
-            () if isinstance(grant.queues, str) else grant.queues,
-            grant.queues if isinstance(grant.queues, str) else None,
-        )
-        for grant in grants
-    ]
-    return pages.render(
-        request,
-        "queues_unlisted.html",
-        status=200 if grants else 403,
-        caller=caller,
-        application=application,
-        rights=rights,
-        why=refusal.args[0],
-    )
-
-
-def _asked(given: dict[str, str]) -> tuple[str, str]:
+def _asked(ask: Ask) -> tuple[str, str]:
     """Returns the prefix that is asked for, and the name that the page begins with."""
-    prefix = given.get("prefix", "")
-    return prefix, max(prefix, given.get("start", ""))
+    prefix = ask.given.get("prefix", "")
+    return prefix, max(prefix, ask.given.get("start", ""))
+
+
+def _within(prefix: str, following: str | None) -> str | None:
+    """Returns the name at which the next page begins; None: names with the prefix end on this one."""
+    return following if following is not None and following.startswith(prefix) else None
 
 
 def _own(caller: Caller) -> list[str]:

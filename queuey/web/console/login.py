@@ -65,7 +65,9 @@ class LoginViews:
         if request.headers.get("sec-fetch-site") == "cross-site":
             # Another site has led here, so the browser keeps its strict cookies to itself: a form made now would take
             # the place of one that is open. A page of ours gets them.
-            return pages.render(request, "back.html", address=pages.link("login", next=own_page(following)))
+            return pages.render(
+                request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(following))
+            )
         return self.page(request, following)
 
     def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
@@ -82,6 +84,7 @@ class LoginViews:
         return pages.render(
             request,
             "login.html",
+            "Log in",
             cookies.put(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
             *headers,
             status=status,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,16 +12,13 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.messages import Message, Meta
 from queuey.partitions import by_key
-from queuey.service import QueueAccess, Service, parse_bound
+from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import Found, Wanted
 from queuey.service.browsing.failures import letter_of
 from queuey.terminal.time_parsing import point
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.console import bodies, pages
-from queuey.web.console.sessions import require_caller
-from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_query
+from queuey.web.console.sessions import Ask
 from queuey.web.responses import Response
 from queuey.web.v1.messages import MessageNotFound, format_place, parse_place
 from queuey.web.validators import Errors
@@ -62,109 +60,88 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool
 
 
-class MessageViews:
-    """Views of ``messages`` under a queue."""
+def show_list(ask: Ask) -> Response:
+    """Shows messages, newest first, or the next ones of a scan. Consumes nothing."""
+    access, given = ask.enter("read"), ask.given
+    if given.get("id"):
+        place = _place(given["id"], given.get("partition", ""))
+        return pages.redirect(pages.link("a", ask.application, ask.name, "messages", place))
+    asked = _asked(given, access)
+    found = ask.service.browsing.scan(
+        access,
+        asked.wanted,
+        partitions=(asked.partition,) if asked.partition else None,
+        since=asked.begin,
+        limit=PAGE if asked.wanted.anything else STEP,
+        upcoming=asked.delayed,
+    )
+    return ask.render(
+        "rows.html" if pages.is_part(ask.request) else "messages.html",
+        "Messages of",
+        ask.name,
+        queue=access.queue,
+        asked=asked,
+        rows=[_row(message) for message in found.messages],
+        scanned=asked.scanned + found.scanned,
+        matched=asked.matched + len(found.messages),
+        reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
+        following=_following(access, asked, found),
+        everywhere=_address(access, asked, partition=0),
+        others=_address(access, replace(asked, delayed=not asked.delayed), partition=asked.partition),
+        newest=_address(access, asked, partition=asked.partition) if _is_newest(asked) else None,
+        goes_on=not asked.wanted.anything and not _is_pause(asked, found),
+    )
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._authorization = authorization
 
-    def list(self, request: Request, match: Match) -> Response:
-        """Shows messages, newest first, or the next ones of a scan."""
-        caller = require_caller(self._authorization, request)
-        access = self._enter(request, match)
-        given = read_query(request, FIELDS)
-        if given.get("id"):
-            place = _place(given["id"], given.get("partition", ""))
-            return pages.redirect(pages.link("a", match["app"], match["queue"], "messages", place))
-        asked = _asked(given, access)
-        found = self._service.browsing.scan(
-            access,
-            asked.wanted,
-            partitions=(asked.partition,) if asked.partition else None,
-            since=asked.begin,
-            limit=PAGE if asked.wanted.anything else STEP,
-            upcoming=asked.delayed,
-        )
-        return pages.render(
-            request,
-            "rows.html" if pages.is_part(request) else "messages.html",
-            caller=caller,
-            application=access.queue.application,
-            queue=access.queue,
-            asked=asked,
-            rows=[_row(message) for message in found.messages],
-            scanned=asked.scanned + found.scanned,
-            matched=asked.matched + len(found.messages),
-            reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
-            following=_following(access, asked, found),
-            everywhere=_address(access, asked, partition=0),
-            others=_address(access, replace(asked, delayed=not asked.delayed), partition=asked.partition),
-            newest=_address(access, asked, partition=asked.partition) if _is_newest(asked) else None,
-            goes_on=not asked.wanted.anything and not _is_pause(asked, found),
-        )
+def show(ask: Ask) -> Response:
+    """Shows a message, and why it is read or claimed, or not."""
+    access = ask.enter("read")
+    partition, position = parse_place(ask.match["place"])
+    message = _fetch(ask, access, partition, position)
+    number = message.partition if message else partition
+    return ask.render(
+        "message.html",
+        f"Message {ids.to_hex(position)}",
+        status=200 if message else 404,
+        id=ids.to_hex(position),
+        sent=ids.ticks_to_seconds(position[0]),
+        message=message,
+        meta=(message.meta if message else None) or Meta(),
+        expires=ids.ticks_to_seconds(message.expires) if message else None,
+        body=bodies.shown(message.body) if message else None,
+        reasons=ask.service.explaining.explain(access, position, partition).reasons,
+        rights=ask.rights(),
+        is_dead=message is not None and letter_of(message, ask.name) is not None,
+        number=number,
+        neighbours=(None, None) if number is None else ask.service.browsing.neighbours(access, number, position),
+    )
 
-    def show(self, request: Request, match: Match) -> Response:
-        """Shows a message, and why it is read or claimed, or not."""
-        caller = require_caller(self._authorization, request)
-        access = self._enter(request, match)
-        partition, position = parse_place(match["place"])
-        message = self._fetch(access, partition, position)
-        explanation = self._service.explaining.explain(access, position, partition)
-        meta = (message.meta if message else None) or Meta()
-        number = message.partition if message else partition
-        return pages.render(
-            request,
-            "message.html",
-            status=200 if message else 404,
-            caller=caller,
-            application=access.queue.application,
-            queue=access.queue,
-            place=match["place"],
-            id=ids.to_hex(position),
-            sent=ids.ticks_to_seconds(position[0]),
-            message=message,
-            meta=meta,
-            expires=ids.ticks_to_seconds(message.expires) if message else None,
-            body=bodies.shown(message) if message else None,
-            reasons=explanation.reasons,
-            rights=self._authorization.rights(request, access.queue.application, access.queue.name),
-            is_dead=message is not None and letter_of(message, access.queue.name) is not None,
-            number=number,
-            neighbours=(None, None) if number is None else self._service.browsing.neighbours(access, number, position),
-        )
 
-    def download(self, request: Request, match: Match) -> Response:
-        """Gives the body of a message as a file. No browser opens it: it is foreign content."""
-        require_caller(self._authorization, request)
-        access = self._enter(request, match)
-        partition, position = parse_place(match["place"])
-        message = self._fetch(access, partition, position)
-        if message is None:
-            raise MessageNotFound(match["place"])
-        body = message.body.encode() if isinstance(message.body, str) else message.body
-        return Response(
-            200,
-            body,
-            ("Content-Type", "application/octet-stream"),
-            ("Content-Disposition", f'attachment; filename="message-{message.id}.bin"'),
-            ("Content-Security-Policy", "default-src 'none'; sandbox"),
-            *pages.HEADERS,
-        )
+def download(ask: Ask) -> Response:
+    """Gives the body of a message as a file. No browser opens it: it is foreign content."""
+    message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
+    if message is None:
+        raise MessageNotFound(ask.match["place"])
+    return Response(
+        200,
+        message.body.encode() if isinstance(message.body, str) else message.body,
+        ("Content-Type", "application/octet-stream"),
+        ("Content-Disposition", f'attachment; filename="message-{message.id}.bin"'),
+        ("Content-Security-Policy", "default-src 'none'; sandbox"),
+        *pages.HEADERS,
+    )
 
-    def _enter(self, request: Request, match: Match) -> QueueAccess:
-        return self._authorization.enter(request, self._authorization.find(request, match), "read")
 
-    def _fetch(self, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
-        """Returns a message; of those with one id in several partitions, the first."""
-        step = max(1, self._service.limits.page_bytes // self._service.limits.longest)
-        numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
-        for at in range(0, len(numbers), step):
-            some = [(number, position) for number in numbers[at : at + step]]
-            found = self._service.messages.fetch(access, some, charted=False)
-            if found:
-                return found[0]
-        return None
+def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
+    """Returns a message; of those with one id in several partitions, the first."""
+    step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
+    numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
+    for at in range(0, len(numbers), step):
+        some = [(number, position) for number in numbers[at : at + step]]
+        found = ask.service.messages.fetch(access, some, charted=False)
+        if found:
+            return found[0]
+    return None
 
 
 def _place(text: str, partition: str) -> str:
@@ -175,7 +152,7 @@ def _place(text: str, partition: str) -> str:
     return ids.to_hex(position) if number is None else format_place(number, position)
 
 
-def _asked(given: dict[str, str], access: QueueAccess) -> Asked:
+def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
     """Reads what is asked for.
 
     Raises:

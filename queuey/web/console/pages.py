@@ -73,31 +73,39 @@ def label(caller: Caller) -> str:
 
 
 def render(
-    request: Request, name: str, *headers: Header, status: int = 200, caller: Caller | None = None, **values: object
+    request: Request,
+    template: str,
+    title: str,
+    *headers: Header,
+    of: str = "",
+    status: int = 200,
+    caller: Caller | None = None,
+    **values: object,
 ) -> Response:
-    """Makes a page, or the part of one.
+    """Makes a page; for a script what its template has, without the frame around it.
 
     Args:
         request: The one that is answered.
-        name: Of the template.
+        template: What the page has.
+        title: Of the page.
         headers: Further headers.
+        of: A name behind the title, as somebody has given it.
         status: Of the answer.
         caller: Who has logged in; None: nobody, or that is not known.
         values: For the template.
     """
-    nonce = secrets.token_urlsafe(16)
+    nonce, part = secrets.token_urlsafe(16), is_part(request)
     token = cookies.read(request, cookies.SESSION) if caller is not None else None
-    html = (
-        _environment()
-        .get_template(name)
-        .render(
-            nonce=nonce,
-            who=None if caller is None else label(caller),
-            form_token=None if token is None else cookies.form_token(token),
-            part=is_part(request),
-            **values,
-        )
-    )
+    values |= {
+        "template": template,
+        "title": title,
+        "of": of,
+        "nonce": nonce,
+        "who": None if caller is None else label(caller),
+        "form_token": None if token is None else cookies.form_token(token),
+        "part": part,
+    }
+    html = _environment().get_template(template if part else "base.html").render(values)
     content = html.encode("utf-8", "replace")
     return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *HEADERS, *headers)
 
@@ -126,7 +134,8 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     environment.globals.update(link=link, file=static_files.address)
-    environment.globals["table"] = environment.get_template("table.html").make_module().table  # type: ignore[attr-defined]
+    macros = environment.get_template("macros.html").make_module()
+    environment.globals.update({name: getattr(macros, name) for name in ("table", "next_page", "codes")})
     return environment
 
 

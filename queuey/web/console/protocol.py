@@ -51,10 +51,8 @@ class Console:
         if pages.is_part(request) and request.path.endswith("/messages"):
             # It takes the place of a table's last row, which says how far a scan is and leads on.
             address = f"{quote(request.path, safe='/')}?{request.query}"
-            return pages.render(
-                request, "error_row.html", *headers, status=status, title=title, text=text, address=address
-            )
-        return pages.render(request, "error.html", *headers, status=status, title=title, text=text)
+            return pages.render(request, "error_row.html", title, *headers, status=status, text=text, address=address)
+        return pages.render(request, "error.html", title, *headers, status=status, text=text)
 
     def _to_login(self, request: Request) -> Response:
         if pages.is_part(request):

@@ -60,7 +60,7 @@ class ProviderViews:
         if _AGAIN not in answer:
             # A browser that another site has sent here keeps its strict cookies to itself. A page of ours gets them.
             address = pages.link("login", provider.tag, "back", **given, again=1)
-            return pages.render(request, "back.html", address=address)
+            return pages.render(request, "back.html", "Logging in", refresh=address)
         return await request.in_thread(partial(self._come_back, request, provider, given))
 
     def _find(self, match: Match) -> Provider:

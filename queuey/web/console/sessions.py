@@ -1,27 +1,34 @@
-"""Who asks for a page: the credential that stands for a session, and the checks of what a form sends."""
+"""Who asks for a page: the credential that stands for a session, what a page is made of, and the checks of forms."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from queuey.access import Caller
-from queuey.errors import NoCredential, NotAllowed, NotAuthenticated
-from queuey.messages import Key
+from queuey.access import Action, Caller
+from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
+from queuey.messages import Key, Queue
+from queuey.service import QueueAccess, Service
 from queuey.service.sessions import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
-from queuey.web.console import cookies
+from queuey.web.console import cookies, pages
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.credentials.user_identity import identity_of_login
-from queuey.web.requests import Request, parse_form, read_body
+from queuey.web.endpoint import Match, View
+from queuey.web.requests import Request, parse_form, read_body, read_query
+from queuey.web.responses import Response
 
 MAX_FORM = 8 * 1024
 """Bytes of a form; the longest field is a key or an address."""
+MAX_FIELD = 1000
+"""Characters of a field that :meth:`Ask.get` returns."""
 
 
 class SessionCallers:
@@ -82,16 +89,119 @@ class SessionCallers:
         return key
 
 
-def require_caller(authorization: Authorization, request: Request) -> Caller:
-    """Returns who has logged in.
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has logged in, and asks for a page or an act.
 
-    Raises:
-        NotAuthenticated: Nobody has, or the session has ended.
+    Attributes:
+        match: The parts of the path.
+        given: The fields of the address or of a form.
     """
-    caller = authorization.caller(request)
-    if caller.anonymous:
-        raise NoCredential("Log in to see this page.")
-    return caller
+
+    service: Service
+    authorization: Authorization
+    callers: SessionCallers
+    request: Request
+    match: Match
+    caller: Caller
+    given: Mapping[str, str]
+
+    @property
+    def application(self) -> str:
+        """Its name."""
+        return self.match["app"]
+
+    @property
+    def name(self) -> str:
+        """The name of the queue; blank: it is about the application."""
+        return self.match.get("queue", "")
+
+    def queue(self, name: str = "") -> Queue:
+        """Returns the queue, or another one of the application.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return self.authorization.find(self.request, {"app": self.application, "queue": name or self.name})
+
+    def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
+        """Lets the caller in to the queue, or to another one of the application.
+
+        Raises:
+            NotFound: There is none.
+            NotAllowed: The caller may not do this.
+        """
+        return self.authorization.enter(self.request, self.queue(name), action, dead_letter=dead_letter)
+
+    def rights(self, name: str = "") -> list[Action]:
+        """Returns what the caller may do with the queue, or with another one of the application."""
+        return self.authorization.rights(self.request, self.application, name or self.name)
+
+    def patterns(self, action: Action) -> Sequence[str]:
+        """Returns the queues of the application with which the caller may do something.
+
+        Raises:
+            ApplicationNotFound: There is none of that name.
+            NotAllowed: There is no such queue.
+        """
+        return self.authorization.patterns(self.request, self.application, action)
+
+    def matching(self, action: Action) -> Callable[[str], bool]:
+        """Returns what says of a queue's name whether the caller may do something with it. Raises as patterns."""
+        return self.authorization.matching(self.request, self.application, action)
+
+    def get(self, name: str) -> str:
+        """Returns a field without blanks around it.
+
+        Raises:
+            InvalidRequest: It is too long.
+        """
+        text = self.given.get(name, "").strip()
+        if len(text) > MAX_FIELD:
+            raise InvalidRequest({name: f"Longer than {MAX_FIELD} characters"})
+        return text
+
+    def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
+        """Makes a page for the caller. See :func:`~queuey.web.console.pages.render`."""
+        values = {"application": self.match.get("app", ""), "name": self.name} | values
+        return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
+
+
+class Asks(NamedTuple):
+    """Makes an :class:`Ask` of each request."""
+
+    service: Service
+    authorization: Authorization
+    callers: SessionCallers
+
+    def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
+        """Returns who asks.
+
+        Raises:
+            NotAuthenticated: Nobody has logged in, or the session has ended.
+        """
+        caller = self.authorization.caller(request)
+        if caller.anonymous:
+            raise NoCredential("Log in to see this page.")
+        service, authorization, callers = self
+        return Ask(
+            service=service,
+            authorization=authorization,
+            callers=callers,
+            request=request,
+            match=match,
+            caller=caller,
+            given=given,
+        )
+
+    def view(
+        self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
+    ) -> View:
+        """Returns the view of a page whose address may have these fields."""
+
+        def show(request: Request, match: Match) -> Response:
+            return answer(self.of(request, match, read_query(request, fields)))
+
+        return View(show, asks=bool(fields), page=page)
 
 
 def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, str]:

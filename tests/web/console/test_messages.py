@@ -298,7 +298,7 @@ def message(body: str | bytes, **meta: Any) -> Message:  # noqa: ANN401 - fields
 )
 def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None:  # noqa: FBT001
     """JSON has indents unless that could make a page of it, the rest is shown as it is, up to a bound."""
-    shown = bodies.shown(message(body))
+    shown = bodies.shown(body)
     assert (shown.kind, shown.is_cut) == (kind, cut)
     assert shown.size == len(body)
 
@@ -307,7 +307,7 @@ def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None: 
 def test_indents_change_no_value(value: object) -> None:
     """JSON with indents is the same JSON, and a page of it is bounded."""
     text = json.dumps(value)
-    shown = bodies.shown(message(text))
+    shown = bodies.shown(text)
     assert len(shown.text) <= bodies.MAX_SHOWN
     if not shown.is_cut:
         assert json.loads(shown.text) == value

@@ -15,6 +15,7 @@ import queuey.web.console
 from queuey.messages import NewMessage, OffsetChange, QueueSpec
 from queuey.storage import Store
 from queuey.web.console import lists, pages, static_files
+from queuey.web.console.sessions import Ask
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.console.browser import Browser
@@ -87,10 +88,12 @@ def test_defects_are_pages(browser: Browser) -> None:
     def fail(*_: object) -> object:
         raise RuntimeError("internals")
 
-    with replace_in(lists.ListViews, lists.ListViews.__dict__["applications"], fail):
+    with replace_in(Ask, Ask.render, fail):
         fresh = Browser(browser.app)
         fresh.cookies = browser.cookies
-        assert "internals" not in fresh.get("/console").text
+        reply = fresh.get("/console")
+    assert reply.status == 500
+    assert "internals" not in reply.text
 
 
 def test_applications(browser: Browser, operator: Browser, limited: Browser) -> None:

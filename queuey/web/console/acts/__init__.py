@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from hashlib import blake2b
 from urllib.parse import quote
 
@@ -20,17 +19,15 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from queuey.service import Service
 from queuey.service.operating.audit import Entry, Outcome, Sent
-from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
-from queuey.web.console.acts.act import Act, Ask, Plan
+from queuey.web.console.acts.act import Act, Plan
 from queuey.web.console.acts.keys import IssueKey, RevokeKey
 from queuey.web.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
 from queuey.web.console.acts.offsets import Rewind
 from queuey.web.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge
 from queuey.web.console.bounds import Bound
-from queuey.web.console.sessions import SessionCallers, read_form, require_caller
+from queuey.web.console.sessions import Ask, Asks, read_form
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.gateway.rates import Rate
@@ -64,57 +61,57 @@ class ActViews:
     """Views of ``acts/{act}`` under a queue and of ``_acts/{act}`` under an application.
 
     Args:
-        service: Has the use cases.
-        authorization: Knows who asks.
-        callers: Knows what a session stands for.
+        asks: Knows who asks.
     """
 
-    def __init__(self, service: Service, authorization: Authorization, callers: SessionCallers) -> None:
-        self._service = service
-        self._authorization = authorization
-        self._callers = callers
+    def __init__(self, asks: Asks) -> None:
+        self._asks = asks
+        self._audit = asks.service.audit
         self._bound = Bound(RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
         """Says what would be done, and asks."""
         act = self._find(match)
-        return self._page(act, self._ask(act, request, match, read_query(request, act.fields)))
+        ask = self._asks.of(request, match, read_query(request, act.fields))
+        _admit(act, ask)
+        return self._page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
         """Does it, once for each form; leads to what the audit log says of it."""
         act = self._find(match)
-        require_caller(self._authorization, request)
+        ask = self._asks.of(request, match, {})  # Nothing of a stranger's form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
         form = fields.get("act_id", "")
         if _ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no number of its own. Open the page again"})
-        who = self._callers.holder(request)
+        who = ask.callers.holder(request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
             msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
         ).digest()
-        sent = self._service.audit.sent(match["app"], form)
+        sent = self._audit.sent(ask.application, form)
         if sent is not None and sent.content == content:
-            return pages.redirect(_address(match["app"], sent))
-        ask = self._ask(act, request, match, fields)
+            return pages.redirect(_address(ask.application, sent))
+        ask = msgspec.structs.replace(ask, given=fields)
+        _admit(act, ask)
         try:
             _check(act, ask, sent)
             self._bound.take(who)
             details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
-            entry, sent, is_first = self._service.audit.begin(
+            entry, sent, is_first = self._audit.begin(
                 ask.application, form, content=content, act=act.name, who=who, queue=ask.name, details=details
             )
         except (InvalidRequest, TooManyRequests) as error:
             return self._page(act, ask, error)
-        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(match["app"], sent))
+        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(ask.application, sent))
 
     def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
         """Does what is written down, and writes down what became of it."""
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
-            self._service.audit.end(ask.application, sent.entry, ended, outcome, text)
+            self._audit.end(ask.application, sent.entry, ended, outcome, text)
 
         try:
             deed = act.do(ask)
@@ -130,41 +127,13 @@ class ActViews:
             unlogged = str(error)
         if not deed.secret and not unlogged:
             return pages.redirect(_address(ask.application, sent))
-        return pages.render(
-            ask.request,
-            "deed.html",
-            caller=ask.caller,
-            application=ask.application,
-            queue_name=ask.name,
-            act=act,
-            deed=deed,
-            unlogged=unlogged,
-        )
+        return ask.render("deed.html", act.title, deed=deed, unlogged=unlogged)
 
     def _find(self, match: Match) -> Act:
         act = self._acts.get(("queue" in match, match["act"]))
         if act is None:
             raise NoSuchResource("The resource could not be found.")
         return act
-
-    def _ask(self, act: Act, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
-        """Makes sure that the caller may do it."""
-        ask = Ask(
-            service=self._service,
-            authorization=self._authorization,
-            request=request,
-            caller=require_caller(self._authorization, request),
-            application=match["app"],
-            name=match.get("queue", ""),
-            given=given,
-            ends=partial(self._callers.rights_end, request),
-        )
-        for action in act.needs:
-            if ask.name:
-                ask.enter(action)
-            else:
-                self._authorization.patterns(request, ask.application, action)
-        return ask
 
     def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
         """Shows what is planned, and what is wrong with what was sent."""
@@ -179,13 +148,11 @@ class ActViews:
             raise
         # A link fills in nothing but what an act is about; what was typed stays.
         given = ask.given if ask.request.method == "POST" or act.previews else {}
-        return pages.render(
-            ask.request,
+        return ask.render(
             "act.html",
+            f"{act.title}:" if ask.name else act.title,
+            ask.name,
             status=200 if error is None else status_of(error),
-            caller=ask.caller,
-            application=ask.application,
-            queue_name=ask.name,
             act=act,
             address=quote(ask.request.path, safe="/"),
             plan=plan,
@@ -195,6 +162,15 @@ class ActViews:
             wrong={name.removeprefix("0."): text for name, text in wrong.items()},
             act_id=secrets.token_urlsafe(16),
         )
+
+
+def _admit(act: Act, ask: Ask) -> None:
+    """Makes sure that the caller may do it."""
+    for action in act.needs:
+        if ask.name:
+            ask.enter(action)
+        else:
+            ask.patterns(action)
 
 
 def _check(act: Act, ask: Ask, sent: Sent | None) -> None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from queuey.access import Action, Caller
-from queuey.errors import InvalidRequest, NotAllowed
-from queuey.service import QueueAccess, Service
-from queuey.web.authorization import Authorization
-from queuey.web.requests import Request
-
-MAX_FIELD = 1000
-"""Characters of a field of a form."""
+from queuey.access import Action
+from queuey.web.console.sessions import Ask
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -69,55 +63,6 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     partly: bool = False
     details: Mapping[str, str] = {}
     secret: str = ""
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who asks for an act.
-
-    Attributes:
-        given: The fields of the form or the address.
-        name: Of the queue; blank: the act is about the application.
-        ends: Finds out when the rights of the caller's key or user end, in seconds since 1970; None: never.
-    """
-
-    service: Service
-    authorization: Authorization
-    request: Request
-    caller: Caller
-    application: str
-    name: str
-    given: Mapping[str, str]
-    ends: Callable[[], float | None]
-
-    def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
-        """Lets the caller in to the queue, or to another one of the application.
-
-        Raises:
-            NotFound: There is none.
-            NotAllowed: The caller may not do this.
-        """
-        match = {"app": self.application, "queue": name or self.name}
-        queue = self.authorization.find(self.request, match)
-        return self.authorization.enter(self.request, queue, action, dead_letter=dead_letter)
-
-    def count(self) -> str:
-        """Says how many messages the queue has, if the caller may know."""
-        try:
-            access = self.enter("measure")
-        except NotAllowed:
-            return ""
-        return f", about {self.service.queues.count(access.queue) or 0:,} now"
-
-    def get(self, name: str) -> str:
-        """Returns a field without blanks around it.
-
-        Raises:
-            InvalidRequest: It is too long.
-        """
-        text = self.given.get(name, "").strip()
-        if len(text) > MAX_FIELD:
-            raise InvalidRequest({name: f"Longer than {MAX_FIELD} characters"})
-        return text
 
 
 class Act(ABC):

@@ -9,7 +9,8 @@ from queuey.errors import InvalidRequest
 from queuey.messages import Scope
 from queuey.terminal.time_parsing import duration
 from queuey.web.console import pages
-from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.console.acts.act import Act, Deed, Field, Plan
+from queuey.web.console.sessions import Ask
 
 
 class IssueKey(Act):
@@ -46,7 +47,9 @@ class IssueKey(Act):
             seconds = duration(ask.get("expires"))
         except ValueError as error:
             raise InvalidRequest({"expires": str(error)}) from None
-        expires = keys.check(ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.ends())
+        expires = keys.check(
+            ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.callers.rights_end(ask.request)
+        )
         secret, key = keys.issue(ask.application, scope, expires, note)
         text = f"Made key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
         return Deed(text=f"{text}{pages.moment(expires)}.", details={"key": key.id}, secret=secret)
@@ -54,7 +57,7 @@ class IssueKey(Act):
 
 def _usual(ask: Ask) -> str:
     """Returns for how long a key is made, unless somebody says otherwise."""
-    ends = ask.ends()
+    ends = ask.callers.rights_end(ask.request)
     left = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if left is None or left > 90 * 1440 else f"{left}m"
 

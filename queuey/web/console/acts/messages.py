@@ -18,7 +18,8 @@ from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, Too
 from queuey.messages import MAX_TTL, Location
 from queuey.service import QueueAccess
 from queuey.service.operating.redriving import Found, Wanted
-from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.console.acts.act import Act, Deed, Field, Plan
+from queuey.web.console.sessions import Ask
 from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024

@@ -14,7 +14,8 @@ from queuey.messages import Offset, OffsetChange
 from queuey.service import Progress, parse_mark
 from queuey.terminal.time_parsing import point
 from queuey.web import validators
-from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.console.acts.act import Act, Deed, Field, Plan
+from queuey.web.console.sessions import Ask
 from queuey.web.validators import Errors
 
 

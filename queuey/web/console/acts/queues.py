@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from queuey.access import format_principal
-from queuey.errors import InvalidRequest, MoveNotFound
+from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed
 from queuey.messages import CONSISTENCIES, ON_ACK, TYPES, Queue
-from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.console.acts.act import Act, Deed, Field, Plan
+from queuey.web.console.sessions import Ask
 from queuey.web.v1.queues import RESETTABLE, read_spec
 from queuey.web.validators import Errors
 
@@ -150,12 +151,21 @@ class CancelMove(Act):
     def do(self, ask: Ask) -> Deed:
         """Cancels it."""
         name = ask.name
-        may_delete = ask.authorization.matching(ask.request, ask.application, "delete")
+        may_delete = ask.matching("delete")
         source = ask.service.moves.show(ask.application, ask.get("move"), may_delete).source
         if source != name:
             raise MoveNotFound(ask.get("move"))
         report = ask.service.moves.cancel(ask.application, ask.get("move"), may_delete)
         return Deed(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
+
+
+def _count(ask: Ask) -> str:
+    """Says how many messages the queue has, if the caller may know."""
+    try:
+        access = ask.enter("measure")
+    except NotAllowed:
+        return ""
+    return f", about {ask.service.queues.count(access.queue) or 0:,} now"
 
 
 class Purge(Act):
@@ -167,11 +177,11 @@ class Purge(Act):
 
     def plan(self, ask: Ask) -> Plan:
         """Says what goes, and how many messages."""
-        return Plan(about=f"{self.what.format(ask.count())}\nThis cannot be undone.", button=self.title)
+        return Plan(about=f"{self.what.format(_count(ask))}\nThis cannot be undone.", button=self.title)
 
     def do(self, ask: Ask) -> Deed:
         """Removes them."""
-        count = ask.count()
+        count = _count(ask)
         ask.service.queues.purge(ask.enter("admin"))
         return Deed(text=f"Removed all messages{count.removesuffix(' now')}.")
 
