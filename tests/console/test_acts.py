@@ -158,3 +158,34 @@ def test_keys(page: Page, watched: Watched) -> None:
     watched.open(f"{QUEUE}/_audit")
     expect(page.get_by_role("cell", name="key-revoke")).to_be_visible()
     expect(page.get_by_role("cell", name="key-add")).to_be_visible()
+
+
+def test_schedules(page: Page, watched: Watched, client: Client) -> None:
+    """A schedule is made, run, paused and removed; its last tick leads to the message."""
+    open_queue(watched, client, "scheduled").get_by_role("link", name=APPLICATION, exact=True).click()
+    page.get_by_role("link", name="Schedules").click()
+    page.get_by_role("link", name="Make a schedule").click()
+    fill(page, schedule="s", queue="scheduled", cron="0 3 * *", body=PAYLOADS[0])
+    page.get_by_role("button", name="Make a schedule").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was done. cron: ")
+    fill(page, cron="0 3 * * *")
+    page.get_by_role("button", name="Make a schedule").click()
+    assert done(page) == "Saved schedule s."
+    page.get_by_role("link", name="s", exact=True).click()
+    page.get_by_role("link", name="Run now").click()
+    page.get_by_role("button", name="Run now").click()
+    assert done(page).startswith("Stored message ")
+    page.get_by_role("link", name="s", exact=True).click()
+    page.get_by_role("link", name="Message", exact=True).click()
+    expect(page.locator("pre")).to_have_text(PAYLOADS[0])
+    for act, said in (("Pause", "Paused schedule s."), ("Resume", "Resumed schedule s.")):
+        watched.open(f"{QUEUE}/_schedules/s")
+        page.get_by_role("link", name=act).click()
+        page.get_by_role("button", name=act).click()
+        assert done(page) == said
+    watched.open(f"{QUEUE}/_schedules/s")
+    page.get_by_role("link", name="Remove").click()
+    page.locator("[name=typed]").fill("s")
+    page.get_by_role("button", name="Remove").click()
+    assert done(page) == "Removed schedule s."
+    assert client.schedules.list() == ()

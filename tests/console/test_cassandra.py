@@ -137,6 +137,18 @@ def test_options_and_moves(browser: Browser, client: Client) -> None:
     assert "Deleted queue" in said(browser, act(browser, f"{A}/source/acts/delete-queue", typed="source"))
 
 
+def test_schedules(browser: Browser, client: Client) -> None:
+    """A schedule is made, run, paused and removed."""
+    client.create_queue("timed")
+    fields = {"schedule": "s", "queue": "timed", "every": "1h", "body": "x"}
+    assert "Saved schedule s." in said(browser, act(browser, f"{A}/_acts/schedule-add", **fields))
+    assert "Stored message" in said(browser, act(browser, f"{A}/_acts/schedule-run", "schedule=s"))
+    assert "Paused" in said(browser, act(browser, f"{A}/_acts/schedule-pause", "schedule=s"))
+    assert "paused" in browser.get(f"{A}/_schedules").text
+    assert "Removed" in said(browser, act(browser, f"{A}/_acts/schedule-remove", "schedule=s", typed="s"))
+    assert browser.get(f"{A}/_schedules/s").status == 404
+
+
 def test_the_audit_log(browser: Browser, client: Client) -> None:
     """All that was done stands in the log, once it is certain; it is there for a restarted service, too."""
     client.create_queue("logged")

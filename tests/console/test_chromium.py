@@ -38,6 +38,8 @@ def filled(client: Client, served: Served) -> Client:
     client.create_queue("later")
     client.send("later", "x", delay=86_400)
     client.create_queue("failed.dead")
+    client.schedules.put("nightly", queue="later", message=PAYLOADS[0], cron="0 3 * * *", timezone="Europe/Berlin")
+    client.schedules.run("nightly")
     said = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
     dead = {f"queuey-dead-{name}": text for name, text in said.items()}
     client.send("failed.dead", "x", headers=dead | {"queuey-dead-at": "2026-01-01T00:00:00.000Z"})
@@ -184,6 +186,9 @@ ADDRESSES = [
     f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/later/messages?delayed=on",
     f"a/{APPLICATION}/_failures",
+    f"a/{APPLICATION}/_schedules",
+    f"a/{APPLICATION}/_schedules/nightly",
+    f"a/{APPLICATION}/_acts/schedule-add",
     f"a/{APPLICATION}/nothing",
     "a/another",
     "health",

@@ -15,13 +15,12 @@ from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Users
 from queuey.web.authorization import Authorization
-from queuey.web.console import audit, lists, messages, queue, static_files
+from queuey.web.console import audit, lists, messages, queue, schedules, static_files
 from queuey.web.console.acts import ActViews
 from queuey.web.console.charts import ChartView, start_sampling
 from queuey.web.console.health import Examine, HealthView
-from queuey.web.console.login import LoginViews
+from queuey.web.console.login import LoginViews, ProviderViews
 from queuey.web.console.protocol import Console
-from queuey.web.console.providers import ProviderViews
 from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
 from queuey.web.v1 import always
@@ -59,6 +58,8 @@ def resources(
         ("console.keys", APP + "/_keys", {"GET": view(audit.show_keys)}),
         ("console.audit", APP + "/_audit", {"GET": view(audit.show_log, audit.FIELDS)}),
         ("console.entry", APP + "/_audit/{place}", {"GET": view(audit.show_entry)}),
+        ("console.schedules", APP + "/_schedules", {"GET": view(schedules.show_list, schedules.FIELDS)}),
+        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(schedules.show)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
         ("console.queues", APP, {"GET": view(lists.show_queues, lists.FIELDS)}),

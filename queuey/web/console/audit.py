@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from queuey.access import matches
 from queuey.errors import InvalidRequest
 from queuey.service.operating.audit import Entry
 from queuey.web.console.sessions import Ask
@@ -27,7 +24,7 @@ def show_log(ask: Ask) -> Response:
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
     queue = ask.given.get("queue", "")
-    seen = [(format_place(*place), entry) for place, entry in page.entries if _is_seen(entry, who, patterns)]
+    seen = [(format_place(*place), entry) for place, entry in page.entries if _is_seen(ask, entry, who)]
     return ask.render(
         "audit.html",
         "Audit log of",
@@ -46,9 +43,9 @@ def show_entry(ask: Ask) -> Response:
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
     who = ask.callers.holder(ask.request)
-    if entry is None or not _is_seen(entry, who, ask.caller.patterns(ask.application, "admin")):
+    if entry is None or not _is_seen(ask, entry, who):
         raise NoSuchResource("There is no such entry of the audit log that you may see.")
-    reads = entry.who == who or _matches(ask.caller.patterns(ask.application, "read"), entry.queue)
+    reads = entry.who == who or ask.may("read", entry.queue)
     return ask.render(
         "entry.html",
         OUTCOMES[entry.outcome],
@@ -59,13 +56,11 @@ def show_entry(ask: Ask) -> Response:
     )
 
 
-def _is_seen(entry: Entry, who: str, patterns: Sequence[str]) -> bool:
-    """Returns whether an entry is shown to somebody who may change queues of these patterns."""
-    return entry.who == who or "*" in patterns or (bool(entry.queue) and _matches(patterns, entry.queue))
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(matches(pattern, name) for pattern in patterns)
+def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
+    """Returns whether an entry is shown to somebody: one about the application needs the right for all queues."""
+    if entry.queue:
+        return entry.who == who or ask.may("admin", entry.queue)
+    return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
 
 
 def show_keys(ask: Ask) -> Response:

@@ -1,16 +1,18 @@
-"""Views of logging in and out."""
+"""Views of logging in, with a key or at an OpenID provider, and out."""
 
 from __future__ import annotations
 
 import ipaddress
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from queuey.errors import NotAuthenticated
+from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.sessions import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
@@ -19,17 +21,25 @@ from queuey.web.console.bounds import Bound
 from queuey.web.console.sessions import form_defect, read_fields, read_form
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
+from queuey.web.errors import NoSuchResource
 from queuey.web.gateway.rates import Rate
-from queuey.web.requests import Request, read_query
+from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 
 if TYPE_CHECKING:
-    from queuey.web.credentials.code_flow import Provider
+    from queuey.web.credentials.code_flow import Attempt, Provider
 
 ATTEMPTS = Rate(0.2, 20)
 """Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
 LOGINS = Rate(0.02, 20)
 """Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
+EXCHANGES = Rate(5, 100)
+"""Codes that are exchanged with one provider, whoever comes with them."""
+MAX_FOLLOWING = 500
+"""Characters of a page to go on to: it is part of the address of the provider."""
+_ANSWER = frozenset({"code", "state", "iss", "error"})
+"""Fields of an answer that mean something here. Providers send more."""
+_AGAIN = "again"
 _FIELDS = frozenset({"next"})
 
 
@@ -161,6 +171,91 @@ class LoginViews:
             self._authorization.forget(request)
 
 
+class ProviderViews:
+    """Views of ``/console/login/{provider}`` and ``/console/login/{provider}/back``.
+
+    Args:
+        login: Shows the form, and begins sessions.
+        providers: At which users may log in.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, login: LoginViews, providers: Sequence[Provider], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._login = login
+        self._providers = {provider.tag: provider for provider in providers}
+        self._of_address = Bound(ATTEMPTS, "logins of this address that have failed", clock)
+        self._of_provider = Bound(EXCHANGES, "logins at this provider", clock)
+        self._of_user = Bound(LOGINS, "logins of this user", clock)
+
+    async def go(self, request: Request, match: Match) -> Response:
+        """Sends the browser to the provider."""
+        return await request.in_thread(partial(self._go, request, self._find(match)))
+
+    async def come_back(self, request: Request, match: Match) -> Response:
+        """Logs in the user with whom the browser comes back."""
+        provider = self._find(match)
+        answer = parse_form(request.query, "query")
+        given = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
+        if _AGAIN not in answer:
+            # A browser that another site has sent here keeps its strict cookies to itself. A page of ours gets them.
+            address = pages.link("login", provider.tag, "back", **given, again=1)
+            return pages.render(request, "back.html", "Logging in", refresh=address)
+        return await request.in_thread(partial(self._come_back, request, provider, given))
+
+    def _find(self, match: Match) -> Provider:
+        provider = self._providers.get(match["provider"])
+        if provider is None:
+            raise NoSuchResource("There is no login by such a provider.")
+        return provider
+
+    def _go(self, request: Request, provider: Provider) -> Response:
+        following = own_page(read_query(request, _FIELDS).get("next", ""))
+        visitor = cookies.read(request, cookies.VISITOR)
+        if visitor is None:  # A link of another site, or an old page.
+            return self._login.page(request, following)
+        kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
+        try:
+            return pages.redirect(provider.address(provider.begin(visitor, kept), _back(request, provider)))
+        except IssuerUnavailable as error:
+            return self._failed(request, following, error)
+
+    def _come_back(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
+        visitor = cookies.read(request, cookies.VISITOR)
+        attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
+        if attempt is None:
+            if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
+                return pages.redirect(pages.ROOT)
+            text = "This login was not begun by this browser, or it has taken more than an hour. Log in again."
+            return self._login.page(request, "", status=403, error=text)
+        try:
+            return self._log_in(request, provider, attempt, answer)
+        except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
+            return self._failed(request, attempt.following, error)
+
+    def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+        address = counted_as(request.peer)
+        self._of_address.check(address)
+        self._of_provider.take(provider.tag)
+        try:
+            user = provider.finish(attempt, answer, _back(request, provider))
+            self._of_user.take(user.users[0][1])
+        except (InvalidToken, TooManyRequests):
+            self._of_address.take(address)
+            raise
+        return self._login.begin(request, user, attempt.following)
+
+    def _failed(
+        self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
+    ) -> Response:
+        if isinstance(error, InvalidToken):
+            return self._login.page(request, following, status=403, error=str(error))
+        status = 429 if isinstance(error, TooManyRequests) else 503
+        wait = ("Retry-After", str(math.ceil(error.retry_after)))
+        return self._login.page(request, following, wait, status=status, error=str(error))
+
+
 def counted_as(address: str) -> str:
     """Returns what an address is counted as: one of IPv6 as its network of 64 bits, all of which one caller has."""
     try:
@@ -183,3 +278,8 @@ def own_page(address: str) -> str:
     # Browsers resolve ".." also where it is percent-encoded.
     stays = not {".", ".."} & set(unquote(path).split("/"))
     return address if plain and inside and stays else pages.ROOT
+
+
+def _back(request: Request, provider: Provider) -> str:
+    """Returns where the browser comes back to: one address for each provider, which is registered there."""
+    return cookies.origin_of(request) + pages.link("login", provider.tag, "back")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.access import Action, Caller
+from queuey.access import Action, Caller, matches
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service
@@ -135,6 +135,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     def rights(self, name: str = "") -> list[Action]:
         """Returns what the caller may do with the queue, or with another one of the application."""
         return self.authorization.rights(self.request, self.application, name or self.name)
+
+    def may(self, action: Action, name: str) -> bool:
+        """Returns whether the credential allows something with queues of a name."""
+        return any(matches(pattern, name) for pattern in self.caller.patterns(self.application, action))
 
     def patterns(self, action: Action) -> Sequence[str]:
         """Returns the queues of the application with which the caller may do something.

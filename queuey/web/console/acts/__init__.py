@@ -26,6 +26,15 @@ from queuey.web.console.acts.keys import IssueKey, RevokeKey
 from queuey.web.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
 from queuey.web.console.acts.offsets import Rewind
 from queuey.web.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge
+from queuey.web.console.acts.schedules import (
+    AddSchedule,
+    ChangeSchedule,
+    OfSchedule,
+    PauseSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+)
 from queuey.web.console.bounds import Bound
 from queuey.web.console.sessions import Ask, Asks, read_form
 from queuey.web.endpoint import Match
@@ -47,7 +56,14 @@ OF_QUEUES: tuple[Act, ...] = (
     Rewind(),
     CancelMove(),
 )
-OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey())
+OF_SCHEDULES: tuple[OfSchedule, ...] = (
+    RunSchedule(),
+    PauseSchedule(),
+    ResumeSchedule(),
+    ChangeSchedule(),
+    RemoveSchedule(),
+)
+OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *OF_SCHEDULES)
 OFFERED = ("send", "options", "move", "purge", "delete-queue")
 """Acts that the page of a queue offers; all others are offered beside what they are about."""
 RATE = Rate(1, 30)
@@ -73,7 +89,7 @@ class ActViews:
     def show(self, request: Request, match: Match) -> Response:
         """Says what would be done, and asks."""
         act = self._find(match)
-        ask = self._asks.of(request, match, read_query(request, act.fields))
+        ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
         return self._page(act, ask)
 
@@ -100,7 +116,7 @@ class ActViews:
             self._bound.take(who)
             details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
             entry, sent, is_first = self._audit.begin(
-                ask.application, form, content=content, act=act.name, who=who, queue=ask.name, details=details
+                ask.application, form, content=content, act=act.name, who=who, queue=act.queue(ask), details=details
             )
         except (InvalidRequest, TooManyRequests) as error:
             return self._page(act, ask, error)
@@ -146,12 +162,13 @@ class ActViews:
             if error is not None:
                 raise error from None
             raise
+        subject = act.subject(ask)
         # A link fills in nothing but what an act is about; what was typed stays.
         given = ask.given if ask.request.method == "POST" or act.previews else {}
         return ask.render(
             "act.html",
-            f"{act.title}:" if ask.name else act.title,
-            ask.name,
+            f"{act.title}:" if subject else act.title,
+            subject,
             status=200 if error is None else status_of(error),
             act=act,
             address=quote(ask.request.path, safe="/"),
@@ -159,7 +176,8 @@ class ActViews:
             inputs=act.inputs(ask),
             given=given,
             hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
-            wrong={name.removeprefix("0."): text for name, text in wrong.items()},
+            wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in wrong.items()},
+            back=act.begins_on(ask),
             act_id=secrets.token_urlsafe(16),
         )
 
@@ -177,7 +195,7 @@ def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
     """Raises InvalidRequest unless a form was filled in, and was not sent before."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Look at it, and send it again"})
-    if act.types_name and ask.given.get("typed") != ask.name:
+    if act.types_name and ask.given.get("typed") != act.subject(ask):
         raise InvalidRequest({"typed": "The name was not typed as it is"})
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from queuey.access import Action
+from queuey.web.console import pages
 from queuey.web.console.sessions import Ask
 
 
@@ -75,14 +76,14 @@ class Act(ABC):
         fields: Those that it knows.
         noted: Those that the audit log keeps.
         previews: The fields are filled in first; then the page shows what would change.
-        types_name: The name of the queue has to be typed.
+        types_name: The name of what it is about has to be typed.
         longest: Bytes of the form.
     """
 
     name: str
     title: str
     needs: tuple[Action, ...]
-    fields: frozenset[str] = frozenset()
+    fields: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
     previews = False
     types_name = False
@@ -91,6 +92,18 @@ class Act(ABC):
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns the fields to fill in."""
         return ()
+
+    def queue(self, ask: Ask) -> str:
+        """Returns the name of the queue that it is about, for the audit log; blank: the application."""
+        return ask.name
+
+    def subject(self, ask: Ask) -> str:
+        """Returns the name of what it is about, as it has to be typed."""
+        return ask.name
+
+    def begins_on(self, ask: Ask) -> str:
+        """Returns the address of the page that offers it."""
+        return pages.link(*filter(None, ("a", ask.application, ask.name)))
 
     @abstractmethod
     def plan(self, ask: Ask) -> Plan:

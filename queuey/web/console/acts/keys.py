@@ -17,8 +17,7 @@ class IssueKey(Act):
     """Makes a key."""
 
     name, title, needs = "key-add", "Make a key", ("admin",)
-    fields = frozenset({*VERBS, "queues", "expires", "note"})
-    noted = (*VERBS, "queues", "expires", "note")
+    fields = noted = (*VERBS, "queues", "expires", "note")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns the rights, the end and what it is for."""
@@ -85,8 +84,7 @@ class RevokeKey(Act):
     """Revokes a key."""
 
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
-    fields = frozenset({"key"})
-    noted = ("key",)
+    fields = noted = ("key",)
 
     def plan(self, ask: Ask) -> Plan:
         """Says which."""

@@ -38,8 +38,8 @@ class SendMessage(Act):
     """Stores one message."""
 
     name, title, needs = "send", "Send a message", ("send",)
-    fields = frozenset({"body", "form", "message_key", "partition", "delay", "ttl", "headers"})
     noted = ("form", "message_key", "partition", "delay", "ttl")
+    fields = (*noted, "body", "headers")
     longest = WRITTEN * MAX_BODY + Act.longest
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
@@ -62,13 +62,13 @@ class SendMessage(Act):
         """Stores it."""
         access = ask.enter("send")
         service = ask.service
-        (draft,) = read_batch(msgspec.json.encode({"messages": [_item(ask)]}), service.limits, access.queue)
+        (draft,) = read_batch(msgspec.json.encode({"messages": [item_of(ask)]}), service.limits, access.queue)
         posted = service.core.use(access, lambda queue: service.messages.post(queue, [draft]))
         place = format_place(*posted.locations[0])
         return Deed(text=f"Stored message {place}.", details={"message": place})
 
 
-def _item(ask: Ask) -> dict[str, Any]:
+def item_of(ask: Ask) -> dict[str, Any]:
     """Returns a message as a batch of the API has it."""
     # A browser sends the ends of lines as two characters each.
     body = ask.given.get("body", "").replace("\r\n", "\n")
@@ -93,8 +93,7 @@ class DeleteMessage(Act):
     """Deletes a message."""
 
     name, title, needs = "delete", "Delete a message", ("delete",)
-    fields = frozenset({"message"})
-    noted = ("message",)
+    fields = noted = ("message",)
 
     def plan(self, ask: Ask) -> Plan:
         """Says which."""
@@ -119,8 +118,7 @@ class ReleaseJob(Act):
     """Ends the claim of a message."""
 
     name, title, needs = "release", "Release a job", ("admin",)
-    fields = frozenset({"message", "then"})
-    noted = ("message", "then")
+    fields = noted = ("message", "then")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns what becomes of the message."""
@@ -154,8 +152,7 @@ class Redrive(Act):
     """Sends dead letters back to where they came from."""
 
     name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
-    fields = frozenset({"queue", "error", "shape", "reason", "message", "cursor"})
-    noted = ("queue", "error", "shape", "reason", "message", "cursor")
+    fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
 
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(MAX_LOOKING)

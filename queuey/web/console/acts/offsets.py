@@ -42,8 +42,8 @@ class Rewind(Act):
     """Sets the offsets of a consumer group."""
 
     name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
-    fields = frozenset({"group", "to", "partition", "seen"})
     noted = ("group", "to", "partition")
+    fields = (*noted, "seen")
     previews = True
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:

@@ -20,7 +20,7 @@ class ChangeOptions(Act):
     """Changes the options of a queue."""
 
     name, title, needs = "options", "Change the options", ("admin",)
-    fields = frozenset({"partitions", "type", "consistency", *RESETTABLE, "seen"})
+    fields = ("partitions", "type", "consistency", *RESETTABLE, "seen")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns the options, with what they are now."""
@@ -109,8 +109,7 @@ class MoveMessages(Act):
     """Begins to move all messages to another queue."""
 
     name, title, needs = "move", "Move the messages", ("read", "delete")
-    fields = frozenset({"to"})
-    noted = ("to",)
+    fields = noted = ("to",)
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns where to."""
@@ -141,8 +140,7 @@ class CancelMove(Act):
     """Ends a move."""
 
     name, title, needs = "cancel-move", "Cancel a move", ("delete",)
-    fields = frozenset({"move"})
-    noted = ("move",)
+    fields = noted = ("move",)
 
     def plan(self, ask: Ask) -> Plan:
         """Says what becomes of the messages."""

@@ -69,15 +69,20 @@ class ScheduleViews:
 
     def put(self, request: Request, match: Match) -> Response:
         """Makes a schedule, or changes what is given of one."""
+        may_see = self._authorization.matching(request, match["app"], "admin")
+        report, new = self.save(request, match, read_body(request, self._most), may_see)
+        return json_response(_shown(report), 201 if new else 200)
+
+    def save(
+        self, request: Request, match: Match, text: bytes, may_see: Callable[[str], bool]
+    ) -> tuple[ScheduleReport, bool]:
+        """Makes a schedule, or changes what is given of one, as JSON; returns it, and whether it is new."""
         application, name = match["app"], match["schedule"]
-        may_see = self._authorization.matching(request, application, "admin")
-        text = read_body(request, self._most)
         given = read_object(text)
         _check_names(name, given)
         queue = self._target(request, match, given, may_see)
         build = _builder(given, text, queue, self._limits)
-        report, new = self._schedules.put(application, name, build, may_see)
-        return json_response(_shown(report), 201 if new else 200)
+        return self._schedules.put(application, name, build, may_see)
 
     def _target(
         self, request: Request, match: Match, given: dict[str, Any], may_see: Callable[[str], bool]

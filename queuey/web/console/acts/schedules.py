@@ -1,0 +1,182 @@
+"""Acts on schedules: run, pause, resume, change and remove one, and make one. What the API refuses is refused here."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
+from queuey.service import ScheduleReport
+from queuey.terminal.time_parsing import duration
+from queuey.web.console import pages
+from queuey.web.console.acts.act import Act, Deed, Field, Plan
+from queuey.web.console.acts.messages import SendMessage, item_of
+from queuey.web.console.sessions import Ask
+from queuey.web.v1.schedules.views import ScheduleViews
+
+
+class OfSchedule(Act):
+    """Does something with one schedule, for whom the needs are met at its queue.
+
+    Attributes:
+        about: What it does.
+    """
+
+    fields: tuple[str, ...] = ("schedule",)
+    noted = fields
+    about: str
+
+    def find(self, ask: Ask) -> ScheduleReport:
+        """Returns the schedule.
+
+        Raises:
+            ScheduleNotFound: There is none with whose queue the caller may do what is needed.
+        """
+        return ask.service.schedules.show(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+
+    def may(self, ask: Ask, queue: str) -> bool:
+        """Returns whether the needs are met at a queue."""
+        return all(ask.may(action, queue) for action in self.needs)
+
+    def queue(self, ask: Ask) -> str:
+        """Returns the queue that gets the messages."""
+        return self.find(ask).plan.queue
+
+    def subject(self, ask: Ask) -> str:
+        """Returns the name of the schedule."""
+        return ask.get("schedule")
+
+    def begins_on(self, ask: Ask) -> str:
+        """Returns the page of the schedule; of all if there is none yet."""
+        return pages.link(*filter(None, ("a", ask.application, "_schedules", self.subject(ask))))
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what it does."""
+        return Plan(about=f"Its messages go to queue {self.find(ask).plan.queue}. {self.about}", button=self.title)
+
+    def save(self, ask: Ask, **given: object) -> None:
+        """Changes what is given, as the API does."""
+        views = ScheduleViews(ask.service, ask.authorization)
+        match = {"app": ask.application, "schedule": ask.get("schedule")}
+        views.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
+
+
+class RunSchedule(OfSchedule):
+    """Posts the message of a schedule now."""
+
+    name, title, needs = "schedule-run", "Run now", ("admin", "send")
+    about = "Its message is posted now, once, also if it is paused. Its timetable goes on as it was."
+
+    def do(self, ask: Ask) -> Deed:
+        """Posts it."""
+        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+        last = ask.service.core.run(fire).last
+        assert last is not None  # noqa: S101 - it was fired
+        if last.state == "unknown":
+            raise StoreUnavailable(last.error, outcome="unknown")
+        if last.state != "published":
+            raise Conflict(last.error)
+        place = f"{last.partition}:{last.message_id}"
+        return Deed(text=f"Stored message {place}.", details={"message": place})
+
+
+class PauseSchedule(OfSchedule):
+    """Has a schedule post nothing."""
+
+    name, title, needs = "schedule-pause", "Pause", ("admin",)
+    about = "It posts nothing until it is resumed. What comes while it is paused is not made up for."
+
+    def do(self, ask: Ask) -> Deed:
+        """Pauses it."""
+        self.save(ask, paused=True)
+        return Deed(text=f"Paused schedule {ask.get('schedule')}.")
+
+
+class ResumeSchedule(OfSchedule):
+    """Has a paused schedule go on."""
+
+    name, title, needs = "schedule-resume", "Resume", ("admin", "send")
+    about = "It goes on with the next instant of its timetable."
+
+    def do(self, ask: Ask) -> Deed:
+        """Resumes it."""
+        self.save(ask, paused=False)
+        return Deed(text=f"Resumed schedule {ask.get('schedule')}.")
+
+
+class RemoveSchedule(OfSchedule):
+    """Removes a schedule."""
+
+    name, title, needs = "schedule-remove", "Remove", ("admin",)
+    types_name = True
+    about = "It posts nothing from then on. A message that is being posted now may still come.\nThis cannot be undone."
+
+    def do(self, ask: Ask) -> Deed:
+        """Removes it."""
+        ask.service.schedules.remove(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+        return Deed(text=f"Removed schedule {ask.get('schedule')}.")
+
+
+class ChangeSchedule(OfSchedule):
+    """Changes what was typed of a schedule."""
+
+    name, title, needs = "schedule-change", "Change", ("admin", "send")
+    timing = ("queue", "cron", "timezone", "every", "missed")
+    noted = ("schedule", *timing, "form", "message_key", "partition", "ttl")
+    fields = (*noted, "body", "headers")
+    longest = SendMessage.longest
+    about = "Blank fields stay as they are. A body replaces the whole message."
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the timetable and the message."""
+        missed = (("", "as it is; at first skipped"), ("skip", "are skipped"), ("catch_up", "are made up for"))
+        return (
+            Field("queue", "Queue"),
+            Field("cron", "Cron expression", hint="Minute, hour, day, month, day of the week: 0 3 * * *"),
+            Field("timezone", "Time zone of it", hint="Such as Europe/Berlin; at first UTC."),
+            Field("every", "Or an interval", hint="Seconds, or such as 5m."),
+            Field("missed", "Ticks that nobody was there to fire", "", "choice", choices=missed),
+            *(field for field in SendMessage().inputs(ask) if field.name in self.fields),
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Changes it."""
+        given: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
+        try:
+            given |= {"every": int(duration(given["every"]))} if "every" in given else {}
+        except ValueError as error:
+            raise InvalidRequest({"every": str(error)}) from None
+        self.save(ask, **given, **({"message": item_of(ask)} if ask.given.get("body") else {}))
+        return Deed(text=f"Saved schedule {ask.get('schedule')}.")
+
+
+class AddSchedule(ChangeSchedule):
+    """Makes a schedule."""
+
+    name, title = "schedule-add", "Make a schedule"
+
+    def queue(self, ask: Ask) -> str:
+        """Returns the queue that was typed, with which the caller may do it; refuses a name that is taken."""
+        with suppress(ScheduleNotFound):
+            self.find(ask)
+            raise InvalidRequest({"schedule": "There is a schedule of this name"})
+        try:
+            ask.enter("admin", ask.get("queue"))
+            return ask.enter("send", ask.get("queue")).queue.name
+        except (NotAllowed, NotFound) as error:
+            raise InvalidRequest({"queue": str(error)}) from None
+
+    def subject(self, ask: Ask) -> str:
+        """There is none yet."""
+        return ""
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the name as well."""
+        return (Field("schedule", "Name"), *super().inputs(ask))
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what a schedule is."""
+        about = "The service posts the message at each instant of the timetable, also when your key has ended."
+        return Plan(about=about, button=self.title)
