@@ -73,7 +73,7 @@ def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     found: dict[str, Any] = {"backlog": None, "refusal": "", "jobs": [], "hidden": ""}
     try:
         found["backlog"] = ask.service.claims.backlog(access, MAX_COUNTED)
-        jobs = ask.service.claims.outstanding(ask.enter("read"), MAX_JOBS)
+        jobs = ask.service.claims.outstanding(ask.enter("read"), MAX_JOBS, states=True)
     except ClaimsRefused as refusal:
         return found | {"refusal": str(refusal)}
     except NotAllowed as refusal:

@@ -175,6 +175,22 @@ def test_jobs(browser: Browser, owner: Caller) -> None:
     assert "&lt;i&gt;host&lt;/i&gt;" in page
 
 
+def test_states_of_jobs(browser: Browser, owner: Caller) -> None:
+    """The part on jobs has the beginning of what a worker says of a job; the page of the message has all of it."""
+    owner.create("q")
+    key = owner.post("q", "a")["key"]
+    [job] = owner.claim("q", worker="w", ttl=60)
+    state = {"page": 7, "of": "<b>" + 500 * "x"}
+    reply = owner.send_json("POST", "q/claims/state", {"states": {job["receipt"]: state}})
+    assert reply.status == 200
+    page = browser.part("/console/a/queuey/q/parts/backlog").text
+    [shown] = re.findall(r'<td class="preview"><bdi>(.*?)</bdi> <span class="kind">\d{4}-', page)
+    assert unescape(shown).startswith('{"page":7,"of":"<b>xxx')
+    assert (len(unescape(shown)), shown.endswith("…")) == (200, True)
+    assert 500 * "x" in browser.get(f"/console/a/queuey/q/messages/1:{key}").text
+    assert "<b>x" not in page
+
+
 def test_groups(browser: Browser, owner: Caller, store: Store) -> None:
     """The part on groups has each group's lag, and further ones on further pages."""
     owner.create("q", partitions=2)
