@@ -151,6 +151,10 @@ def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
     after = owner.get("_schedules/t").json
     assert (after["cron"], after["timezone"], after["every"]) == ("0 3 * * *", "Asia/Tokyo", None)
     assert (after["missed"], after["message"]) == ("catch_up", made["message"])
+    assert "nothing was changed" in said(browser, act(browser, acts("change"), "schedule=t"))
+    reply = act(browser, acts("change"), "schedule=t", ttl="60")
+    assert (reply.status, "body: " in text_of(reply.text)) == (400, True)
+    assert owner.get("_schedules/t").json["message"] == made["message"]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +168,9 @@ def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
         ({"cron": "0 3 * * *"}, "every"),
         ({"every": "soon"}, "every"),
         ({"every": "5"}, "every"),
+        ({"every": "9" * 400}, "every"),
         ({"every": "", "cron": "0 3 * * *", "timezone": "Mars/Base"}, "timezone"),
-        ({"body": ""}, "message"),
+        ({"body": ""}, "body"),
         ({"body": "x" * 17_000}, "body"),
         ({"partition": "9"}, "partition"),
     ],

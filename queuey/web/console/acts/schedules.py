@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ class OfSchedule(Act):
         Raises:
             ScheduleNotFound: There is none with whose queue the caller may do what is needed.
         """
-        return ask.service.schedules.show(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+        return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
     def may(self, ask: Ask, queue: str) -> bool:
         """Returns whether the needs are met at a queue."""
@@ -71,7 +72,7 @@ class RunSchedule(OfSchedule):
 
     def do(self, ask: Ask) -> Deed:
         """Posts it."""
-        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may, ask))
         last = ask.service.core.run(fire).last
         assert last is not None  # noqa: S101 - it was fired
         if last.state == "unknown":
@@ -115,7 +116,7 @@ class RemoveSchedule(OfSchedule):
 
     def do(self, ask: Ask) -> Deed:
         """Removes it."""
-        ask.service.schedules.remove(ask.application, ask.get("schedule"), lambda name: self.may(ask, name))
+        ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may, ask))
         return Deed(text=f"Removed schedule {ask.get('schedule')}.")
 
 
@@ -145,10 +146,14 @@ class ChangeSchedule(OfSchedule):
         """Changes it."""
         given: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
         try:
-            given |= {"every": int(duration(given["every"]))} if "every" in given else {}
+            given |= {"every": int(min(duration(given["every"]), 1e9))} if "every" in given else {}
         except ValueError as error:
             raise InvalidRequest({"every": str(error)}) from None
-        self.save(ask, **given, **({"message": item_of(ask)} if ask.given.get("body") else {}))
+        if any(ask.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
+            given["message"] = item_of(ask)
+        if not given:
+            return Deed(text="Nothing was typed, so nothing was changed.")
+        self.save(ask, **given)
         return Deed(text=f"Saved schedule {ask.get('schedule')}.")
 
 
