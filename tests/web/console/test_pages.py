@@ -171,8 +171,11 @@ def test_jobs(browser: Browser, owner: Caller) -> None:
     owner.claim("q", limit=1, worker="<i>host</i>", ttl=60)
     page = browser.part("/console/a/queuey/q/parts/backlog").text
     assert "Wait to be claimed 2" in text_of(page)
-    assert "Claimed 1" in text_of(page)
+    assert "Not due yet 0 Claimed 1" in text_of(page)
     assert "&lt;i&gt;host&lt;/i&gt;" in page
+    owner.post("q", "d", X_Delay="86400")
+    later = text_of(browser.part("/console/a/queuey/q/parts/backlog").text)
+    assert re.search(r"Not due yet 1, the next one \d{4}-", later)
 
 
 def test_states_of_jobs(browser: Browser, owner: Caller) -> None:
