@@ -26,6 +26,8 @@ CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
 KINDS = ("plain", "dedup", "ordered")
 MAX_DELIVERIES = 1000
+MAX_CLAIMED = 1_000_000
+MAX_CLAIMED_PER_KEY = 1000
 """Deliveries that a queue may limit claims to at most."""
 
 
@@ -90,6 +92,8 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str | None = None
     on_ack: str | None = None
     kind: str | None = None
+    max_claimed: int | None = None
+    max_claimed_per_key: int | None = None
     facade: str | None = None
 
 
@@ -108,6 +112,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
             ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
             queue that is not plain.
+        max_claimed: Live claims at most, divided among the partitions; 0: no limit.
+        max_claimed_per_key: Live claims of one key at most, in a plain queue; 0: no limit. A queue has this limit from
+            its creation on, or never. If it has, its partitions never change.
         facade: What a facade keeps with the queue, as JSON; nothing else reads it.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
@@ -128,9 +135,21 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
+    max_claimed: int = 0
+    max_claimed_per_key: int = 0
     facade: str = ""
     created: float = 0.0
     version: int = 0
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether messages keep their keys: claims depend on them."""
+        return self.kind == "ordered" or self.max_claimed_per_key > 0
+
+    def share_of(self, partition: int) -> int:
+        """Returns how many live claims a partition may have by ``max_claimed``; 0: no limit."""
+        share, rest = divmod(self.max_claimed, self.partitions)
+        return share + (partition <= rest)
 
 
 FRAME = 256
@@ -147,7 +166,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         content_type: As given by the producer; None if it gave none.
         headers: Pairs of lower-case name and value, in the order given.
         json: The body is the text of a JSON value and is shown as that value, not as a string.
-        key: In an ordered queue, the key: messages of one key are claimed in their order.
+        key: The key, in a queue whose claims depend on it (:attr:`Queue.keeps_keys`).
     """
 
     content_type: str | None = None

@@ -55,7 +55,7 @@ def place_in(message: Message | NewMessage, partition: int, target: Queue) -> in
     """Returns the partition of another queue into which a message of a partition comes."""
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
-    if target.kind == "ordered" and message.meta is not None and message.meta.key is not None:
+    if target.keeps_keys and message.meta is not None and message.meta.key is not None:
         return by_key(message.meta.key, target.partitions)
     return (partition - 1) % target.partitions + 1
 

@@ -16,7 +16,7 @@ from queuey.cli.service_options import connected
 from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from queuey.client import Backlog, ClaimCounts, Client, Explanation, Offsets, QueueInfo
     from queuey.client.deadletters import DeadLetter
@@ -210,11 +210,19 @@ def _sentences(seen: _Seen) -> list[str]:
         found.append("Acknowledged messages are deleted.")
     if info.kind in _KINDS:
         found.append(_KINDS[info.kind])
+    found += _limits(info)
     for group in seen.groups:
-        found.append(f"Group {group.group} has {output.plural(group.lag, 'message')} left.")  # noqa: PERF401
+        found.append(f"Group {group.group} has {output.plural(group.lag, 'message')} left.")
     if seen.left_out:
         found.append(f"{output.plural(seen.left_out, 'more group')} not shown: queuey offsets show {info.name}")
     return found
+
+
+def _limits(info: QueueInfo) -> Iterator[str]:
+    if info.max_claimed:
+        yield f"At most {info.max_claimed} are claimed at once, divided among the partitions."
+    if info.max_claimed_per_key:
+        yield f"At most {info.max_claimed_per_key} of one key are claimed at once."
 
 
 def _shown(info: QueueInfo, oldest: str | None, newest: str | None) -> str:

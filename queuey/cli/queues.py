@@ -50,11 +50,18 @@ Kind = Annotated[
         "or ordered: messages of one key are claimed one after another."
     ),
 ]
+MaxClaimed = Annotated[
+    int | None, typer.Option(min=0, help="Live claims at most, divided among the partitions; 0: no limit.")
+]
+MaxClaimedPerKey = Annotated[
+    int | None,
+    typer.Option(min=0, max=1000, help="Live claims of one message key at most, from creation on; 0: no limit."),
+]
 
-_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack")
+_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack", "max_claimed")
 _DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
 _BACKLOG = ["waiting", "delayed", "claimed", "failed", "dead", "oldest"]
-_CLAIMS = ["max deliveries", "backoff", "dead letters to", "on ack", "kind"]
+_CLAIMS = ["max deliveries", "backoff", "dead letters to", "on ack", "kind", "claimed at most"]
 
 
 @app.command("create")
@@ -73,12 +80,15 @@ def create(
     dead_letter: DeadLetter = None,
     on_ack: OnAck = None,
     kind: Kind = None,
+    max_claimed: MaxClaimed = None,
+    max_claimed_per_key: MaxClaimedPerKey = None,
     json: Json = False,
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
     fields = {"partitions": partitions, "type": type, "consistency": consistency, "kind": kind}
     claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
-    created = client.create_queue(name, **_given(fields | claims, principal, ttl, read_delay))
+    most = {"max_claimed": max_claimed, "max_claimed_per_key": max_claimed_per_key}
+    created = client.create_queue(name, **_given(fields | claims | most, principal, ttl, read_delay))
     if not created.new:
         output.note(f"{created.name} was there already.")
     _show_queue(created if json else _in_force(client, created), json=json)
@@ -158,13 +168,16 @@ def update(
     backoff: Delays = None,
     dead_letter: DeadLetter = None,
     on_ack: OnAck = None,
+    max_claimed: MaxClaimed = None,
+    max_claimed_per_key: MaxClaimedPerKey = None,
     reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(_RESETTABLE)}.")] = None,
     json: Json = False,
 ) -> None:
     """Change what is given; the rest stays."""
     fields = {"partitions": partitions, "type": type, "consistency": consistency}
     claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
-    given = _given(fields | claims, principal, ttl, read_delay)
+    most = {"max_claimed": max_claimed, "max_claimed_per_key": max_claimed_per_key}
+    given = _given(fields | claims | most, principal, ttl, read_delay)
     for field in reset or []:
         if field not in _RESETTABLE or field in given:
             text = f"{field!r} cannot be reset: {', '.join(_RESETTABLE)} can, where no value is given"
@@ -224,7 +237,8 @@ def _in_force(client: Client, queue: Queue) -> Queue:
 
 def _claims(queue: Queue | QueueInfo) -> list[Any]:
     dead = queue.dead_letter or f"{queue.name}.dead"
-    return [queue.max_deliveries or "no limit", _delays(queue.backoff), dead, queue.on_ack, queue.kind]
+    most = f"{queue.max_claimed or 'no limit'}, of one key {queue.max_claimed_per_key or 'no limit'}"
+    return [queue.max_deliveries or "no limit", _delays(queue.backoff), dead, queue.on_ack, queue.kind, most]
 
 
 def _delays(backoff: Backoff | None) -> str:

@@ -224,6 +224,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep`` or ``delete`` acknowledged messages.
         kind: ``plain``, ``dedup`` or ``ordered``.
+        max_claimed, max_claimed_per_key: Live claims at most, of the queue and of one message key; 0: no limit.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.
@@ -241,6 +242,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
+    max_claimed: int = 0
+    max_claimed_per_key: int = 0
     created: float | None = None
     application: str | None = None
     count: int | None = None
@@ -319,6 +322,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ttl, read_delay: Seconds, those in force.
         max_deliveries, backoff, dead_letter, on_ack, kind: As in :class:`Queue`; ``dead_letter`` is the one in force.
+        max_claimed, max_claimed_per_key: As in :class:`Queue`.
         store: ``sqlite`` or ``cassandra``.
         guarantee: Which guarantees hold for the queue on that store, a sentence.
         acknowledgement: What a stored message has survived: a stable word and a sentence.
@@ -340,6 +344,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
+    max_claimed: int = 0
+    max_claimed_per_key: int = 0
     created: float
     store: str
     guarantee: str

@@ -49,6 +49,7 @@ Placed = tuple[float, Location]
 """The delay of a message, and where it is stored."""
 NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
 IN_ORDER = "This is an ordered queue, which puts the messages of a key into one partition and chooses ids."
+BY_KEY = "This queue has max_claimed_per_key: it puts the messages of a key into one partition and chooses ids."
 
 
 class StickyChoice:
@@ -242,6 +243,8 @@ class MessageUseCases:
                 raise InvalidRequest({"messages": f"{NO_CHOICE} POST the message instead."})
             if queue.kind == "ordered":
                 raise InvalidRequest({"messages": f"{IN_ORDER} POST the message with a key instead."})
+            if queue.max_claimed_per_key:
+                raise InvalidRequest({"messages": f"{BY_KEY} POST the message instead."})
             for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
@@ -293,7 +296,7 @@ class MessageUseCases:
             partition, meta = draft.partition, draft.meta
             if queue.kind == "dedup":
                 partition = _partition_by_body(queue, draft)
-            elif queue.kind == "ordered":
+            elif queue.kind == "ordered" or (queue.max_claimed_per_key and draft.key is not None):
                 partition, meta = _with_key(queue, draft)
             elif partition is None:
                 if draft.key is None:
@@ -315,9 +318,9 @@ def _partition_by_body(queue: Queue, draft: Draft) -> int:
 
 
 def _with_key(queue: Queue, draft: Draft) -> tuple[int, Meta]:
-    """Returns the partition of a message of an ordered queue, and what travels with it: its key, too."""
+    """Returns the partition of a message of a queue that keeps keys, and what travels with it: its key, too."""
     if draft.partition is not None:
-        raise InvalidRequest({"partition": f"{IN_ORDER} Leave it out."})
+        raise InvalidRequest({"partition": f"{BY_KEY if queue.max_claimed_per_key else IN_ORDER} Leave it out."})
     if draft.key is None:
         raise InvalidRequest({"message_key": "Required: this queue is ordered by keys"})
     meta = msgspec.structs.replace(draft.meta or Meta(), key=draft.key)

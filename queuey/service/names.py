@@ -226,6 +226,9 @@ class NameUseCases:
         if queue.kind == "ordered":
             text = "This is an ordered queue, whose messages have keys and no names. Leave it out."
             raise InvalidRequest({"name": text})
+        if queue.max_claimed_per_key and draft.key is not None:
+            text = "In a queue with max_claimed_per_key a message with a name has no key. Leave one out."
+            raise InvalidRequest({"message_key": text})
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
         content = content_of([draft])

@@ -27,6 +27,8 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "dead_letter": "",
         "on_ack": "keep",
         "kind": "plain",
+        "max_claimed": 0,
+        "max_claimed_per_key": 0,
     }
 
 
@@ -54,6 +56,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
         dead_letter="failed",
         on_ack="delete",
         kind="dedup",
+        max_claimed="9",
         **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
     )
     made = owner.send_json(
@@ -70,6 +73,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
             "dead_letter": "failed",
             "on_ack": "delete",
             "kind": "dedup",
+            "max_claimed": 9,
             spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
         },
     )
@@ -133,6 +137,8 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         max_deliveries="1001",
         backoff="first=99",
         on_ack="forget",
+        max_claimed="-1",
+        max_claimed_per_key="1001",
     )
     assert reply.status == 400
     assert reply.errors == {
@@ -145,6 +151,8 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "max_deliveries": "1001 is greater than maximum value 1000",
         "backoff": "first, 99 s, is longer than most, 60 s: give both",
         "on_ack": '"forget" is not one of keep, delete',
+        "max_claimed": "-1 is less than minimum value 0",
+        "max_claimed_per_key": "1001 is greater than maximum value 1000",
     }
 
 
@@ -267,7 +275,7 @@ def test_list_limit_is_bounded(owner: Caller, limit: str) -> None:
 def test_update_changes_only_what_is_given(owner: Caller) -> None:
     """PUT leaves every field alone that it does not name."""
     owner.create("q", partitions=2, type="public", consistency="weak", principles="app:x", ttl=5, read_delay=1)
-    owner.send_form("PUT", "q", max_deliveries="3", on_ack="delete")
+    owner.send_form("PUT", "q", max_deliveries="3", on_ack="delete", max_claimed="5")
     reply = owner.send_form("PUT", "q", partitions=4)
     assert {key: value for key, value in reply.json.items() if key != "created"} == {
         "status": "ok",
@@ -283,6 +291,8 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "dead_letter": "",
         "on_ack": "delete",
         "kind": "plain",
+        "max_claimed": 5,
+        "max_claimed_per_key": 0,
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]
 

@@ -37,6 +37,9 @@ class QueueFields(TypedDict, total=False):
         kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
             ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
             queue that is not plain.
+        max_claimed: Live claims at most, divided among the partitions: at least as many as they are; 0: no limit.
+        max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
+            only from its creation on: it may be raised and lowered, and the partitions never change.
     """
 
     partitions: int | None
@@ -50,6 +53,8 @@ class QueueFields(TypedDict, total=False):
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
     kind: Literal["plain", "dedup", "ordered"] | None
+    max_claimed: int | None
+    max_claimed_per_key: int | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):

@@ -182,7 +182,9 @@ def _has_place(store: Store, queue: Queue, target: Queue, location: Location, le
 
     Messages of several queues, and of partitions that share one, may have the same id.
     """
-    if target.kind != "plain" or target.name != deadletters.queue_for(queue.name):
+    if target.kind != "plain" or target.keeps_keys or target.name != deadletters.queue_for(queue.name):
+        return False
+    if location[0] > target.partitions:
         return False
     told = deadletters.origin_of(letter.meta)
     return all(
@@ -221,6 +223,7 @@ def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
             target, _ = store.create_queue(queue.application, own, spec)
         except QueueExists as error:
             target = error.queue
-    if target.partitions < queue.partitions and target.kind == "plain":
+    may_grow = target.kind == "plain" and not target.keeps_keys and not 0 < target.max_claimed < queue.partitions
+    if target.partitions < queue.partitions and may_grow:
         target = store.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target

@@ -81,7 +81,7 @@ class MoveUseCases:
             target: The way to the queue that gets the messages: its caller may send.
 
         Raises:
-            InvalidRequest: Both are the same queue, or one is ordered.
+            InvalidRequest: Both are the same queue, or one is ordered or limits claims by key.
             ClaimsRefused: The source's consistency level does not allow claims.
             MoveUnderWay: The source is being moved to another queue.
             TooManyMoves: The application has as many moves as it may have.
@@ -91,6 +91,9 @@ class MoveUseCases:
         for access, field in ((source, "from"), (target, "to")):
             if access.queue.kind == "ordered":
                 text = f"Queue {access.queue.name!r} is ordered: no messages can be moved from it or to it"
+                raise InvalidRequest({field: text})
+            if access.queue.max_claimed_per_key:
+                text = f"Queue {access.queue.name!r} has max_claimed_per_key: no messages can be moved from it or to it"
                 raise InvalidRequest({field: text})
         source.refresh()
         target.refresh()

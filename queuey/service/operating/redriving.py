@@ -182,5 +182,6 @@ def _draft(one: DeadLetter, queue: Queue) -> Draft:
     """Returns a dead letter as the message that it was, for the partition that it was in."""
     headers = tuple(one.headers.items())
     meta = Meta(one.content_type, headers, one.json) if one.content_type or headers or one.json else None
-    partition = one.partition if queue.kind == "plain" else None
-    return Draft(one.body, meta=meta, partition=partition, key=one.key if queue.kind == "ordered" else None)
+    key = one.key if queue.keeps_keys else None
+    partition = one.partition if queue.kind == "plain" and key is None else None
+    return Draft(one.body, meta=meta, partition=partition, key=key)

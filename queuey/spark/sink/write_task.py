@@ -213,6 +213,9 @@ class TaskWriter:
         if queue.kind != "plain":
             text = f"Queue {name!r} is of the kind {queue.kind}"
             raise OptionError(f"{text}: Spark cannot write to it. POST the messages instead.")
+        if queue.max_claimed_per_key:
+            text = f"Queue {name!r} has max_claimed_per_key, and Spark writes no keys"
+            raise OptionError(f"{text}. POST the messages instead, or write to another queue.")
         return queue
 
     def _drafts(self, chunk: RowChunk, queue: Queue, which: Integers) -> MessageBuilder:

@@ -50,8 +50,9 @@ class Catalogue(ABC):
         """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
 
         Raises:
-            InvalidRequest: ``partitions`` is lower than now, or differs in a queue that is not plain; ``kind`` differs
-                (code ``InvalidUpdate``).
+            InvalidRequest: ``partitions`` is lower than now, or differs in a queue that is not plain or has a limit of
+                claims by key; ``kind`` differs; that limit begins or ends (code ``InvalidUpdate``); a partition has no
+                share of ``max_claimed``.
             QueueChanged: ``queue`` is out of date.
         """
 

@@ -17,7 +17,7 @@ CATALOGUE = "SELECT catalogue_version FROM clock"
 
 QUEUE_COLUMNS = (
     "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, kind, backoff, facade, created"
+    "dead_letter, on_ack, kind, backoff, max_claimed, max_claimed_per_key, facade, created"
 )
 _QUEUE_FIELDS = QUEUE_COLUMNS.split(", ")
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only

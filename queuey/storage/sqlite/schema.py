@@ -174,6 +174,8 @@ LATER_COLUMNS = (
     ("queues", "kind", "TEXT NOT NULL DEFAULT 'plain'"),
     ("queues", "backoff", "TEXT"),
     ("queues", "facade", "TEXT NOT NULL DEFAULT ''"),
+    ("queues", "max_claimed", "INTEGER NOT NULL DEFAULT 0"),
+    ("queues", "max_claimed_per_key", "INTEGER NOT NULL DEFAULT 0"),
 )
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 

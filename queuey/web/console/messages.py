@@ -172,8 +172,8 @@ def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
         partition = 0 if queue.partitions <= SEVERAL else 1
     if key:
         partition = by_key(key, queue.partitions)
-    # Only ordered queues keep the key with the message; elsewhere it chooses the partition alone.
-    wanted = Wanted(**texts, key=key if queue.kind == "ordered" else "")
+    # Only some queues keep the key with the message; elsewhere it chooses the partition alone.
+    wanted = Wanted(**texts, key=key if queue.keeps_keys else "")
     return Asked(
         wanted=wanted,
         partition=partition,

@@ -65,6 +65,8 @@ export interface QueueFields {
   dead_letter?: string;
   on_ack?: string;
   kind?: string;
+  max_claimed?: number;
+  max_claimed_per_key?: number;
 }
 
 export interface SendOptions extends CallOptions {

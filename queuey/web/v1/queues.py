@@ -14,6 +14,8 @@ from queuey.errors import InvalidRequest
 from queuey.messages import (
     CONSISTENCIES,
     KINDS,
+    MAX_CLAIMED,
+    MAX_CLAIMED_PER_KEY,
     MAX_DELIVERIES,
     MAX_TTL,
     ON_ACK,
@@ -37,7 +39,7 @@ from queuey.web.validators import Errors
 MAX_READ_DELAY = 3600
 PAGE_FIELDS = frozenset({"limit", "offset"})
 LIST_FIELDS = PAGE_FIELDS | {"details", "include_count"}
-RESETTABLE = ("principals", "ttl", "read_delay", "max_deliveries", "backoff", "dead_letter", "on_ack")
+RESETTABLE = ("principals", "ttl", "read_delay", "max_deliveries", "backoff", "dead_letter", "on_ack", "max_claimed")
 
 
 def _principals(value: object, most: int) -> tuple[Principal, ...]:
@@ -80,6 +82,10 @@ def read_spec(given: dict[str, Any], errors: Errors, limits: Limits) -> QueueSpe
         dead_letter=errors.take("dead_letter", validators.text, given.get("dead_letter")),
         on_ack=errors.take("on_ack", validators.one_of, given.get("on_ack"), ON_ACK),
         kind=errors.take("kind", validators.one_of, given.get("kind"), KINDS),
+        max_claimed=errors.take("max_claimed", validators.integer, given.get("max_claimed"), 0, MAX_CLAIMED),
+        max_claimed_per_key=errors.take(
+            "max_claimed_per_key", validators.integer, given.get("max_claimed_per_key"), 0, MAX_CLAIMED_PER_KEY
+        ),
     )
 
 
@@ -118,6 +124,8 @@ def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
         dead_letter=queue.dead_letter or UNSET,
         on_ack=UNSET if queue.on_ack == ON_ACK[0] else queue.on_ack,  # type: ignore[arg-type]
         kind=UNSET if queue.kind == KINDS[0] else queue.kind,  # type: ignore[arg-type]
+        max_claimed=queue.max_claimed or UNSET,
+        max_claimed_per_key=queue.max_claimed_per_key or UNSET,
         count=UNSET if count is None else count,
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.access import Action, Verb
-from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT, Backoff
+from queuey.messages import MAX_CLAIMED, MAX_CLAIMED_PER_KEY, MAX_DELIVERIES, MAX_TTL, MAX_WAIT, Backoff
 from queuey.service.explaining import Code
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
@@ -33,6 +33,22 @@ Kind = Annotated[
         )
     ),
 ]
+MaxClaimed = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=MAX_CLAIMED,
+        description="live claims at most, divided among the partitions, so at least as many as they are; 0: no limit",
+    ),
+]
+MaxClaimedPerKey = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=MAX_CLAIMED_PER_KEY,
+        description="live claims of one message key at most, in a plain queue, from its creation on; 0: no limit",
+    ),
+]
 Ok = Literal["ok"]
 
 
@@ -51,6 +67,8 @@ class QueueFields(Struct, kw_only=True):
     dead_letter: Annotated[str, Meta(max_length=50)] | None = None
     on_ack: OnAck | None = None
     kind: Kind | None = None
+    max_claimed: MaxClaimed | None = None
+    max_claimed_per_key: MaxClaimedPerKey | None = None
 
 
 class NewQueue(QueueFields, kw_only=True):
@@ -89,6 +107,8 @@ class QueueState(Done, kw_only=True):
     dead_letter: str
     on_ack: OnAck
     kind: Kind
+    max_claimed: MaxClaimed
+    max_claimed_per_key: MaxClaimedPerKey
 
 
 class CreatedQueue(QueueState, kw_only=True):
@@ -121,6 +141,8 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
     dead_letter: str | UnsetType = UNSET
     on_ack: OnAck | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
+    max_claimed: MaxClaimed | UnsetType = UNSET
+    max_claimed_per_key: MaxClaimedPerKey | UnsetType = UNSET
     count: Count | UnsetType = UNSET
 
 

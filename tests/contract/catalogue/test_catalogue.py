@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "backoff": Backoff(first=5, most=600),
     "dead_letter": "failed",
     "on_ack": "delete",
+    "max_claimed": 9,
 }
 DEFAULTS: dict[str, Any] = {
     "partitions": 1,
@@ -47,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "backoff": None,
     "dead_letter": "",
     "on_ack": "keep",
+    "max_claimed": 0,
 }
 OTHERS: dict[str, Any] = {
     "partitions": 8,
@@ -59,6 +61,7 @@ OTHERS: dict[str, Any] = {
     "backoff": Backoff(),
     "dead_letter": "broken",
     "on_ack": "keep",
+    "max_claimed": 10,
 }
 
 
@@ -239,6 +242,35 @@ def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
     assert refused.value.code == "InvalidUpdate"
     assert same(store.queue(APP, queue.name, fresh=True), queue)
     assert store.update_queue(queue, QueueSpec(partitions=3)).partitions == 3
+
+
+def test_claims_are_divided_among_partitions(store: Store) -> None:
+    """Each partition needs a share of ``max_claimed``: fewer claims are refused, and so are more partitions."""
+    with pytest.raises(InvalidRequest, match="2 cannot be divided among 3 partitions"):
+        store.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=2))
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=5))
+    assert [queue.share_of(number) for number in (1, 2, 3)] == [2, 2, 1]
+    for changes in (QueueSpec(max_claimed=2), QueueSpec(partitions=6)):
+        with pytest.raises(InvalidRequest, match="cannot be divided among"):
+            store.update_queue(queue, changes)
+    assert same(store.queue(APP, queue.name, fresh=True), queue)
+    changed = store.update_queue(queue, QueueSpec(partitions=6, max_claimed=6))
+    assert store.update_queue(changed, QueueSpec(max_claimed=0)).share_of(1) == 0
+
+
+def test_a_limit_by_key_is_for_ever(store: Store, other: Store) -> None:
+    """A queue has a limit of claims by key from its creation on: another number is fine, nothing else."""
+    with pytest.raises(InvalidRequest, match="kind ordered"):
+        store.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2, kind="ordered"))
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2))
+    assert other.queue(APP, queue.name).max_claimed_per_key == 2
+    for changes in (QueueSpec(max_claimed_per_key=0), QueueSpec(partitions=2)):
+        with pytest.raises(InvalidRequest) as refused:
+            store.update_queue(queue, changes)
+        assert refused.value.code == "InvalidUpdate"
+    with pytest.raises(InvalidRequest, match="no other number"):
+        store.update_queue(make_queue(store), QueueSpec(max_claimed_per_key=1))
+    assert store.update_queue(queue, QueueSpec(max_claimed_per_key=3)).max_claimed_per_key == 3
 
 
 def test_delete_frees_the_name(store: Store, other: Store) -> None:

@@ -221,6 +221,8 @@ NO_QUEUES = {
     ),
     *(
         "limit",
+        "max_claimed",
+        "max_claimed_per_key",
         "max_deliveries",
         "merge",
         "message",

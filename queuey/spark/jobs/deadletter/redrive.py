@@ -203,8 +203,8 @@ class Redrive:
         queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
         going, staying = by_origin(found, shapes, self._order.wanted.dead_queue)
-        for name in [name for name in going if (row := queues[name]) is not None and row.kind == "ordered"]:
-            staying += _unordered(name, [found[index] for index in going.pop(name)])
+        for name in [name for name in going if (row := queues[name]) is not None and row.keeps_keys]:
+            staying += _with_keys(name, [found[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
     def _looked_up(self, name: str) -> Queue | None:
@@ -297,9 +297,9 @@ def _planned(message: Message) -> PlannedDeadLetter:
     return PlannedDeadLetter(message.partition, message.ticks, message.low, message.expires)
 
 
-def _unordered(name: str, found: Sequence[DeadLetter]) -> Redriven:
-    """Returns dead letters of an ordered queue, to which Spark cannot write, as those that stay."""
-    reason = f"queue {name} is ordered: send them back with qdo deadletter redrive"
+def _with_keys(name: str, found: Sequence[DeadLetter]) -> Redriven:
+    """Returns dead letters of a queue that keeps keys, to which Spark cannot write, as those that stay."""
+    reason = f"queue {name} keeps keys, which Spark does not write: send them back with qdo deadletter redrive"
     staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in found]
     return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
 

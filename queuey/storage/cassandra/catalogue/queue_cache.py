@@ -34,7 +34,7 @@ from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 COLUMNS = (
     "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
-    "max_deliveries, dead_letter, on_ack, kind, backoff, facade, created, version"
+    "max_deliveries, dead_letter, on_ack, kind, backoff, max_claimed, max_claimed_per_key, facade, created, version"
 )
 _FIELDS = COLUMNS.split(", ")
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
@@ -94,8 +94,10 @@ def fields_of(queue: Queue) -> tuple[Any, ...]:
     """Returns the values of the columns that callers choose: partitions to facade in ``COLUMNS``."""
     principals = _encode(queue.principals).decode() if queue.principals else None
     backoff = _encode(queue.backoff).decode() if queue.backoff else None
-    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff, queue.facade or None
-    return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay, *claims
+    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff
+    limits = queue.max_claimed or None, queue.max_claimed_per_key or None
+    fields = queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay
+    return *fields, *claims, *limits, queue.facade or None
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:

@@ -32,13 +32,13 @@ from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 21)}) IF NOT EXISTS",
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 23)}) IF NOT EXISTS",
     idempotent=False,
 )
 _UPDATE = Statement(
     "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, facade = ?, version = ? WHERE "
-    "application = ? AND name = ? IF version = ?",
+    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, max_claimed = ?, "
+    "max_claimed_per_key = ?, facade = ?, version = ? WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(
@@ -78,6 +78,7 @@ class CassandraCatalogue(Catalogue, Applications):
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """See the contract."""
+        specs.of_new(spec)
         row, created = self._find_row(application, name), False
         if row is None:
             if not self.has_application(application):

@@ -14,7 +14,7 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_INSERT = f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants
+_INSERT = f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
 _LIST = (
     f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
@@ -28,7 +28,7 @@ class SqliteCatalogue(Catalogue):
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """See the contract."""
-        fields = specs.given(spec)
+        fields = specs.of_new(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
             connection = transaction.connection
@@ -85,9 +85,9 @@ class SqliteCatalogue(Catalogue):
             changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
             transaction.connection.execute(
                 "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-                "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, facade = ? "
-                "WHERE application = ? AND name = ?",
-                (*row_codec.queue_to_row(changed)[4:16], queue.application, queue.name),
+                "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, max_claimed = ?, "
+                "max_claimed_per_key = ?, facade = ? WHERE application = ? AND name = ?",
+                (*row_codec.queue_to_row(changed)[4:18], queue.application, queue.name),
             )
             return changed
 
