@@ -8,7 +8,8 @@ a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decid
 from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, place_in, sift
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.order import MOST_WAITING, Waiting, ended_in_order, freed_by, key_of
+from queuey.claims.order import MOST_WAITING, Waiting, ended_in_order, free_in_order, freed_by, key_of
+from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
@@ -20,6 +21,7 @@ __all__ = [
     "MOST_SUPERSEDED",
     "MOST_UNCONFIRMED",
     "MOST_WAITING",
+    "ClaimLimits",
     "ClaimReceipt",
     "ClaimTiming",
     "Copies",
@@ -27,6 +29,7 @@ __all__ = [
     "Entry",
     "EntryDraft",
     "LastDelivery",
+    "LikelyPlaces",
     "Poll",
     "ReceiptStatus",
     "Settlement",
@@ -37,8 +40,11 @@ __all__ = [
     "digest_of",
     "encode_entry",
     "ended_in_order",
+    "free_in_order",
     "freed_by",
     "key_of",
+    "limited_key_of",
+    "limits_of",
     "parse_receipt",
     "partition_of",
     "place_in",

@@ -12,7 +12,7 @@ are written to the store (``queuey.storage.contracts.covers``), and the log says
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
@@ -285,6 +285,22 @@ class CoverDraft:
         digest = self._covers.by_representative.get(representative)
         if digest is not None:
             self.withdrawn[digest] = None
+
+    def confirm(
+        self, bound: Position, seen: Sequence[Position], is_left: Callable[[Position], bool]
+    ) -> Collection[Position]:
+        """Withdraws the covers of representatives that should be in ``seen`` and are not; returns what is there.
+
+        Args:
+            bound: All messages above the cursor and below this are in ``seen``.
+            seen: Positions.
+            is_left: Says of a message whether it was delivered and is not done.
+        """
+        there = {position for position in seen if position < bound}
+        for representative in self._covers.unconfirmed if bound > ids.FIRST else ():
+            if representative < bound and representative not in there and is_left(representative):
+                self.withdraw(representative)
+        return there
 
     def hider(self, position: Position) -> Position | None:
         """Returns the representative whose copy a position is; None if it is not known to be one."""

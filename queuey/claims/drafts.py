@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
@@ -12,8 +11,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, WITH_COVERS, WITH_KEYS, Entry, Group, MoveStep
-from queuey.claims.order import OrderCheck, Waiting, key_of
+from queuey.claims.entries import FORMAT, WITH_COVERS, WITH_KEYS, Entry, Group, MoveStep, grouped
+from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
+from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
@@ -55,6 +55,7 @@ class EntryDraft:
         timing: When claims are over.
         covers: What is a duplicate, in a dedup queue.
         waiting: In an ordered queue, what waits.
+        limits: How many live claims there may be; None: no limit.
     """
 
     __slots__ = (
@@ -62,10 +63,12 @@ class EntryDraft:
         "_covers",
         "_cursor",
         "_finals",
+        "_key_of",
         "_latest",
         "_move",
         "_new",
         "_outs",
+        "_places",
         "_released_all",
         "_releases",
         "_renewals",
@@ -90,12 +93,18 @@ class EntryDraft:
         timing: ClaimTiming,
         covers: CoverDraft | None = None,
         waiting: Waiting | None = None,
+        limits: ClaimLimits | None = None,
     ) -> None:
         self._state = state
         self._covers = covers
         self._waiting = waiting
+        by_key = limited_key_of if limits is not None and limits.per_key else None
+        self._key_of = by_key if waiting is None else key_of
+        """Where messages keep their keys."""
         self.now = now
         self.expired = timing.expired(now)
+        counted = self._is_live, self._changed
+        self._places = None if limits is None else Places(state, limits, self.expired, *counted)
         self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
         self.size = 0
         """Ids in it, about."""
@@ -110,7 +119,7 @@ class EntryDraft:
         self.workers: list[str] = []
         """What each of these callers calls itself."""
         self.keys: list[list[int]] = []
-        """In an ordered queue, the digests of the keys of what each of these callers gets."""
+        """Where messages keep their keys, the digests of those of what each of these callers gets."""
         self.lapsed: dict[Position, LastDelivery] = {}
         """Last claims that have expired, neither acknowledged nor released, of messages that are dealt with here."""
         self._sent: list[Position] = []
@@ -142,8 +151,9 @@ class EntryDraft:
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins.
 
-        Not of one whose id is of the future: nothing would tell that there is no such message. Nor in an ordered queue
-        of one that was not delivered: nothing tells its key; nor while another caller has a message of its key.
+        Not of one whose id is of the future: nothing would tell that there is no such message. Nor, where messages keep
+        their keys, of one that was not delivered: nothing tells its key. Nor in an ordered queue while another caller
+        has a message of its key; nor where a claim is to begin again, and limits leave no place for it.
         """
         found = []
         expires = self.now + round(ttl * 1000)
@@ -152,9 +162,9 @@ class EntryDraft:
             status = self._status(receipt)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position not in self._state.outstanding and (position > self._latest or self._waiting is not None):
+                if position not in self._state.outstanding and (position > self._latest or self._key_of is not None):
                     status = ReceiptStatus.FINAL
-                elif self._waiting is not None and self._has_another(position):
+                elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
                 elif self._may_claim(position):
                     until = self._renew(position, expires)
@@ -173,15 +183,22 @@ class EntryDraft:
         return True
 
     def _has_another(self, position: Position) -> bool:
-        """Returns whether another caller has a message of the same key, as it may when the claim has expired."""
-        outstanding = self._state.outstanding
-        claim = outstanding[position]
-        return any(
-            (other.number, other.secret) != (claim.number, claim.secret) and not self._may_again(one)
-            for one in self._state.busy.get(claim.key, ())
-            if one != position and not self._is_ended_here(one)
-            for other in [outstanding[one]]
-        )
+        """Returns whether another caller of an ordered queue has a message of the same key."""
+        return self._waiting is not None and has_another(self._state, position, self._is_ended_here, self._may_again)
+
+    def _is_live(self, position: Position) -> bool:
+        """Returns whether a message has a live claim after this entry, not counting what :meth:`deliver` gives."""
+        if self._is_ended_here(position):
+            return False
+        if position in self._renewals:
+            return position not in self._releases
+        ended = position in self._releases or self._released_all
+        return not ended and self._state.is_live(position, self.expired)
+
+    def _changed(self) -> set[Position]:
+        """Returns the messages of which that may differ from what the state says."""
+        released = self._state.outstanding if self._released_all else ()
+        return {*self._finals, *self._outs, *self._superseded, *self._releases, *self._renewals, *released}
 
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
@@ -316,12 +333,13 @@ class EntryDraft:
         for poll in polls:
             poll.given = []
         there, order = self._deliverable(polls, again, fresh, most)
+        free = None if self._places is None else self._places.free()
         at = 0
         for number, poll in enumerate(polls):
             expires = self.now + round(poll.ttl * 1000)
             weight = 0
             first = at
-            may_give = self._choice(order, poll, number)
+            may_give = self._choice(order, free, poll, number)
             # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
             fits = may_give is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
             while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
@@ -359,14 +377,17 @@ class EntryDraft:
     def _add_group(self, poll: Poll, expires: int) -> None:
         self.groups.append((expires, [message.position for message in poll.given]))
         self.workers.append(poll.worker)
-        if self._waiting is not None:
-            self.keys.append([key_of(message) for message in poll.given])
+        if self._key_of is not None:
+            self.keys.append(list(map(self._key_of, poll.given)))
 
-    def _choice(self, order: OrderCheck | None, poll: Poll, caller: int) -> Callable[[Message], bool] | None:
+    def _choice(
+        self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
+    ) -> Callable[[Message], bool] | None:
         """Returns what says of a message whether a caller may get it; None: it gets all that it has room for."""
+        choice = None if self._covers is None else self._is_first_copy
         if order is not None:
-            return partial((order if poll.ttl else order.aside()).allows, caller)
-        return None if self._covers is None else self._is_first_copy
+            choice = partial((order if poll.ttl else order.aside()).allows, caller)
+        return choice if free is None else partial((free if poll.ttl else free.aside()).allows, choice)
 
     def _is_ended_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
@@ -484,9 +505,9 @@ class EntryDraft:
             delete: Duplicates are to be deleted.
 
         Returns:
-            How many of them it passes; in an ordered queue, of those that are remembered as done.
+            How many of them it passes; where messages keep their keys, of those that are remembered as done.
         """
-        there = self._confirm(bound, seen)
+        there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         for position in sorted(self._state.unknown(seen[: bisect_left(seen, bound)])):
             if self._is_delivered(position):
                 continue
@@ -498,24 +519,12 @@ class EntryDraft:
                 self._finals[position] = None
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
-        if self._waiting is not None:
+        if self._key_of is not None:
             return sum(position < bound for position in self._state.above)
         return bisect_left(seen, bound)
 
-    def _confirm(self, bound: Position, seen: Sequence[Position]) -> Collection[Position]:
-        """Withdraws the covers of representatives that should be in ``seen`` and are not; returns what is there."""
-        if self._covers is None or bound == ids.FIRST:
-            return ()
-        there = {position for position in seen if position < bound}
-        for representative in self._state.covers.unconfirmed:
-            if (
-                representative < bound
-                and representative not in there
-                and representative in self._state.outstanding
-                and representative not in self._finals
-            ):
-                self._covers.withdraw(representative)
-        return there
+    def _is_left(self, position: Position) -> bool:
+        return position in self._state.outstanding and position not in self._finals
 
     def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
         """Returns whether a message is a copy of one that was delivered and is certainly there, or is done."""
@@ -572,7 +581,7 @@ class EntryDraft:
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
             claims=self.groups,
             finals=list(self._finals),
-            renewals=_grouped(self._renewals),
+            renewals=grouped(self._renewals),
             releases=list(self._releases),
             delete=delete and bool(self._finals),
             deleted=deleted,
@@ -587,10 +596,3 @@ class EntryDraft:
             workers=self.workers if any(self.workers) else [],
             keys=self.keys,
         )
-
-
-def _grouped(expiries: dict[Position, int]) -> list[Group]:
-    groups: defaultdict[int, list[Position]] = defaultdict(list)
-    for position, expires in expiries.items():
-        groups[expires].append(position)
-    return list(groups.items())

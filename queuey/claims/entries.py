@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import msgspec
 from msgspec.structs import astuple
 
@@ -93,7 +95,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         covers: What it says of copies, in a dedup queue.
         secrets: For each group of ``claims``, a random number in its receipts; empty: an older version made the entry.
         workers: For each group of ``claims``, what its caller calls itself; empty: none says so.
-        keys: For each group of ``claims``, digests of the keys of its messages; empty in queues that are not ordered.
+        keys: For each group of ``claims``, digests of the keys of its messages, 0 for those without; empty in queues
+            that do not keep keys.
     """
 
     format: int = FORMAT
@@ -116,6 +119,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     secrets: list[int] = []
     workers: list[str] = []
     keys: list[list[int]] = []
+
+
+def grouped(expiries: dict[Position, int]) -> list[Group]:
+    """Returns messages by when their claims expire."""
+    groups: defaultdict[int, list[Position]] = defaultdict(list)
+    for position, expires in expiries.items():
+        groups[expires].append(position)
+    return list(groups.items())
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -93,18 +93,17 @@ class Waiting:
                 self._by_key.pop(key, None)
         return (one for one in self._keys if not state.is_known(one))
 
-    def choose(self, state: State, freed: Collection[int], most: int, of_a_key: int) -> list[Position]:
+    def choose(self, state: State, free: Callable[[int], int], most: int) -> list[Position]:
         """Returns the first messages that may be delivered now, ascending.
 
         Args:
             state: After the last entry.
-            freed: Busy keys of which the next entry may give further messages.
+            free: Returns how many messages of a key the next entry may give.
             most: How many at most.
-            of_a_key: How many of one key at most.
         """
-        free = [key for key in self._by_key if key not in state.busy or key in freed]
-        firsts = ((first, key) for key in free if (first := self._first(key, state)) is not None)
-        runs = (islice(self.of(key, state), of_a_key) for _, key in nsmallest(most, firsts))
+        of_keys = {key: there for key in self._by_key if (there := free(key)) > 0}
+        firsts = ((first, key) for key in of_keys if (first := self._first(key, state)) is not None)
+        runs = (islice(self.of(key, state), of_keys[key]) for _, key in nsmallest(most, firsts))
         return list(islice(merge(*runs), most))
 
     def _first(self, key: int, state: State) -> Position | None:
@@ -128,6 +127,18 @@ def freed_by(state: State, done: Collection[Position]) -> set[int]:
     return {key for key, positions in left.items() if len(positions) == len(state.busy[key])}
 
 
+def free_in_order(state: State, freed: Collection[int], of_a_key: int, key: int) -> int:
+    """Returns how many messages of a key the next entry can give to one caller.
+
+    Args:
+        state: After the last entry.
+        freed: Busy keys of which it may give further messages.
+        of_a_key: How many of one key at most.
+        key: The digest.
+    """
+    return of_a_key if key not in state.busy or key in freed else 0
+
+
 def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list[Position]:
     """Returns messages whose claims have ended and that may be given again, ascending: nothing before them is claimed.
 
@@ -149,6 +160,27 @@ def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list
             if len(found) >= most:
                 break
     return found
+
+
+def has_another(
+    state: State, position: Position, is_done: Callable[[Position], bool], is_free: Callable[[Position], bool]
+) -> bool:
+    """Returns whether another caller has a message of the same key, as it may when the claim has expired.
+
+    Args:
+        state: After the last entry.
+        position: An outstanding message.
+        is_done: Says of a message whether the next entry makes it done.
+        is_free: Says of an outstanding message whether it is not claimed, nor claimed by the entry.
+    """
+    outstanding = state.outstanding
+    claim = outstanding[position]
+    return any(
+        (other.number, other.secret) != (claim.number, claim.secret) and not is_free(one)
+        for one in state.busy.get(claim.key, ())
+        if one != position and not is_done(one)
+        for other in [outstanding[one]]
+    )
 
 
 class _Turn(msgspec.Struct):

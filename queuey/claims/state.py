@@ -56,7 +56,7 @@ class LastDelivery(msgspec.Struct, gc=False):
         expires: Milliseconds since 1970; 0: the claim has ended.
         secret: What its receipt has; 0: any receipt with the number is good.
         worker: What its caller calls itself; blank: nothing.
-        key: The digest of the message's key; 0: the queue is not ordered.
+        key: The digest of the message's key; 0: it has none, or the queue does not keep keys.
     """
 
     number: int
@@ -102,6 +102,7 @@ class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     secrets: list[int] = []
     workers: list[str] = []
     keys: list[int] = []
+    resting: list[Position] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -125,8 +126,10 @@ class State:
         snapshot: The newest snapshot that the log names; 0: none.
         covers: What is a duplicate, in a dedup queue.
         released: How many claims were ended since this is in memory, before they expired.
-        busy: In an ordered queue, the outstanding messages of each key, by its digest, ascending.
+        busy: In a queue that keeps keys, the outstanding messages of each key, by its digest, ascending.
         freed: How many of those were done since this is in memory.
+        resting: Messages that were released with a delay: they are claimed, and nobody works on them.
+        vacated: How many messages were done or began to rest since this is in memory.
     """
 
     __slots__ = (
@@ -144,9 +147,11 @@ class State:
         "outbox",
         "outstanding",
         "released",
+        "resting",
         "snapshot",
         "superseded",
         "undeleted",
+        "vacated",
         "withdrawn",
     )
 
@@ -165,6 +170,8 @@ class State:
         self.released = 0
         self.busy: dict[int, list[Position]] = {}
         self.freed = 0
+        self.resting: set[Position] = set()
+        self.vacated = 0
         self._forget_from = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
@@ -216,9 +223,8 @@ class State:
             self._take_away([position for position in entry.superseded if position in self.outstanding], entry.at)
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
-        for expires, positions in entry.renewals:
-            for position in positions:
-                self._renew(position, expires)
+        if entry.renewals:
+            self._renew_all(entry)
         if entry.claims:
             self._claim_all(entry)
         self._pass(number, entry)
@@ -280,6 +286,7 @@ class State:
                 deliveries = before.deliveries + 1
                 outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key)
             self._ended.pop(position, None)
+            self.resting.discard(position)
             heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _STALE:
             self._index()
@@ -302,6 +309,8 @@ class State:
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
+            self.resting.discard(position)
+            self.vacated += 1
             if claim.key:
                 self._free_key(position, claim.key)
         if position > self.cursor and position not in self.above:
@@ -337,11 +346,22 @@ class State:
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
+            self.resting.discard(position)
             self.released += 1
             self._ended.setdefault(position)
 
+    def _renew_all(self, entry: Entry) -> None:
+        delayed = set(entry.releases)
+        for expires, positions in entry.renewals:
+            for position in positions:
+                self._renew(position, expires)
+                if position in delayed and position in self.outstanding:
+                    self.resting.add(position)
+                    self.vacated += 1
+
     def _renew(self, position: Position, expires: int) -> None:
         claim = self.outstanding.get(position)
+        self.resting.discard(position)
         if claim is None:
             if self.is_done(position):
                 return
@@ -420,6 +440,16 @@ class State:
         claim = self.outstanding.get(position)
         return claim is not None and claim.expires < expired
 
+    def is_live(self, position: Position, expired: int) -> bool:
+        """Returns whether somebody may be working on a message: its claim has not ended, and it does not rest."""
+        claim = self.outstanding.get(position)
+        return claim is not None and claim.expires >= expired and position not in self.resting
+
+    def live(self, expired: int) -> int:
+        """Returns how many messages are such (``expired`` as for :meth:`ended`)."""
+        resting = sum(not self.has_ended(position, expired) for position in self.resting)
+        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - resting
+
     # Snapshots
 
     def encode(self) -> bytes:
@@ -444,8 +474,11 @@ class State:
             [claim.secret for claim in last],
             [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
             [claim.key for claim in last] if self.busy else [],
+            sorted(self.resting),
         )
-        return _encoder.encode(snapshot if self.busy else astuple(snapshot)[:-1])
+        # What is empty is left out, as older programs write it.
+        there = -1 if self.busy else -2
+        return _encoder.encode(snapshot if self.resting else astuple(snapshot)[:there])
 
     @classmethod
     def decode(cls, body: bytes) -> State:
@@ -480,6 +513,7 @@ class State:
         state._above_heap = found.above
         for position, key in zip(list(state.outstanding), found.keys, strict=False):
             state._note_keys([position], [key])
+        state.resting = set(found.resting)
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

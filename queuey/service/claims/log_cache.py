@@ -65,10 +65,10 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
-    def freed(self, key: Key) -> int:
-        """Returns how many messages of an ordered queue are known to be done."""
+    def done(self, key: Key) -> tuple[int, int]:
+        """Returns how many messages are known to be done: ``freed`` and ``vacated`` of a state."""
         log = self._logs.get(key)
-        return 0 if log is None else log.state.freed
+        return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 
     def load(self, key: Key) -> int:
         """Returns how many ids the requests to a log ask for at the moment."""

@@ -6,8 +6,10 @@ partition, when the next claim that this process knows of expires, and every hal
 if claims wait on too many partitions to poll each of them so often.
 
 In an ordered queue a message that is done may make the next one of its key deliverable: the log's state counts those,
-whichever process has ended them. Where reads stay behind the clock, nothing tells when a message becomes deliverable
-that was stored before; so there each poll of the log wakes the claims.
+whichever process has ended them. So may one where claims are limited.
+
+Where reads stay behind the clock, nothing tells when a message becomes deliverable that was stored before; so there
+each poll of the log wakes the claims.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from functools import partial
 
 import msgspec
 
-from queuey.claims import ClaimTiming, State
+from queuey.claims import ClaimTiming, State, limits_of
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
@@ -49,19 +51,19 @@ class _Watched:
         call_off: Cancels that poll.
         looking: The last poll.
         released: The log's count of releases when the claims were last woken.
-        freed: Its count of messages in order that were done.
+        freed, vacated: Its counts of messages that were done, where they may make others deliverable.
         lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("call_off", "due", "freed", "lags", "looking", "queue", "released", "stored", "wakes")
+    __slots__ = ("call_off", "due", "freed", "lags", "looking", "queue", "released", "stored", "vacated", "wakes")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.wakes: list[Callable[[], None]] = []
         self.due = math.inf
         self.call_off: Callable[[], None] = lambda: None
-        self.released = self.freed = 0
+        self.released = self.freed = self.vacated = 0
         self.lags = False
         self.stored = False
         self.looking: asyncio.Task[None] | None = None
@@ -111,7 +113,7 @@ class ClaimNews:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(queue)
-            watched.freed = self._logs.freed(key)
+            watched.freed, watched.vacated = self._logs.done(key)
             self._look_in(self._pause(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
@@ -140,9 +142,11 @@ class ClaimNews:
             return
         told, watched.released = watched.released, log.state.released
         knew, watched.freed = watched.freed, log.state.freed
+        had, watched.vacated = watched.vacated, log.state.vacated
         watched.lags = log.lags
         self._look_in(max(seen.next, SPACING), log.key, watched)
-        if (seen.ended and watched.released != told) or (watched.freed != knew and not log.is_sure_of_nothing):
+        in_order = watched.freed != knew and not log.is_sure_of_nothing and watched.queue.kind == "ordered"
+        if (seen.ended and watched.released != told) or in_order or _has_place(watched.queue, log, had, seen):
             watched.wake()
 
     def _see(self, state: State) -> _Seen:
@@ -184,3 +188,12 @@ class ClaimNews:
         self._look_in(self._pause(), key, watched)
         if stored or ended or watched.lags:
             watched.wake()
+
+
+def _has_place(queue: Queue, log: PartitionLog, had: int, seen: _Seen) -> bool:
+    """Returns whether claims may find a message because others are done, where claims are limited."""
+    vacated, limits = log.state.vacated - had, limits_of(queue, log.key[1])
+    if not vacated or limits is None:
+        return False
+    was_full = limits.total and len(log.state.outstanding) + vacated >= limits.total
+    return bool(was_full or (limits.per_key and (seen.ended or not log.is_sure_of_nothing)))

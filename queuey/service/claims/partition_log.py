@@ -30,6 +30,7 @@ from queuey.claims import (
     UnknownFormat,
     decode_entry,
     encode_entry,
+    limits_of,
 )
 from queuey.claims.receipts import SECRET_BITS
 from queuey.deadletters import queue_for
@@ -152,12 +153,12 @@ class PartitionLog:
 
     @property
     def is_sure_of_nothing(self) -> bool:
-        """Whether a message that is done makes no other one deliverable, as it may in an ordered queue."""
+        """Whether a message that is done makes no other one of its key deliverable: none waits."""
         return self._finder.ordered.is_sure_of_nothing
 
     @property
     def lags(self) -> bool:
-        """Whether messages of an ordered queue are deliverable only some time after they are stored."""
+        """Whether messages are deliverable only some time after they are stored."""
         return self._finder.ordered.lags
 
     @property
@@ -221,8 +222,8 @@ class PartitionLog:
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
             draft, passed = self._decide(queue, taken, candidates)
-            # In an ordered queue nothing is read beyond what may be remembered, so the cursor must move.
-            worth = 1 if candidates is not None and candidates.in_order and candidates.scan.full else WORTH
+            # Where messages keep keys nothing is read beyond what may be remembered, so the cursor must move.
+            worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
             if not draft.changes and passed < worth:
                 leave(taken)
                 if await self._catch_up_for(queue, taken):
@@ -281,7 +282,7 @@ class PartitionLog:
 
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
         """Returns whether what was read still has messages to deliver, after another process has written an entry."""
-        if found is None or found.in_order or found.covers != self.state.covers.version:
+        if found is None or found.by_key or found.covers != self.state.covers.version:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
@@ -296,7 +297,8 @@ class PartitionLog:
             copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
         covers = self._duplicates.draft(queue, self.state, copies, horizon, now, below)
         waiting = self._finder.ordered.waiting if queue.kind == "ordered" else None
-        draft = EntryDraft(self.state, now, self._timing, covers, waiting)
+        limits = limits_of(queue, self._partition)
+        draft = EntryDraft(self.state, now, self._timing, covers, waiting, limits)
         # What was published is noted even if that has taken long.
         carried = [request for request in taken if request.enter() or isinstance(request, SentRequest)]
         for request in carried:
@@ -359,8 +361,11 @@ class PartitionLog:
             return False
         if found.full:
             request.answer(None, too_many(self._partition))
+        elif found.by_key and request.queue.kind == "plain" and not more:
+            # What was not read waits as well.
+            request.answer([])
         elif found.scan.full and not more:
-            request.answer(None, (too_many_wait if found.in_order else too_fast)(self._partition))
+            request.answer(None, (too_many_wait if found.by_key else too_fast)(self._partition))
         elif more or found.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:

@@ -105,18 +105,19 @@ class Candidates:
         full: Nothing new was looked for, because there are too many claims.
         covers: The version of the covers by which copies were found.
         unread: Further claims have ended, whose messages were not read.
-        in_order: They are of an ordered queue. Then they are of use only for the state by which they were read: what
-            another process has passed since, because it was gone, must not be given after what came behind it.
+        by_key: They are of a queue that keeps keys. Then they are of use only for the state by which they were read:
+            others of their keys may have been given since. And in an ordered queue what another process has passed,
+            because it was gone, must not be given after what came behind it.
     """
 
-    __slots__ = ("again", "covers", "dead", "full", "gone", "in_order", "scan", "unread")
+    __slots__ = ("again", "by_key", "covers", "dead", "full", "gone", "scan", "unread")
 
     def __init__(self, state: State) -> None:
         self.again: list[Message] = []
         self.gone: list[Position] = []
         self.dead: list[Position] = []
         self.scan = ScanResult([])
-        self.full = self.unread = self.in_order = False
+        self.full = self.unread = self.by_key = False
         self.covers = state.covers.version
 
     @property

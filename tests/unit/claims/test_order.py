@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from queuey.claims import (
     decode_entry,
     encode_entry,
     ended_in_order,
+    free_in_order,
     freed_by,
     key_of,
 )
@@ -247,7 +249,7 @@ def test_what_others_deliver_is_forgotten() -> None:
         draft.acknowledge([ClaimReceipt(1, *position) for position in log.state.outstanding])
         assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[number]]
         log.append(draft)
-        assert here.choose(log.state, (), 10, 10) == [at(6)]
+        assert here.choose(log.state, partial(free_in_order, log.state, (), 10), 10) == [at(6)]
         assert [one[0] for one in here.ascending(log.state)] == [*range(number + 1, 7)]
     assert (len(here), here.count(key_of(message(1)))) == (2, 1)
 
@@ -285,13 +287,13 @@ def test_what_may_be_read() -> None:
     log = Partition("aaabcab")
     assert log.claim(limit=1) == [1]
     a = key_of(log.messages[0])
-    assert log.waiting.choose(log.state, (), 9, 9) == [at(4), at(5), at(7)]
-    assert log.waiting.choose(log.state, (), 9, 1) == [at(4), at(5)]
-    assert log.waiting.choose(log.state, (), 1, 9) == [at(4)]
-    assert log.waiting.choose(log.state, {a}, 4, 2) == [at(2), at(3), at(4), at(5)]
+    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 9) == [at(4), at(5), at(7)]
+    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 1), 9) == [at(4), at(5)]
+    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 1) == [at(4)]
+    assert log.waiting.choose(log.state, partial(free_in_order, log.state, {a}, 2), 4) == [at(2), at(3), at(4), at(5)]
     assert freed_by(log.state, [at(1), at(2)]) == {a}
     log.waiting.drop([at(4)])
-    assert log.waiting.choose(log.state, (), 9, 9) == [at(5), at(7)]
+    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 9) == [at(5), at(7)]
     assert list(log.waiting.ascending(log.state)) == [at(number) for number in (2, 3, 5, 6, 7)]
     assert log.claim(among=[5, 7]) == [5, 7]
     log.waiting.sweep(log.state)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from queuey.claims import MOST_OUTSTANDING, ClaimTiming, State, ended_in_order, freed_by
+from queuey.claims import (
+    MOST_OUTSTANDING,
+    ClaimTiming,
+    LikelyPlaces,
+    State,
+    ended_in_order,
+    free_in_order,
+    freed_by,
+    key_of,
+    limited_key_of,
+    limits_of,
+)
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
@@ -41,7 +52,7 @@ class Finder:
         self.scanner = Scanner(partition, core.boottime, limits.page_bytes)
         self.duplicates = Duplicates(store, partition, core, timing)
         self.ordered = OrderedScanner(self.scanner, partition, limits)
-        """For the partitions of an ordered queue."""
+        """For the partitions of a queue that keeps keys."""
 
     async def find(
         self, queue: Queue, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]
@@ -59,21 +70,33 @@ class Finder:
         expired = self._timing.expired(now)
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
         of_a_key = max(poll.poll.limit for poll in polls)
-        found.in_order = in_order = queue.kind == "ordered"
+        found.by_key = by_key = queue.keeps_keys
         found.full = len(state.outstanding) >= MOST_OUTSTANDING
-        if found.full or (in_order and self.scanner.horizon == FIRST):
+        limits = limits_of(queue, self._partition)
+        places = None if limits is None else LikelyPlaces(state, limits, expired, _ending(taken))
+        if places is not None and (wanted := min(wanted, places.of_all)) <= 0:
+            return found
+        if found.full or (by_key and self.scanner.horizon == FIRST):
             # Without a scan only this tells which of them are gone. In an ordered queue they hold others up.
             await self.scanner.look(read)
         left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
-        ended = partial(state.ended, expired)
-        if in_order:
+        ended: Callable[[int], list[Position]] = partial(state.ended, expired)
+        if queue.kind == "ordered":
             ended = partial(ended_in_order, state, expired, of_a_key)
+        elif places is not None:
+            ended = places.ended
         left = await self._find_ended(queue, state, found, ended, wanted, left)
         if found.full or left <= 0 or len(found.again) >= wanted:
             return found
         wanted -= len(found.again)
-        if in_order:
-            wish = Wish(wanted, of_a_key, left, _freed(state, taken, found), exact=self._store.exact_horizon)
+        if by_key:
+            exact = self._store.exact_horizon
+            if queue.kind == "ordered" or places is None:
+                free = partial(free_in_order, state, _freed(state, taken, found), of_a_key)
+                wish = Wish(wanted, left, free, key_of, in_order=True, exact=exact)
+            else:
+                places.give(found.again)
+                wish = Wish(wanted, left, places.of_key, limited_key_of, exact=exact)
             found.scan = await self.ordered.scan(state, wish, read, partial(self.fetch, queue))
         else:
             sift = self.duplicates.sift(queue, state)
@@ -132,7 +155,14 @@ class Finder:
 
     def passed(self, queue: Queue, state: State, scan: ScanResult) -> bool:
         """Notes what has been delivered of what a scan found; returns whether the next one begins further on."""
-        return self.ordered.moved if queue.kind == "ordered" else self.scanner.passed(state, scan)
+        return self.ordered.moved if queue.keeps_keys else self.scanner.passed(state, scan)
+
+
+def _ending(taken: Sequence[Request]) -> Iterator[Position]:
+    """Returns the messages whose claims the receipts end that come with polls, unless they renew them."""
+    for request in taken:
+        if isinstance(request, SettleRequest) and request.kind not in {"renew", "check"}:
+            yield from (receipt.position for receipt in request.receipts)
 
 
 def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:

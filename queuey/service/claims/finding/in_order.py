@@ -1,8 +1,9 @@
-"""Scans of an ordered queue: finds messages whose turn has come, among those that wait for earlier ones of their keys.
+"""Scans of a queue that keeps keys: finds messages whose turn has come, among those that wait because of their keys.
 
-A process reads each message once, and only below the horizon: there no further message can appear, so what it has read
-is certain. It remembers the positions and keys of those that wait, and fetches them when their turn has come. So the
-front is a proof here, and the cursor may follow it up to the first message that waits.
+In an ordered queue they wait for earlier ones of their keys, elsewhere until their keys have fewer claims. A process
+reads each message once, and only below the horizon: there no further message can appear, so what it has read is
+certain. It remembers the positions and keys of those that wait, and fetches them when their turn has come. So the front
+is a proof here, and the cursor may follow it up to the first message that waits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_WAITING, State, Waiting, key_of
+from queuey.claims import MOST_ABOVE, MOST_WAITING, State, Waiting
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
@@ -32,15 +33,17 @@ class Wish(msgspec.Struct, frozen=True):
 
     Attributes:
         messages, max_bytes: Enough.
-        of_a_key: Messages of one key that one of them can get.
-        freed: Busy keys of which the next entry may give further messages.
+        free: Returns how many messages of a key the next entry can give.
+        key_of: Returns the digest of a message's key.
+        in_order: A message is of use only if all that wait before it and have its key are given, too.
         exact: All that was acknowledged lies below the horizon of any read.
     """
 
     messages: int
-    of_a_key: int
     max_bytes: int
-    freed: Collection[int]
+    free: Callable[[int], int]
+    key_of: Callable[[Message], int]
+    in_order: bool = False
     exact: bool = False
 
     def satisfied(self, scan: ScanResult) -> bool:
@@ -49,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class OrderedScanner:
-    """Scans one partition of an ordered queue. One scan at a time.
+    """Scans one partition of a queue that keeps keys. One scan at a time.
 
     Args:
         scanner: Knows the horizon.
@@ -117,10 +120,10 @@ class OrderedScanner:
     async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish, fetch: Fetch) -> None:
         """Fetches what waits and is free, further messages if some are gone."""
         have: set[Position] = set()
-        most, of_a_key = wish.messages, wish.of_a_key
+        most, times = wish.messages, 1
         longest = self._limits.longest
         for _ in range(MOST_PAGES):
-            chosen = self.waiting.choose(state, wish.freed, most, of_a_key)
+            chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), most)  # type: ignore[misc]
             left = [position for position in chosen if position not in have]
             if not left or wish.satisfied(scan):
                 return
@@ -133,7 +136,7 @@ class OrderedScanner:
             gone = [position for position in some if position not in have]
             self.waiting.drop(gone)
             if gone:
-                most, of_a_key = min(MOST_IDS, 2 * most), min(MOST_IDS, 2 * of_a_key)
+                most, times = min(MOST_IDS, 2 * most), 2 * times
         scan.stopped = True
 
     async def _read_on(self, state: State, scan: ScanResult, wish: Wish, read: Read) -> None:
@@ -148,7 +151,7 @@ class OrderedScanner:
             upper = min(upper, ids.following(max(state.above)))
         limit = min(PAGE, wish.messages - len(scan.fresh))
         part = Slice(self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True)
-        picked = Counter(map(key_of, scan.fresh))
+        picked = Counter(map(wish.key_of, scan.fresh))
         for _ in range(MOST_PAGES):
             scan.full = scan.full or len(waiting) >= MOST_WAITING
             scan.end = part.lower if scan.full else None
@@ -186,12 +189,10 @@ class OrderedScanner:
             position = message.position
             if state.is_known(position):
                 continue
-            key = key_of(message)
-            before = waiting.count(key)
+            key = wish.key_of(message)
+            is_next = not wish.in_order or waiting.count(key) == picked[key]
             waiting.add(position, key)
-            is_free = key not in state.busy or key in wish.freed
-            # All that wait before it are picked, too.
-            if is_free and before == picked[key] < wish.of_a_key and not wish.satisfied(scan):
+            if is_next and picked[key] < wish.free(key) and not wish.satisfied(scan):
                 picked[key] += 1
                 scan.fresh.append(message)
                 scan.size += rendered_bytes(message.body, message.meta)

@@ -1,0 +1,180 @@
+"""Limits of claims: how many messages of a partition, and of one key, may be claimed at the same time.
+
+A live claim takes a **place**. A claim is live until its message is done or released, or until it has expired for
+every process. A message that was released with a delay rests: it takes no place, because nobody works on it. The next
+entry gives a message, or renews a claim that is not live, only if there is a free place for it (:class:`Places`). So
+the log never has more live claims than the limits that its entries were decided by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from queuey.claims.state import State
+from queuey.ids import Position
+from queuey.messages import Message, Queue
+from queuey.partitions import key_digest
+
+NO_LIMIT = 1 << 62
+"""Places where there is no limit."""
+
+
+class ClaimLimits(msgspec.Struct, frozen=True):
+    """How many live claims a partition may have, and how many of one key; 0: no limit."""
+
+    total: int
+    per_key: int
+
+
+def limits_of(queue: Queue, partition: int) -> ClaimLimits | None:
+    """Returns the limits of a partition; None: it has none."""
+    if not queue.max_claimed and not queue.max_claimed_per_key:
+        return None
+    return ClaimLimits(queue.share_of(partition), queue.max_claimed_per_key)
+
+
+def limited_key_of(message: Message) -> int:
+    """Returns the digest of a message's key; 0: it has none, so no limit."""
+    meta = message.meta
+    return 0 if meta is None or meta.key is None else key_digest(meta.key) or 1
+
+
+class Places:
+    """Counts the places of the next entry.
+
+    Args:
+        state: After the last entry.
+        limits: How many there are.
+        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        is_live: Says of a message whether it has a live claim after the next entry, besides what that gives.
+        changed: Returns the messages of which that may differ from what the state says.
+    """
+
+    __slots__ = ("_changed", "_expired", "_is_live", "_limits", "_state")
+
+    def __init__(
+        self,
+        state: State,
+        limits: ClaimLimits,
+        expired: int,
+        is_live: Callable[[Position], bool],
+        changed: Callable[[], Iterable[Position]],
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._expired = expired
+        self._is_live = is_live
+        self._changed = changed
+
+    def has_one_for(self, position: Position) -> bool:
+        """Returns whether the claim of a message may begin again, or is live."""
+        if self._is_live(position):
+            return True
+        claim = self._state.outstanding.get(position)
+        return self._of_all() > 0 and (claim is None or self._of_key(claim.key) > 0)
+
+    def free(self) -> FreePlaces:
+        """Returns the places that are free for deliveries."""
+        return FreePlaces(self._of_all(), self._of_key if self._limits.per_key else None)
+
+    def _of_all(self) -> int:
+        if not self._limits.total:
+            return NO_LIMIT
+        change = sum(self._is_live(one) - self._state.is_live(one, self._expired) for one in self._changed())
+        return self._limits.total - self._state.live(self._expired) - change
+
+    def _of_key(self, key: int) -> int:
+        if not key or not self._limits.per_key:
+            return NO_LIMIT
+        return self._limits.per_key - sum(map(self._is_live, self._state.busy.get(key, ())))
+
+
+class FreePlaces:
+    """Places that are free, for the deliveries of one entry.
+
+    Args:
+        total: Of the partition.
+        of_key: Returns those of a key; None: keys have no limit.
+    """
+
+    __slots__ = ("_free", "_of_key", "_total")
+
+    def __init__(self, total: int, of_key: Callable[[int], int] | None) -> None:
+        self._total = total
+        self._of_key = of_key
+        self._free: dict[int, int] = {}
+
+    def aside(self) -> FreePlaces:
+        """Returns the same for a caller to whom messages are only shown: it takes no place of the others."""
+        places = FreePlaces(self._total, self._of_key)
+        places._free = dict(self._free)
+        return places
+
+    def allows(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
+        """Returns whether a message may be given, which ``choice`` has to allow as well; if so, it takes a place."""
+        if self._total <= 0:
+            return False
+        key = 0 if self._of_key is None else limited_key_of(message)
+        if self._of_key is not None and key not in self._free:
+            self._free[key] = self._of_key(key)
+        if self._free.get(key, 1) <= 0 or not (choice is None or choice(message)):
+            return False
+        self._total -= 1
+        if self._of_key is not None:
+            self._free[key] -= 1
+        return True
+
+
+class LikelyPlaces:
+    """Estimates, for what is read for the next entry, how many messages that can give.
+
+    Args:
+        state: After the last entry.
+        limits: How many places there are.
+        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        ending: Messages whose claims the next entry ends, as it seems.
+
+    Attributes:
+        of_all: So many messages.
+    """
+
+    __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "of_all")
+
+    def __init__(self, state: State, limits: ClaimLimits, expired: int, ending: Iterable[Position]) -> None:
+        self._state = state
+        self._expired = expired
+        self._per_key = limits.per_key
+        live = [position for position in set(ending) if state.is_live(position, expired)]
+        self._ending = Counter(state.outstanding[position].key for position in live)
+        self._free: dict[int, int] = {}
+        self.of_all = limits.total - state.live(expired) + len(live) if limits.total else NO_LIMIT
+
+    def of_key(self, key: int) -> int:
+        """Returns how many messages of a key, besides those that it is to give."""
+        if key not in self._free:
+            there = self._state.busy.get(key, ())
+            live = sum(self._state.is_live(position, self._expired) for position in there)
+            self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
+        return self._free[key]
+
+    def give(self, messages: Iterable[Message]) -> None:
+        """Notes messages that the entry is to give."""
+        for message in messages:
+            key = limited_key_of(message)
+            self._free[key] = self.of_key(key) - 1
+
+    def ended(self, most: int) -> list[Position]:
+        """Returns messages whose claims have ended and that have places, those first that have waited longest."""
+        left: dict[int, int] = {}
+        found: list[Position] = []
+        for position in self._state.ended(self._expired, len(self._state.outstanding)):
+            key = self._state.outstanding[position].key
+            left[key] = left.get(key, self.of_key(key)) - 1
+            if left[key] >= 0:
+                found.append(position)
+                if len(found) >= most:
+                    break
+        return found
