@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import msgspec
 
 from queuey import ids
-from queuey.claims import State
+from queuey.claims import State, limited_key_of
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice
 from queuey.service.claims import ClaimUseCases
@@ -35,6 +35,7 @@ Code = Literal[
     "superseded",
     "duplicates",
     "order",
+    "limits",
     "not_claimable",
     "no_partition",
     "absent",
@@ -118,20 +119,21 @@ class Explaining:
             return Explanation(position=position, stored=False, readable=False, reasons=reasons)
         shown = {number: self._shows(queue, number, position) for number in found}
         reasons = []
-        for number, expires in found.items():
+        for number, message in found.items():
+            expires = message.expires
             reasons += self._reading(queue, number, position, shown=shown[number])
             text = f"It expires at {_moment(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
-        reasons += self._claiming(queue, list(found), position)
+        reasons += self._claiming(queue, found, position)
         return Explanation(position=position, stored=True, readable=any(shown.values()), reasons=reasons)
 
-    def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, int]:
-        """Returns where the message is stored, with the tick at which it expires there."""
+    def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
+        """Returns the message by the partitions in which it is stored."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
-        found: dict[int, int] = {}
+        found: dict[int, Message] = {}
         for at in range(0, len(numbers), step):
             some: list[Message] = self._store.fetch(queue, [(number, position) for number in numbers[at : at + step]])
-            found.update((message.partition, message.expires) for message in some)
+            found.update((message.partition, message) for message in some)
             if len(found) >= MOST_SHOWN:
                 break
         return dict(list(found.items())[:MOST_SHOWN])
@@ -157,13 +159,14 @@ class Explaining:
             text = behind.strip() or "Range reads do not show it yet."
             yield Reason(code="read_delay", text=text, partition=number, at=at)
 
-    def _claiming(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+    def _claiming(self, queue: Queue, found: Mapping[int, Message], position: Position) -> Iterator[Reason]:
         if (refusal := self._store.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._doubt(queue)
             return
-        for number, standing in self._standings(queue, numbers, position).items():
+        for number, standing in self._standings(queue, list(found), position).items():
             yield from _of_stored(standing, number)
+            yield from self._limits_of(queue, found[number], standing)
             yield from self._deliveries(queue, number, position, standing)
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
@@ -171,6 +174,23 @@ class Explaining:
         if queue.kind == "ordered":
             text = "This is an ordered queue: a message is delivered when all earlier ones of its key are done."
             yield Reason(code="order", text=text)
+
+    def _limits_of(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
+        """Says which limits a message waits for, if it does."""
+        number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
+        if standing.passed or standing.code not in {"waiting", "unclaimed", None}:
+            return
+        if of_key and (key := limited_key_of(message)):
+            claimed = self._claims.core.run(self._claims.look_at(queue, partial(_claimed_of, key), [number]))[number]
+            if claimed >= of_key:
+                text = f"It waits for its key, of which {claimed} are claimed: max_claimed_per_key is {of_key}."
+                yield Reason(code="limits", text=text, partition=number)
+        if share and standing.claimed >= share:
+            text = (
+                f"It waits for its partition, of which {standing.claimed} are claimed: that may have {share} of the "
+                f"queue's max_claimed {queue.max_claimed}."
+            )
+            yield Reason(code="limits", text=text, partition=number)
 
     def _deliveries(self, queue: Queue, number: int, position: Position, standing: _Standing) -> Iterator[Reason]:
         """Says why the message was not acknowledged when it was delivered, and how far it has come, as workers say."""
@@ -240,6 +260,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         target: The queue in which it is about to become a dead letter.
         worker: What the one calls itself that has it, or had it last; blank: nothing.
         number: The log entry of the last delivery; 0: it is not outstanding.
+        claimed: How many messages of the partition are claimed and do not wait for a delay.
     """
 
     code: Code | None
@@ -249,6 +270,12 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     worker: str = ""
     number: int = 0
+    claimed: int = 0
+
+
+def _claimed_of(key: int, state: State, expired: int) -> int:
+    """Returns how many messages of a key are claimed and do not wait for a delay."""
+    return sum(state.is_live(position, expired) for position in state.busy.get(key, ()))
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:
@@ -261,6 +288,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
             expires=claim.expires / 1000,
             worker=claim.worker,
             number=claim.number,
+            claimed=state.live(expired),
         )
     if position in state.outbox:
         target, deliveries = state.outbox[position]
@@ -271,7 +299,8 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
         return _Standing(code="superseded")
     if position in state.above or any(position in some for some in state.undeleted.values()):
         return _Standing(code="done")
-    return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
+    unclaimed: Code | None = "unclaimed" if state.number else None
+    return _Standing(code=unclaimed, passed=state.is_done(position), claimed=state.live(expired))
 
 
 def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:

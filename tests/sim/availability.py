@@ -44,6 +44,9 @@ class Stored:
         readable: When every read began to see a message of a partition, and when none did any more.
         shown: When a read saw a message of a partition that lies behind all that any read had seen before.
         keys: In an ordered queue, those of messages whose posts were acknowledged.
+        limited: In a queue that limits claims by key, the same.
+        per_key: How many messages of one key may be claimed at once; 0: there is no limit.
+        shares: How many messages of each partition may be; 0: there is no limit.
         delay: Seconds that the horizon stays behind the clock.
     """
 
@@ -54,6 +57,9 @@ class Stored:
     readable: dict[int, dict[Position, Span]] = field(default_factory=dict)
     shown: dict[int, list[tuple[float, Position]]] = field(default_factory=dict)
     keys: dict[Position, str] = field(default_factory=dict)
+    limited: dict[Position, str] = field(default_factory=dict)
+    per_key: int = 0
+    shares: dict[int, int] = field(default_factory=dict)
     delay: float = 0.0
 
     def write(self, partition: int, position: Position, seen: float) -> None:
@@ -92,7 +98,10 @@ class Stored:
         readable = self.readable.get(partition, {})
         if self.keys:
             return self._free_in_order(partition, offset)
-        ahead = {position for position, (seen, _) in readable.items() if self._is_ahead(partition, position, seen)}
+        if self.per_key:
+            ahead = set(readable)
+        else:
+            ahead = {position for position, (seen, _) in readable.items() if self._is_ahead(partition, position, seen)}
         for (since, until), state in self.states(partition):
             for position, (seen, gone) in readable.items():
                 claim = state.outstanding.get(position)
@@ -100,12 +109,27 @@ class Stored:
                     over = claim.expires / 1000 + self.margin - offset + TICK if claim.expires else 0.0
                 elif position in ahead and not state.is_known(position):
                     over = ids.ticks_to_seconds(position[0]) - offset + TICK
+                    over += self.delay if self.per_key else 0.0
                 else:
                     continue
-                span = max(since, seen, over), min(until, gone)
+                room = self._room(partition, position, state, offset)
+                span = max(since, seen, over, room), min(until, gone)
                 if span[0] < span[1]:
                     found.append(span)
         return sorted(found)
+
+    def _room(self, partition: int, position: Position, state: State, offset: float) -> float:
+        """Returns from when on limits leave a place for a message, while a state lasts."""
+        working = {place: claim for place, claim in state.outstanding.items() if place not in state.resting}
+        ends = {place: claim.expires / 1000 + self.margin - offset + TICK for place, claim in working.items()}
+        room, key = 0.0, self.limited.get(position)
+        for most, some in (
+            (self.shares.get(partition, 0), list(ends.values())),
+            (self.per_key if key else 0, [end for place, end in ends.items() if self.limited.get(place) == key]),
+        ):
+            if most and len(some) >= most:
+                room = max(room, sorted(some)[-most])
+        return room
 
     def _free_in_order(self, partition: int, offset: float) -> list[Span]:
         """Returns the same of an ordered queue: a message that is the first of its key that is not done."""
@@ -125,7 +149,8 @@ class Stored:
                 over = [claim.expires / 1000 + self.margin - offset + TICK for claim in claims if claim.expires]
                 below = ids.ticks_to_seconds(position[0]) + self.delay - offset + TICK
                 seen, gone = readable[position]
-                span = max(since, seen, below, *over), min(until, gone)
+                room = self._room(partition, position, state, offset)
+                span = max(since, seen, below, room, *over), min(until, gone)
                 if span[0] < span[1]:
                     found.append(span)
         return sorted(found)

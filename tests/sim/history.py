@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -108,6 +108,7 @@ class History:
             *self.stored.out_of_order(),
             *self._keys_at_once(),
             *self._later_first(),
+            *self._too_many(),
             *self.stored.false_empties(self.empties),
         ]
 
@@ -162,6 +163,26 @@ class History:
             and keys[one.position] == keys[later.position]
             and one.position < later.position
             and later.number < one.number
+        ]
+
+    def _too_many(self) -> list[str]:
+        """No more messages of a key, nor of a partition, are claimed at once than their queue allows."""
+        stored = self.stored
+        groups: defaultdict[tuple[str, int], list[tuple[float, int, Position]]] = defaultdict(list)
+        for one in self.deliveries:
+            key = stored.limited.get(one.position)
+            own = [(f"key {key}", stored.per_key)] if key else []
+            for group in [*own, (f"partition {one.partition}", stored.shares.get(one.partition, 0))]:
+                for start, end in one.lives if group[1] else ():
+                    ended = min([end, *self._dropped(one, start)])
+                    if ended > start:
+                        # What ends at a moment leaves its place to what begins then.
+                        groups[group] += [(start, 1, one.position), (ended, -1, one.position)]
+        return [
+            f"places: {name} had {len(some)} claims at once: {some}"
+            for (name, most), changes in groups.items()
+            for some in _at_once(changes)
+            if len(some) > most
         ]
 
     def _dropped(self, one: Delivery, start: float) -> list[float]:
@@ -253,3 +274,11 @@ class History:
                 and self._stands_for_another(position, self.acknowledged | perhaps | late)
             )
         ]
+
+
+def _at_once(changes: list[tuple[float, int, Position]]) -> Iterator[list[Position]]:
+    """Gives what is claimed at each moment, by when claims begin (1) and end (-1)."""
+    there: Counter[Position] = Counter()
+    for _, change, position in sorted(changes):
+        there[position] += change
+        yield [one for one, count in there.items() if count > 0]

@@ -58,6 +58,10 @@ class Setup:
     """How often a client's messages fail, half of them for good."""
     apart: float = APART
     """The largest difference between two clocks (seconds)."""
+    per_key: int = 0
+    """``max_claimed_per_key`` of the queue."""
+    share: int = 0
+    """``max_claimed`` of the queue, for each of its partitions; where there are several, one more for the first."""
 
 
 class Web:
@@ -431,7 +435,11 @@ class Storm:
             on_ack=rng.choice(("keep", "keep", "delete")),
             kind=rng.choice(setup.kinds),
             backoff=Backoff(first=0.5, most=4.0) if setup.failing else None,
+            max_claimed_per_key=setup.per_key,
         )
+        if setup.share:
+            most = setup.share * self.queue.partitions + (self.queue.partitions > 1)
+            self.queue = replace(self.queue, max_claimed=most)
         self.failing = setup.failing
         self.replicas = setup.replicas(world, self.faults)
         self.replicas.hold(self.queue)
@@ -451,7 +459,8 @@ class Storm:
                 web.workers.identity = web.identity
         stored = self.replicas.stored
         stored.partitions, stored.most, stored.margin = self.queue.partitions, self.queue.max_deliveries, APART
-        stored.delay = DELAY
+        stored.delay, stored.per_key = DELAY, setup.per_key
+        stored.shares = {number: self.queue.share_of(number) for number in range(1, self.queue.partitions + 1)}
         self.history = History(calm=world.now + STORM, stored=stored)
 
     def run(self) -> History:
@@ -500,6 +509,7 @@ class Storm:
             for one in found or []:
                 lives = [(now, one.expires - web.process.offset)]
                 kept = Delivery(one.receipt.position, one.receipt.number, asked, now, lives, kept=True)
+                kept.partition = one.receipt.partition
                 kept.first = one.deliveries == 1
                 self.history.deliveries.append(kept)
 
@@ -524,18 +534,22 @@ class Storm:
                 if delay:
                     self.history.due[position] = due
 
-        def posted(key: str, position: Position | None) -> None:
+        def posted(keys: dict[Position, str], key: str, position: Position | None) -> None:
             if position is not None:
-                self.history.stored.keys[position] = key
+                keys[position] = key
             done(position)
 
+        stored = self.history.stored
         for _ in range(self.world.rng.choice((1, 1, 3))):
-            if self.queue.kind == "plain":
+            if self.queue.max_claimed_per_key and (key := self.world.rng.choice(("a", "a", "b", ""))):
+                place, limited = by_key(key, self.queue.partitions), partial(posted, stored.limited, key)
+                self.replicas.write(process, place, "x", limited, delay, Meta(key=key))
+            elif self.queue.kind == "plain":
                 self.replicas.write(process, partition, "x", done, delay)
             elif self.queue.kind == "ordered":
                 key = self.world.rng.choice("ab")
                 partition = by_key(key, self.queue.partitions)
-                self.replicas.write(process, partition, "x", partial(posted, key), delay, Meta(key=key))
+                self.replicas.write(process, partition, "x", partial(posted, stored.keys, key), delay, Meta(key=key))
             else:
                 body = self.world.rng.choice("abcd")
                 partition = partition_of(digest_of(body, None), self.queue.partitions)

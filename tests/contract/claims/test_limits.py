@@ -1,0 +1,267 @@
+"""Limits of claims: so many at once of a key, and of a queue, whichever process gives them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, EntryDraft, ReceiptStatus, State, decode_entry
+from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.messages import Queue, QueueSpec
+from queuey.partitions import by_key
+from queuey.service import JoinedAck
+from queuey.service.claims.finding import in_order
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Request
+from queuey.service.claims.scans import PAGE, Candidates
+from queuey.service.drafts import Draft
+from queuey.storage import Store
+from tests.backends import APP, PROMPT
+from tests.blocking import blocking, post
+from tests.contract.claims.test_claims import Woken, enter, statuses, texts
+from tests.contract.claims.test_ordered import acknowledge, claim, claim_soon, claim_when_woken, send
+from tests.contract.samples import fresh_name, make_queue
+from tests.replacing import replace, replace_in
+
+REAL_DECIDE = PartitionLog._decide
+
+
+def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
+    """A queue with limits, whose messages can be claimed some seconds after they were stored."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**{"consistency": PROMPT} | fields))
+    return queue
+
+
+def test_so_many_of_a_key(store: Store, other: Store) -> None:
+    """At most two messages of a key are claimed, by whichever process; other keys and messages without one go on."""
+    queue = make_limited(store, max_claimed_per_key=2)
+    here, there = enter(store, queue), enter(other, queue)
+    post(*here, [Draft("none"), Draft("none")])
+    send(*here, "a1", "a2", "a3", "b1", "a4")
+    first = claim(here, limit=3)
+    second = claim(there)
+    assert sorted(texts([*first, *second])) == ["a1", "a2", "b1", "none", "none"]
+    assert claim(here) == claim(there) == []
+    by_body = {one.message.body: one for one in [*first, *second]}
+    acknowledge(there, by_body["a2"])
+    third = claim(here)
+    assert texts(third) == ["a3"]
+    assert third[0].message.meta is not None
+    assert third[0].message.meta.key == "a"
+    acknowledge(here, by_body["a1"], *third)
+    assert texts(claim(there)) == ["a4"]
+
+
+def test_so_many_of_a_queue(store: Store, other: Store) -> None:
+    """The claims of a queue are divided among its partitions; whoever ends some may have as many in the same entry."""
+    queue = make_limited(store, partitions=2, max_claimed=3)
+    here, there = enter(store, queue), enter(other, queue)
+    for number in (1, 2):
+        post(*here, [Draft(f"{number}", partition=number) for _ in range(4)])
+    given = [*claim(here, gather=True), *claim(there, gather=True)]
+    assert Counter(texts(given)) == {"1": 2, "2": 1}
+    assert claim(here) == claim(there) == []
+    ended = [one.receipt for one in given if one.message.body == "1"]
+    ack = JoinedAck(ended, [str(one) for one in ended])
+    assert texts(claim(there, partitions=[1], ack=ack)) == ["1", "1"]
+    assert claim(here) == []
+
+
+@pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
+def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
+    """A lower limit ends no claim, and adds none until there is room; a higher one adds some."""
+    [(option, _)] = limit.items()
+    two: dict[str, Any] = {option: 2}
+    more: dict[str, Any] = {option: 3}
+    queue = make_limited(store, **two)
+    way = enter(store, queue)
+    send(*way, "a1", "a2", "a3", "a4", "a5")
+    given = claim(way)
+    assert texts(given) == ["a1", "a2"]
+    lower = enter(store, store.update_queue(queue, QueueSpec(**limit)))
+    acknowledge(lower, given[0])
+    assert claim(lower) == []
+    acknowledge(lower, given[1])
+    assert texts(claim(lower)) == ["a3"]
+    higher = enter(store, store.update_queue(lower[1].queue, QueueSpec(**more)))
+    assert texts(claim(higher)) == ["a4", "a5"]
+
+
+@pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
+def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
+    """A claim that waits is woken when a place is free, whichever process has made it so, and how."""
+    queue = make_limited(store, **limit)
+    here, there = enter(store, queue), enter(other, queue)
+    send(*here, "a1", "a2", "a3", "a4")
+    [first] = claim(here, limit=1)
+    for ending, way in (("acknowledge", there), ("acknowledge", here), ("delay", there)):
+        with closing(Woken(here[0].reader.watchers)) as waiter:
+            assert claim(here, limit=1, wait=60, waiter=waiter) == []
+            if ending == "delay":
+                blocking(way[0].claims).release(way[1], [first.receipt], delay=500)
+            else:
+                acknowledge(way, first)
+            [first] = claim_when_woken(here, waiter)
+    assert first.message.body == "a4"
+
+
+def test_an_expired_claim(store: Store, other: Store) -> None:
+    """Its place goes to another message; then it is not renewed, and its own message waits for a place."""
+    queue = make_limited(store, max_claimed_per_key=1)
+    here, there = enter(store, queue), enter(other, queue)
+    send(*here, "a1", "a2")
+    [first] = claim(here, limit=1, ttl=0.2)
+    with closing(Woken(there[0].reader.watchers)) as waiter:
+        assert claim(there, limit=1, wait=60, waiter=waiter) == []
+        [again] = claim_when_woken(there, waiter)
+    assert (again.message.body, again.deliveries) == ("a1", 2)
+    assert statuses(blocking(here[0].claims).renew(here[1], [first.receipt], 60)) == [ReceiptStatus.SUPERSEDED]
+    blocking(there[0].claims).release(there[1], [again.receipt], delay=0.1)
+    [second] = claim_soon(there, limit=1)
+    if second.message.body == "a2":
+        assert statuses(blocking(there[0].claims).renew(there[1], [again.receipt], 60)) == [ReceiptStatus.SUPERSEDED]
+    acknowledge(there, second)
+    assert len(claim_soon(there)) == 1
+
+
+@pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
+def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
+    """A claim that finds no place is decided on once, and once more if the log had to be read; then it ends."""
+    queue = make_limited(store, **limit)
+    way = enter(store, queue)
+    send(*way, *(f"a{number}" for number in range(9)))
+    assert texts(claim(way, limit=1)) == ["a0"]
+    decided = []
+
+    def decide(
+        log: PartitionLog, queue: Queue, taken: Sequence[Request], found: Candidates | None
+    ) -> tuple[EntryDraft, int]:
+        decided.append(log.key)
+        return REAL_DECIDE(log, queue, taken, found)
+
+    with replace(PartitionLog._decide, decide):
+        assert [claim(way) for _ in range(5)] == [[]] * 5
+    assert len(decided) <= 10
+
+
+@pytest.mark.parametrize("bound", [(MOST_WAITING, 5), (MOST_ABOVE, 2)])
+def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
+    """Where more waits than is remembered, what lies further on waits as well: nothing is an error, nor lost."""
+    queue = make_limited(store, max_claimed_per_key=1)
+    way = enter(store, queue)
+    bodies = [*(f"a{number}" for number in range(8)), *(f"b{number}" for number in range(3))]
+    send(*way, *bodies)
+    given: list[str | bytes] = []
+    with replace_in(in_order, *bound), replace_in(in_order, PAGE, 2):
+        [first] = claim(way, limit=1)
+        for _ in bodies:
+            others = claim(way)
+            given += texts(others)
+            acknowledge(way, *others)
+        assert claim(way) == []
+        acknowledge(way, first)
+        while found := claim(way):
+            given += texts(found)
+            acknowledge(way, *found)
+    assert sorted(map(str, [*given, first.message.body])) == bodies
+
+
+def test_dead_letters(store: Store) -> None:
+    """A message that becomes a dead letter leaves its place, and keeps its key."""
+    queue = make_limited(store, max_claimed_per_key=1, max_deliveries=1)
+    way = enter(store, queue)
+    send(*way, "a1", "a2")
+    [first] = claim(way)
+    blocking(way[0].claims).release(way[1], [first.receipt], retry=False)
+    assert texts(claim_soon(way)) == ["a2"]
+
+
+def test_posting(store: Store) -> None:
+    """The key chooses the partition, so nothing else does, and no message is put at an id."""
+    queue = make_limited(store, max_claimed_per_key=2, partitions=5)
+    service, access = enter(store, queue)
+    places = post(service, access, [Draft("x", key=key) for key in "abc"]).locations
+    assert [number for number, _ in places] == [by_key(key, 5) for key in "abc"]
+    with pytest.raises(InvalidRequest, match="max_claimed_per_key"):
+        post(service, access, [Draft("x", key="a", partition=1)])
+    assert post(service, access, [Draft("x", partition=3)]).locations[0][0] == 3
+    with pytest.raises(InvalidRequest, match="max_claimed_per_key"):
+        service.messages.put(access, places[:1], Draft("y"))
+    with pytest.raises(InvalidRequest, match="no messages can be moved"):
+        service.moves.begin(access, enter(store, make_queue(store))[1])
+
+
+def test_why_a_message_waits(store: Store) -> None:
+    """What is known of a message says which limit it waits for."""
+    queue = make_limited(store, max_claimed_per_key=1, max_claimed=2)
+    service, access = enter(store, queue)
+    places = send(service, access, "a1", "a2", "b1", "c1")
+    given = claim((service, access), limit=1)
+
+    def told(number: int) -> list[str]:
+        found = service.explaining.explain(access, places[number][1], 1)
+        return [one.text for one in found.reasons if one.code == "limits"]
+
+    assert told(1) == ["It waits for its key, of which 1 are claimed: max_claimed_per_key is 1."]
+    assert told(0) == told(2) == []
+    given += claim((service, access))
+    assert [text.split(",")[0] for text in told(3)] == ["It waits for its partition"]
+    acknowledge((service, access), *given)
+    assert told(3) == []
+
+
+def test_many_callers(store: Store, other: Store) -> None:
+    """Whatever callers of two processes do at once, the log never has too many claims, and all is done in the end."""
+    queue = make_limited(store, max_claimed_per_key=2, max_claimed=7)
+    ways = [enter(store, queue), enter(other, queue)]
+    bodies = [f"{'abcde'[number % 5]}{number}" for number in range(80)]
+    send(*ways[0], *bodies)
+    left = threading.Semaphore(len(bodies))
+
+    def work(number: int) -> None:
+        way, until, turn = ways[number % 2], time.monotonic() + 60, number
+        while left._value and time.monotonic() < until:
+            with suppress(StoreUnavailable):
+                found, turn = claim(way, limit=turn % 4 + 1), turn + 1
+                back = [one.receipt for one in found if (one.receipt.position[0] + turn) % 5 == 0]
+                ends = [one.receipt for one in found if one.receipt not in back]
+                if back:
+                    blocking(way[0].claims).release(way[1], back)
+                if ends:
+                    blocking(way[0].claims).acknowledge(way[1], ends)
+                for _ in ends:
+                    left.acquire(blocking=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not left._value
+    check_log(store, queue, per_key=2, total=7)
+
+
+def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
+    """Goes through the whole log: after no entry there are more claims than allowed, and in the end there are none."""
+    state = State()
+    page = store.read_log(queue, 1, 1)
+    assert page.snapshot is None
+    for one in page.entries:
+        state.apply(one.number, decode_entry(one.body))
+        assert state.live(1) <= total
+        assert all(sum(state.is_live(each, 1) for each in there) <= per_key for there in state.busy.values())
+    assert not state.outstanding
+
+
+def test_a_bare_id_is_not_renewed(store: Store) -> None:
+    """A message that was not delivered gets no claim by its id where keys are limited: nothing says its key."""
+    queue = make_limited(store, max_claimed_per_key=1)
+    service, access = enter(store, queue)
+    [(number, position)] = send(service, access, "a1")
+    receipts = [ClaimReceipt(number, *position)]
+    assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL]
+    assert texts(claim((service, access))) == ["a1"]

@@ -1,0 +1,144 @@
+"""Limits of claims in many histories: never more at once than allowed, and everything is given in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pytest
+
+from queuey.claims import LikelyPlaces, State
+from queuey.claims.places import FreePlaces, Places
+from queuey.ids import Position
+from queuey.messages import Message
+from queuey.service import Limits
+from queuey.service.claims import follow_ups
+from queuey.service.claims.finding import in_order
+from queuey.service.claims.finding.in_order import OrderedScanner
+from queuey.service.claims.follow_ups import MOST_LETTERS
+from tests.replacing import replace, replace_in
+from tests.sim.storm import Setup, violations
+from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
+
+HISTORIES, SHORT, ENOUGH = 60, 20, 4000
+"""Histories of each setup, such with short scans, and those in which a missing mechanism must have been missed."""
+BY_KEY = Setup(kinds=("plain",), per_key=1)
+TWO_OF_A_KEY = Setup(kinds=("plain",), per_key=2)
+SHARED = Setup(kinds=("plain",), share=2)
+SETUPS = {
+    "one of a key": BY_KEY,
+    "two of a key": TWO_OF_A_KEY,
+    "shares": SHARED,
+    "both": Setup(kinds=("plain",), per_key=1, share=2),
+    "dedup": Setup(kinds=("dedup",), share=1),
+    "ordered": Setup(kinds=("ordered",), share=2),
+    "failing": dataclasses.replace(TWO_OF_A_KEY, share=2, failing=0.6),
+    "forgetting": dataclasses.replace(TWO_OF_A_KEY, limits=Limits(claims_memory=1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _few_at_a_time() -> Iterator[None]:
+    """Dead letters are published one by one."""
+    with replace_in(follow_ups, MOST_LETTERS, 1):
+        yield
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_guarantees(name: str) -> None:
+    """Whatever fails, no more messages are claimed at once than allowed, and none is lost, free or not."""
+    assert violations(range(HISTORIES), SETUPS[name]) == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MOST_ABOVE", 2), ("MOST_WAITING", 2)])
+def test_short_scans(name: str, most: int) -> None:
+    """The same where little is read at a time, or remembered; then what is not read waits as well."""
+    breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
+    with replace_in(in_order, getattr(in_order, name), most):
+        assert violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
+
+
+def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], bool] | None, message: Message) -> bool:
+    """Counts no places when the entry is decided."""
+    return choice is None or choice(message)
+
+
+def a_place_for_all(places: Places, position: Position) -> bool:
+    """Renews what has expired, however many others are claimed."""
+    return True
+
+
+def as_many_as_there_are(places: Places) -> int:
+    """Knows no share of a partition."""
+    return 1000
+
+
+def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) -> None:
+    """Has no keys of what is outstanding."""
+
+
+def without_keys(state: State) -> bytes:
+    """Writes a snapshot that has no keys."""
+    busy, state.busy = state.busy, {}
+    try:
+        return REAL_ENCODE(state)
+    finally:
+        state.busy = busy
+
+
+def never_resting(state: State, position: Position, expired: int) -> bool:
+    """Counts what waits for its delay."""
+    claim = state.outstanding.get(position)
+    return claim is not None and claim.expires >= expired
+
+
+def busy_for_all(places: LikelyPlaces, key: int) -> int:
+    """Finds nothing for a key of which something is claimed."""
+    return 0 if key in places._state.busy else 1
+
+
+REAL_ENCODE = State.encode
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A mechanism that is taken out: which guarantees fail, of which queue, from which history on."""
+
+    instead: Callable[[], AbstractContextManager[None]]
+    breaks: tuple[str, ...] = ("places",)
+    setup: Setup = TWO_OF_A_KEY
+    first: int = 0
+
+
+MUTATIONS = {
+    "places are counted when the entry is decided": Missing(
+        lambda: replace(FreePlaces.allows, giving_all_that_was_read)
+    ),
+    "the place of a claim that is renewed late": Missing(
+        lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY
+    ),
+    "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED),
+    "the keys of what is outstanding, to count them": Missing(lambda: replace(State._note_keys, knowing_no_keys)),
+    "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys)),
+    "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY),
+    "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
+    "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",)),
+    "the cursor stays below what has no place": Missing(
+        lambda: replace(OrderedScanner._chain, passing_what_waits), ("G6",)
+    ),
+    "the front is what this process has read, where keys are limited": Missing(
+        lambda: replace(OrderedScanner._begin, claiming_at_the_front), ("G6",)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_each_mechanism_is_needed(name: str) -> None:
+    """Without any one of them some history breaks a guarantee that it is for."""
+    missing = MUTATIONS[name]
+    seeds = [*range(missing.first, ENOUGH), *range(missing.first)]
+    with missing.instead():
+        found = violations(seeds, missing.setup, breaking=missing.breaks)
+    assert found, name
