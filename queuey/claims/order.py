@@ -103,7 +103,7 @@ class Waiting:
         """
         of_keys = {key: there for key in self._by_key if (there := free(key)) > 0}
         firsts = ((first, key) for key in of_keys if (first := self._first(key, state)) is not None)
-        runs = (islice(self.of(key, state), of_keys[key]) for _, key in nsmallest(most, firsts))
+        runs = (islice(self.of(key, state), min(most, of_keys[key])) for _, key in nsmallest(most, firsts))
         return list(islice(merge(*runs), most))
 
     def _first(self, key: int, state: State) -> Position | None:

@@ -18,7 +18,7 @@ from queuey.ids import Position
 from queuey.messages import Message, Queue
 from queuey.partitions import key_digest
 
-NO_LIMIT = 1 << 62
+NO_LIMIT = 1 << 40
 """Places where there is no limit."""
 
 
