@@ -289,6 +289,7 @@ def test_what_may_be_read() -> None:
     a = key_of(log.messages[0])
     assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 9) == [at(4), at(5), at(7)]
     assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 1), 9) == [at(4), at(5)]
+    assert log.waiting.choose(log.state, lambda _: 1 << 70, 2) == [at(2), at(3)]
     assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 1) == [at(4)]
     assert log.waiting.choose(log.state, partial(free_in_order, log.state, {a}, 2), 4) == [at(2), at(3), at(4), at(5)]
     assert freed_by(log.state, [at(1), at(2)]) == {a}

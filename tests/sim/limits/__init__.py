@@ -1,0 +1,1 @@
+"""Limits of claims in simulated histories."""
