@@ -65,7 +65,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         body: ``str`` for text, ``bytes`` for anything else, or the value of a body that was sent as JSON.
         content_type: As given by the producer; None if it gave none.
         headers: As given by the producer, names in lower case.
-        key: The key that the producer gave, in an ordered queue or one with ``max_claimed_per_key``. Others do not keep it.
+        key: The key that the producer gave, in an ordered queue or one with ``max_claimed_per_key``; else None.
         early: It lies above the horizon: it is stored, but may vanish yet, and others may come below it.
     """
 
