@@ -452,8 +452,12 @@ class State:
 
     # Snapshots
 
-    def encode(self) -> bytes:
-        """Returns a snapshot. Equal states give equal snapshots."""
+    def encode(self, *, rests: bool = True) -> bytes:
+        """Returns a snapshot. Equal states give equal snapshots.
+
+        Args:
+            rests: Also what rests. Without, those messages count as claimed until their delays end.
+        """
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
@@ -474,11 +478,11 @@ class State:
             [claim.secret for claim in last],
             [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
             [claim.key for claim in last] if self.busy else [],
-            sorted(self.resting),
+            sorted(self.resting) if rests else [],
         )
         # What is empty is left out, as older programs write it.
         there = -1 if self.busy else -2
-        return _encoder.encode(snapshot if self.resting else astuple(snapshot)[:there])
+        return _encoder.encode(snapshot if snapshot.resting else astuple(snapshot)[:there])
 
     @classmethod
     def decode(cls, body: bytes) -> State:

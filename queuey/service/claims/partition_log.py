@@ -544,7 +544,7 @@ class PartitionLog:
         self._length.begun()
 
         def write() -> int:
-            body = state.encode()
+            body = state.encode(rests=limits_of(queue, self._partition) is not None)
             self._store.write_snapshot(queue, self._partition, state.number, body)
             return len(body)
 
