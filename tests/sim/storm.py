@@ -342,12 +342,29 @@ class Client:
         receipts = [receipt for _, receipt in jobs]
         if not self._storm.failing:
             begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
+            if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
+                self._world.at(self._world.some(1.0), partial(self._resume, jobs))
         elif self._rng.random() < 0.5:
             begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
         else:
             given_up = [Acknowledging(job.position, self._world.now) for job, _ in jobs]
             self._history.given_up += given_up
             begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._taking_in(given_up, web))
+
+    def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Goes on with messages that were released with a delay, if that is allowed."""
+        web, asked = self._rng.choice(self._storm.webs), self._world.now
+
+        def done(settled: list[Settlement] | None, _error: Exception | None) -> None:
+            now = self._world.now
+            for (job, receipt), one in zip(jobs, settled or [], strict=False):
+                if one.status is ReceiptStatus.DONE:
+                    lives = [(now, one.expires - web.process.offset)]
+                    resumed = Delivery(job.position, job.number, asked, now, lives, partition=job.partition)
+                    self._history.deliveries.append(resumed)
+                    self._world.at(self._world.some(1.5), partial(self._acknowledge, [(resumed, receipt)]))
+
+        begin(web.core, web.claims.renew(self._storm.queue, [receipt for _, receipt in jobs], 6.0), done)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         if self._rng.random() < 0.4:

@@ -412,3 +412,25 @@ def test_ordered_queues(owner: Caller) -> None:
         reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), way, strict=True)))
         assert (reply.status, list(reply.errors)) == (400, ["from" if way[0] == "q" else "to"])
     assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]
+
+
+def test_limits_of_claims(owner: Caller) -> None:
+    """A queue with a limit by key keeps keys, and limits and options are told and changed by their names."""
+    owner.create("q", max_claimed_per_key="1", max_claimed="9", partitions=3)
+    info = owner.get("q/info").json
+    assert (info["max_claimed"], info["max_claimed_per_key"]) == (9, 1)
+    [posted] = owner.batch("q", {"body": "a", "message_key": "k"}).messages
+    assert owner.batch("q", {"body": "b", "message_key": "k"}, {"body": "c"}).status == 201
+    first = {each["body"]: each.get("message_key") for _ in range(3) for each in owner.claim(limit=9)}
+    assert first in ({"a": "k", "c": None}, {"b": "k", "c": None})
+    waits = owner.get(f"q/explain/{posted['key']}").json["reasons"]
+    assert ("limits" in [each["code"] for each in waits]) == ("a" not in first)
+    reply = owner("POST", "q", b"x", headers={"X-Partition": "1", "X-Message-Key": "k"})
+    assert (reply.status, list(reply.errors)) == (400, ["message_key"])
+    owner.create("r")
+    for way in (("q", "r"), ("r", "q")):
+        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), way, strict=True)))
+        assert (reply.status, list(reply.errors)) == (400, ["from" if way[0] == "q" else "to"])
+    assert owner.send_json("PUT", "q", {"max_claimed": None, "max_claimed_per_key": 2}).json["max_claimed"] == 0
+    assert "Give at least 3" in owner.send_form("PUT", "q", max_claimed=2).errors["max_claimed"]
+    assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]

@@ -88,6 +88,14 @@ def without_keys(state: State, *, rests: bool = True) -> bytes:
         state.busy = busy
 
 
+def resting_for_good(state: State, position: Position, expires: int) -> None:
+    """Has what was released with a delay rest although somebody works on it again."""
+    rested = position in state.resting
+    REAL_RENEW(state, position, expires)
+    if rested:
+        state.resting.add(position)
+
+
 def never_resting(state: State, position: Position, expired: int) -> bool:
     """Counts what waits for its delay."""
     claim = state.outstanding.get(position)
@@ -99,7 +107,7 @@ def busy_for_all(places: LikelyPlaces, key: int) -> int:
     return 0 if key in places._state.busy else 1
 
 
-REAL_ENCODE = State.encode
+REAL_ENCODE, REAL_RENEW = State.encode, State._renew
 
 
 @dataclass(frozen=True)
@@ -114,15 +122,16 @@ class Missing:
 
 MUTATIONS = {
     "places are counted when the entry is decided": Missing(
-        lambda: replace(FreePlaces.allows, giving_all_that_was_read)
+        lambda: replace(FreePlaces.allows, giving_all_that_was_read), first=156
     ),
-    "the place of a claim that is renewed late": Missing(
-        lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY
+    "the place of a claim that begins again": Missing(
+        lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY, first=120
     ),
     "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED),
     "the keys of what is outstanding, to count them": Missing(lambda: replace(State._note_keys, knowing_no_keys)),
-    "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys)),
-    "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY),
+    "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
+    "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
+    "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289),
     "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
     "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",)),
     "the cursor stays below what has no place": Missing(
