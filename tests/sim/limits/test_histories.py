@@ -22,7 +22,7 @@ from tests.replacing import replace, replace_in
 from tests.sim.storm import Setup, violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
 
-HISTORIES, SHORT, ENOUGH = 60, 20, 4000
+HISTORIES, SHORT, ENOUGH = 40, 20, 4000
 """Histories of each setup, such with short scans, and those in which a missing mechanism must have been missed."""
 BY_KEY = Setup(kinds=("plain",), per_key=1)
 TWO_OF_A_KEY = Setup(kinds=("plain",), per_key=2)
