@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -287,3 +288,40 @@ def test_where_claims_are_refused(store: Store) -> None:
     ):
         with pytest.raises(ClaimsRefused, match="Choose"):
             call()
+
+
+def test_senders_race_with_a_worker(store: Store, other: Store) -> None:
+    """Two processes post under a name while a worker claims: no two messages at once, and none is lost or doubled."""
+    queue = make_queue(store, partitions=2)
+    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    stored: list[Position] = []
+    delivered: list[Position] = []
+    ended = threading.Event()
+
+    def send(way: QueueAccess, those: BlockingNames, who: str) -> None:
+        for number in range(20):
+            with suppress(NameTaken, StoreBusy):
+                found = those.create(way, "n", Draft(f"{who} {number}"))
+                if found.stored and found.location is not None:
+                    stored.append(found.location[1])
+
+    def work() -> None:
+        while not ended.is_set() or set(stored) - set(delivered):
+            held = blocking(one.claims).claim(access, limit=10, ttl=60, gather=True)
+            if held:
+                held += blocking(two.claims).claim(there, limit=10, ttl=60, gather=True)
+                assert len(held) == 1, "two messages of a name at once"
+                delivered.extend(each.message.position for each in held)
+                blocking(one.claims).acknowledge(access, [each.receipt for each in held])
+
+    with ThreadPoolExecutor(3) as threads:
+        worker = threads.submit(work)
+        senders = [threads.submit(send, access, names, "ann"), threads.submit(send, there, elsewhere, "bob")]
+        try:
+            for sender in senders:
+                sender.result(60)
+        finally:
+            ended.set()
+        worker.result(60)
+    assert len(stored) > 1
+    assert sorted(delivered) == sorted(stored)
