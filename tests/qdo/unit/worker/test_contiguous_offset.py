@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
-from qdo.worker.dispatch.partition_work import ContiguousOffset
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
 
