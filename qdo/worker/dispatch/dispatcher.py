@@ -81,7 +81,7 @@ class Dispatcher:
 
     def __init__(self, owned: OwnedPartitions, progress: OffsetCommitter, handling: Handling) -> None:
         self.busy: set[Partition] = set()
-        """Partitions that are to get no more messages now."""
+        """Partitions that are to get no more messages now; see :meth:`_update_busy`."""
         settings = handling.settings
         self._runner = handling.runner
         self._progress = progress
@@ -94,14 +94,14 @@ class Dispatcher:
         self._key = key_by(settings.by) if settings.by is not None else None
         self._batch_size = BatchSize(settings.slice, settings.batch)
         self._works: dict[Partition, PartitionWork] = {}
-        self._lost_work: dict[PartitionWork, None] = {}
+        """Each also when its results do not count any more, until its partition may take messages again."""
+        self._leaked: dict[PartitionWork, None] = {}
+        """What still runs of partitions that were handed over because of that, and that go on without it."""
         self._line: deque[PartitionWork] = deque()
         self._suspect: PartitionWork | None = None
         """One of its messages is being handled that no other suspected message may run beside."""
         self._only = False
         """No other message at all may be handled beside it."""
-        self._given: dict[Partition, asyncio.Task[None]] = {}
-        """Partitions that go to others because the handler of a message takes too long."""
         self._aside: list[PartitionWork] = []
         """Those that wait for that to end."""
         self._running = 0
@@ -123,7 +123,7 @@ class Dispatcher:
             found, settings = self._owned.found(partition), self._settings
             suspicion = CrashSuspicion(found, settings.commit_messages, settings.retry.attempts)
             ordered = OrderedQueue() if not suspicion.over else self._new_queue()
-            work = PartitionWork(partition, ordered, self._lost_work_ended, None if suspicion.over else suspicion)
+            work = PartitionWork(partition, ordered, self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
         elif work.suspicion is not None and work.suspicion.over and not work.partition_queue.count:
             work.suspicion, work.partition_queue = None, self._new_queue()
@@ -143,7 +143,7 @@ class Dispatcher:
                     self._aside.append(work)
                     continue
                 last = work.suspicion is not None and work.suspicion.last(suspect)
-                if last and any(each.runs for each in self._works.values()):
+                if last and any(each.runs for each in self._counting()):
                     self._line.appendleft(work)  # nothing else begins before it can be the only one
                     return
                 self._suspect, self._only = work, last
@@ -173,7 +173,7 @@ class Dispatcher:
         a minute, and again each time that this has doubled.
         """
         now = asyncio.get_running_loop().time()
-        runs = [(work, run) for work in (*self._works.values(), *self._lost_work) for run in work.runs]
+        runs = self._runs
         ages = [age_of(run, work.partition, now) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
@@ -181,14 +181,13 @@ class Dispatcher:
                 self._stalled(work, run, age)
         if self._key is not None:
             return
-        for work in self._works.values():
-            for run in work.runs:
-                if run.handled:
-                    self._note(work, run.messages[run.handled - 1].id, 0)
+        for work, run in runs:
+            if run.handled and not work.void:
+                self._note(work, run.messages[run.handled - 1].id, 0)
 
     def stop(self) -> None:
         """Begins no messages that it holds, except in gaps; :meth:`close` follows for each partition."""
-        self._shut(self._works.values())
+        self._shut(self._counting())
 
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """A handler takes too long: stops it, or gives its partition to another worker.
@@ -199,15 +198,14 @@ class Dispatcher:
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stray = True
-        if work.closed:
+        if work.state != "open":
             self.dispatch()
             self._changed()
             return
         work.close()
-        task = asyncio.get_running_loop().create_task(self._give_away(work, run))
-        self._given[work.partition] = task
+        work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work, run))
 
-    async def _give_away(self, work: PartitionWork, run: MessageRun) -> None:
+    async def _hand_over(self, work: PartitionWork, run: MessageRun) -> None:
         """Notes that the handler of a message took too long, and leaves the group to join again."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         failure = too_long(self._settings.stalled_after)
@@ -233,7 +231,7 @@ class Dispatcher:
         Returns:
             Whether all of it was finished.
         """
-        works = [work for work in self._works.values() if partitions is None or work.partition in partitions]
+        works = self._counting(partitions)
         self._shut(works)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -257,32 +255,32 @@ class Dispatcher:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                for work in list(self._lost_work):
+                for work in (*self._works.values(), *self._leaked):
                     await work.until_quiet()
-        for work in self._lost_work:
-            for message in (message for run in work.runs for message in run.messages[run.handled :][:1]):
+        for work, run in self._runs:
+            for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
     def void(self, partitions: Collection[Partition]) -> bool:
         """Makes messages in flight of some partitions count no more; returns whether there were any."""
-        works = [work for work in self._works.values() if work.partition in partitions]
+        works = self._counting(partitions)
         in_hand = any(work.unfinished for work in works)
         self._remove(works)
         self._readmit(partitions)
         return in_hand
 
     def _readmit(self, partitions: Collection[Partition] | None) -> None:
-        """Takes messages again, once they are ours again, of partitions that were given away."""
-        for partition in list(self._given):
-            if partitions is None or partition in partitions:
-                del self._given[partition]
-                self.busy.discard(partition)
-                self._changed()
+        """Takes messages again, once they are ours again, of partitions that were handed over."""
+        for work in list(self._works.values()):
+            if work.state == "handed over" and (partitions is None or work.partition in partitions):
+                self._forget(work)
+                if not work.quiet:
+                    self._leaked[work] = None
 
     def _shut(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
             work.close()
-            self.busy.add(work.partition)
+            self._update_busy(work.partition)
 
     async def _finish(self, work: PartitionWork, deadline: float) -> None:
         """Waits for the messages in flight, then handles those in the gaps between the done ones."""
@@ -306,19 +304,14 @@ class Dispatcher:
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
-        """Forgets partitions; those with messages in flight stay busy until these have ended."""
+        """Makes results of partitions count no more; those with messages in flight stay busy until these have ended."""
         for work in works:
-            if self._works.get(work.partition) is not work:
+            if work.void:
                 continue
-            del self._works[work.partition]
             self._held -= work.partition_queue.count
             work.cancel()
             self._cleared(work)
-            if work.quiet:
-                self.busy.discard(work.partition)
-            else:
-                self._lost_work[work] = None
-                self.busy.add(work.partition)
+            self._update_busy(work.partition)
         if works:
             # As long as anything is in the line no messages are fetched, and it is not served without a session.
             self._line = deque(work for work in self._line if not work.void)
@@ -327,12 +320,32 @@ class Dispatcher:
             self.dispatch()
             self._changed()
 
-    def _lost_work_ended(self, work: PartitionWork) -> None:
-        """Its partition may get messages again, if it is ours again."""
-        if work in self._lost_work:
-            del self._lost_work[work]
-            self.busy.discard(work.partition)
-            self._changed()
+    def _handlers_ended(self, work: PartitionWork) -> None:
+        """A lost partition may get messages again, if it is ours again; one that is handed over, not before that."""
+        self._leaked.pop(work, None)
+        if work.state == "lost" and self._works.get(work.partition) is work:
+            self._forget(work)
+
+    def _forget(self, work: PartitionWork) -> None:
+        del self._works[work.partition]
+        self._update_busy(work.partition)
+        self._changed()
+
+    @property
+    def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
+        return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
+
+    def _counting(self, partitions: Collection[Partition] | None = None) -> list[PartitionWork]:
+        """Returns the work whose results count, on some partitions or on all."""
+        works = self._works.values()
+        return [each for each in works if not each.void and (partitions is None or each.partition in partitions)]
+
+    def _update_busy(self, partition: Partition) -> None:
+        work = self._works.get(partition)
+        if work is None or work.wants_more:
+            self.busy.discard(partition)
+        else:
+            self.busy.add(partition)
 
     def _new_queue(self) -> PartitionQueue:
         if self._key is None:
@@ -344,10 +357,7 @@ class Dispatcher:
         if work.open and not work.queued:
             work.queued = True
             self._line.append(work)
-        if work.closed or work.partition_queue.full:
-            self.busy.add(work.partition)
-        else:
-            self.busy.discard(work.partition)
+        self._update_busy(work.partition)
 
     def _begin(self, work: PartitionWork, run: MessageRun) -> None:
         run.since = asyncio.get_running_loop().time()

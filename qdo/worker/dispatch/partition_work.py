@@ -2,13 +2,15 @@
 
 ::
 
-    open ──close (handed back, drained)──► closed ──void (lost, out of time)──► void
-      └────────────────────void───────────────────────────────────────────────────▲
+    open ──close──► closed ◄──fill──► filling
+      │               │                  │
+      └───────────────┴──────cancel──────┴──► lost, or handed over
 
-Closed: messages in flight are finished and count; after that, only messages before a done one are handled, so that the
-done one need not be repeated elsewhere. One that failed is tried again for this if its time comes soon enough. Void:
-handlers may still run, because a thread cannot be stopped, but their results do not count, and the partition takes no
-other messages here until they have ended.
+closed       Messages in flight are finished and count; no other begins.
+filling      Messages before a done one are handled, so that the done one need not be repeated elsewhere. One that
+             failed is tried again if its time comes soon enough.
+lost         Results do not count. A thread cannot be stopped: the partition takes no messages here until it has ended.
+handed over  Likewise, but for a handler that does not end: the partition may come back and takes messages without it.
 
 Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::
 
@@ -27,7 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from qdo.partitions import Partition
 from qdo.tasks import happens
@@ -356,20 +358,22 @@ class KeyedQueue:
 PartitionQueue: TypeAlias = OrderedQueue | KeyedQueue
 
 
+WorkState = Literal["open", "closed", "filling", "lost", "handed over"]
+
+
 class PartitionWork:
     """What goes on for one partition.
 
     Args:
         partition: The partition.
         partition_queue: Its messages.
-        ended: Called when it is void and no message of it is in flight any more.
+        ended: Called, perhaps twice, when its results do not count and none of its messages is in flight any more.
         suspicion: Of messages that were in flight when a session was lost; None: there is none.
 
     Attributes:
-        closed: Nothing new begins, but for what fills gaps.
-        filling: Before messages that are done there are some that are not, and those are handled yet.
-        void: Nothing counts.
+        state: See the module.
         queued: It is in the line of those that have something to do.
+        handing_over: Gives the partition to the group, because a handler cannot be stopped; None: nothing does.
     """
 
     def __init__(
@@ -382,10 +386,9 @@ class PartitionWork:
         self.partition = partition
         self.partition_queue = partition_queue
         self.suspicion = suspicion
-        self.closed = False
-        self.filling = False
-        self.void = False
+        self.state: WorkState = "open"
         self.queued = False
+        self.handing_over: asyncio.Task[None] | None = None
         self.recorded: str | None = None
         """The partition queue's end when it was last noted."""
         self.runs: dict[MessageRun, None] = {}
@@ -401,7 +404,17 @@ class PartitionWork:
     @property
     def open(self) -> bool:
         """Whether anything of it may begin."""
-        return not self.void and (self.filling or not self.closed)
+        return self.state in {"open", "filling"}
+
+    @property
+    def void(self) -> bool:
+        """Whether its results do not count."""
+        return self.state in {"lost", "handed over"}
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it is to get more messages now."""
+        return self.state == "open" and not self.partition_queue.full
 
     @property
     def quiet(self) -> bool:
@@ -453,7 +466,7 @@ class PartitionWork:
     def later(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
         """A message is to be tried again then, unless that is too late."""
         self._timers[timer] = held
-        if self.filling:
+        if self.state == "filling":
             self._narrow()
 
     def came(self, timer: asyncio.TimerHandle) -> None:
@@ -463,7 +476,7 @@ class PartitionWork:
     def leave(self, held: FailedMessage) -> None:
         """A message is not tried again here."""
         self.partition_queue.leave(held)
-        if self.filling:
+        if self.state == "filling":
             self._narrow()
 
     def dead_letter(self, task: asyncio.Task[None]) -> None:
@@ -479,7 +492,8 @@ class PartitionWork:
 
     def close(self) -> None:
         """Nothing new begins."""
-        self.closed = True
+        if self.state == "open":
+            self.state = "closed"
         self._closing.set()
         self.halt()
 
@@ -491,12 +505,12 @@ class PartitionWork:
         Args:
             deadline: Of the loop's clock. What is to be tried again later than this is left.
         """
-        if self.quiet:
+        if self.quiet and not self.void:
             self._deadline = deadline
-            self.filling = not self.void and self._narrow()
-            if self.filling:
+            self.state = "filling" if self._narrow() else "closed"
+            if self.state == "filling":
                 self._quiet.clear()
-        return self.filling
+        return self.state == "filling"
 
     def _narrow(self) -> bool:
         """Drops what fills no gap, and what does so too late; returns whether anything is left to do."""
@@ -512,7 +526,7 @@ class PartitionWork:
     def cancel(self) -> None:
         """Nothing counts from now on."""
         self.close()
-        self.void = True
+        self.state = "lost" if self.handing_over is None else "handed over"
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -534,7 +548,7 @@ class PartitionWork:
 
     def look(self) -> None:
         """Checks whether a message is still in flight."""
-        if self.filling and not self.void and (self.partition_queue.waiting or self._timers):
+        if self.state == "filling" and (self.partition_queue.waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:
             self._quiet.set()

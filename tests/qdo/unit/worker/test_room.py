@@ -203,7 +203,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def aged(middle: Dispatcher, seconds: float) -> None:
     """Makes all that is in hand so much older, and looks at it."""
-    for work in (*middle._works.values(), *middle._lost_work):
+    for work in (*middle._works.values(), *middle._leaked):
         for run in work.runs:
             run.since -= seconds
     middle.glance()
@@ -255,7 +255,7 @@ async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() ->
     await _until(begun.is_set)
     assert len(middle._aside) == 1
     middle.void([Partition(QUEUE, 1)])
-    (work,) = middle._works.values()
+    work = middle._works[Partition(QUEUE, 2)]
     await _until(lambda: not work.partition_queue.count)
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
@@ -358,7 +358,9 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     middle.feed(partition, messages(1, 1))
     middle.dispatch()
     aged(middle, 11)
-    (giving,) = middle._given.values()
+    (work,) = middle._works.values()
+    giving = work.handing_over
+    assert giving is not None
     await asyncio.sleep(0)
     middle.void([partition])
     owned.answers.set()
@@ -366,6 +368,39 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     assert owned.rejoined == 0
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
+
+
+async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone() -> None:
+    """Also if its handler ends before; when the partition comes back it does not wait for the handler."""
+    gates, begun = [threading.Event(), threading.Event()], []
+
+    def handle(message: Message, _: object) -> None:
+        begun.append(message.partition)
+        gates[len(begun) - 1].wait(30)
+
+    middle, partition = await handling(handle, stalled_after=10.0), Partition(QUEUE, 1)
+    for gate, ends_before in zip(gates, (True, False), strict=True):
+        middle.feed(partition, messages(1, 1))
+        middle.dispatch()
+        (work,) = middle._works.values()
+        await _until(lambda: len(begun) == gates.index(gate) + 1)  # noqa: B023 - it is called at once
+        aged(middle, 11)
+        assert work.handing_over is not None
+        await work.handing_over
+        if ends_before:
+            gate.set()
+            await work.until_quiet()
+        assert partition in middle.busy
+        middle.void([partition])
+        assert partition not in middle.busy
+        assert work.quiet == ends_before
+    gates.append(gates[0])
+    middle.feed(partition, messages(1, 1))
+    middle.dispatch()
+    await _until(lambda: len(begun) == 3)
+    gates[1].set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    assert not middle._leaked
 
 
 class Failed:
