@@ -121,18 +121,16 @@ class Versioned(NamedTuple):
 
 
 class HandlingNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Messages that an owner began although a session had been lost before, perhaps because of one of them.
+    """Messages that an owner began in a partition that is watched, because an owner was lost before.
 
     Attributes:
         until: The last of them; the first one follows the recorded offset.
-        lost: How many sessions had been lost before, with nothing recorded in between.
-        alone: It is one message, and the owner handled no other suspected message at the same time.
-        last: It handled no other message at all at the same time.
+        lost: How many sessions are lost, if the owner's is, too; 0: the owner has handed them back.
+        last: The owner handled one message, and no other at the same time.
     """
 
     until: str
     lost: int = 1
-    alone: bool = False
     last: bool = False
 
 
@@ -145,7 +143,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
         at: When it was recorded, seconds since 1970.
         member: The member that recorded it; empty: a program outside the group.
         held: An owner has it. When it is taken: the owner before lost it, and did not release it.
-        note: What that owner had begun; it means nothing once ``id`` has come as far.
+        note: What an owner had begun, or handed back; None: the partition is not watched, unless it was not released.
     """
 
     id: str | None = None

@@ -24,7 +24,6 @@ from qdo.worker.dispatch.partition_work import (
     KeyedQueue,
     MessageRun,
     OrderedQueue,
-    PartitionQueue,
     PartitionWork,
 )
 from qdo.worker.dispatch.slow_handlers import age_of, is_stopped, outcome, too_long
@@ -98,12 +97,8 @@ class Dispatcher:
         self._leaked: dict[PartitionWork, None] = {}
         """What still runs of partitions that were handed over because of that, and that go on without it."""
         self._line: deque[PartitionWork] = deque()
-        self._suspect: PartitionWork | None = None
-        """One of its messages is being handled that no other suspected message may run beside."""
-        self._only = False
-        """No other message at all may be handled beside it."""
-        self._aside: list[PartitionWork] = []
-        """Those that wait for that to end."""
+        self._alone: PartitionWork | None = None
+        """No message may be handled beside the one of its that runs."""
         self._running = 0
         self._held = 0
         self._halted = False
@@ -121,12 +116,11 @@ class Dispatcher:
         work = self._works.get(partition)
         if work is None:
             found, settings = self._owned.found(partition), self._settings
-            suspicion = CrashSuspicion(found, settings.commit_messages, settings.retry.attempts)
-            ordered = OrderedQueue() if not suspicion.over else self._new_queue()
-            work = PartitionWork(partition, ordered, self._handlers_ended, None if suspicion.over else suspicion)
+            suspicion = CrashSuspicion(found, messages[0], settings.commit_messages, settings.retry.attempts)
+            work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
-        elif work.suspicion is not None and work.suspicion.over and not work.partition_queue.count:
-            work.suspicion, work.partition_queue = None, self._new_queue()
+        if self._key is not None and work.suspicion is None and not work.partition_queue.count:
+            work.partition_queue = KeyedQueue(self._key, self._settings.parallel, self._settings.window)
         work.partition_queue.add(messages)
         self._held += len(messages)
         self._queue(work)
@@ -134,22 +128,16 @@ class Dispatcher:
     def dispatch(self) -> None:
         """Begins as many runs as there are places for, as long as the partitions are surely ours."""
         while self._line and self._running < self._runner.slots and not self._halted and self._owned.connected:
-            if self._only:
+            if self._alone is not None:
                 return
-            work = self._line.popleft()
-            suspect = work.suspect if work.open else None
-            if suspect is not None:
-                if self._suspect is not None:
-                    self._aside.append(work)
-                    continue
-                last = work.suspicion is not None and work.suspicion.last(suspect)
-                if last and any(each.runs for each in self._counting()):
-                    self._line.appendleft(work)  # nothing else begins before it can be the only one
-                    return
-                self._suspect, self._only = work, last
-                work.charge(suspect)
+            work = self._line[0]
+            if work.alone:
+                if any(each.runs for each in self._counting()):
+                    return  # nothing else begins before it can be the only one
+                self._alone = work
+            self._line.popleft()
             work.queued = False
-            run = work.take(1 if suspect is not None else self._batch_size.messages)
+            run = work.take(self._batch_size.messages)
             if run is not None:
                 self._begin(work, run)
                 self._queue(work)
@@ -214,7 +202,7 @@ class Dispatcher:
         self._hooks.call("failed", message, place, failure)
         self._settle_begun(work)
         try:
-            await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt - 1, alone=True, last=True))
+            await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt, last=True))
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.void:  # else it went to others meanwhile, and this is another session perhaps
@@ -315,7 +303,6 @@ class Dispatcher:
         if works:
             # As long as anything is in the line no messages are fetched, and it is not served without a session.
             self._line = deque(work for work in self._line if not work.void)
-            self._aside = [work for work in self._aside if not work.void]
             # Other partitions may have waited for the messages in flight of these.
             self.dispatch()
             self._changed()
@@ -347,11 +334,6 @@ class Dispatcher:
         else:
             self.busy.add(partition)
 
-    def _new_queue(self) -> PartitionQueue:
-        if self._key is None:
-            return OrderedQueue()
-        return KeyedQueue(self._key, self._settings.parallel, self._settings.window)
-
     def _queue(self, work: PartitionWork) -> None:
         """Puts a partition in the line, and says whether it wants more messages."""
         if work.open and not work.queued:
@@ -371,25 +353,26 @@ class Dispatcher:
         future.add_done_callback(partial(self._ended, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages of a partition that was lost before, with a note of them for the next owner."""
-        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # a guilty one; see Stay.charge
+        """Runs messages of a partition that is watched, with a note of them for the next owner."""
+        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # it has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
-        note, ran = suspicion.note(run.messages), RunResult(0)
+        note, ran = suspicion.begin(run.messages), RunResult(0)
         try:
             await self._progress.begin(work.partition, note)
             if not (work.void or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.handled(ran.handled)
-            if note.alone and not work.void:
-                end = note.until if ran.handled else None
-                if end:
-                    self._note(work, end, 0)
-                await self._progress.begin(work.partition, suspicion.restored(end))
+            if (note.last or suspicion.over) and not work.void:
+                if ran.handled:
+                    self._note(work, run.messages[ran.handled - 1].id, 0)
+                await self._progress.begin(work.partition, suspicion.ended())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
             # Mostly the partition is another member's by now, and this worker will hear of it.
             await work.pause(_FIRST_PAUSE)
+        if suspicion.over:
+            work.suspicion = None
         return ran
 
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
@@ -412,18 +395,15 @@ class Dispatcher:
         self._changed()
 
     def _cleared(self, work: PartitionWork) -> None:
-        """The suspected message of a partition, which had to be handled without other suspects, has ended."""
-        if self._suspect is work:
-            self._suspect, self._only = None, False
-            self._line.extend(self._aside)
-            self._aside.clear()
+        if self._alone is work:
+            self._alone = None
 
     async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
-        """Restores the notes of partitions that are handed back: being handed over is no fault of a message."""
+        """Takes this owner's attempts out of the notes: being handed over is no fault of a message."""
         left = [
-            self._progress.begin(work.partition, work.suspicion.restored(work.partition_queue.end))
+            self._progress.begin(work.partition, work.suspicion.ended())
             for work in works
-            if work.suspicion is not None and not work.void and work.suspicion.stale(work.partition_queue.end)
+            if work.suspicion is not None and not work.void
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):

@@ -150,10 +150,6 @@ class OrderedQueue:
         """The next message, if it may be handled now."""
         return None if self._running or self._held or not self.full else self._messages[self._at]
 
-    def charge(self, attempts: int) -> None:
-        """Counts so many attempts of the next message, unless it has more already."""
-        self._attempt = max(self._attempt, attempts + 1)
-
     def take(self, most: int) -> MessageRun | None:
         """Returns up to so many messages that may be handled now; they are running from then on."""
         if self.first is None:
@@ -182,7 +178,7 @@ class OrderedQueue:
         if not failed:
             return None
         self._held = True
-        return FailedMessage(run.messages[handled], self._attempt)
+        return FailedMessage(run.messages[handled], run.attempt)
 
     def again(self, held: FailedMessage) -> None:
         """Lets the held message be tried again."""
@@ -220,6 +216,9 @@ class KeyedQueue:
         parallel: Runs at the same moment.
         window: Messages from the first unfinished one on, beyond which no more are wanted.
     """
+
+    first: Message | None = None
+    """The only message that may be handled next: here there are several."""
 
     def __init__(self, key: Key, parallel: int, window: int) -> None:
         self._key = key
@@ -368,7 +367,7 @@ class PartitionWork:
         partition: The partition.
         partition_queue: Its messages.
         ended: Called, perhaps twice, when its results do not count and none of its messages is in flight any more.
-        suspicion: Of messages that were in flight when a session was lost; None: there is none.
+        suspicion: Of messages that may have been in flight when an owner was lost; None: it is not watched.
 
     Attributes:
         state: See the module.
@@ -427,22 +426,20 @@ class PartitionWork:
         return not self.quiet or self.partition_queue.done_behind
 
     @property
-    def suspect(self) -> Message | None:
-        """Its next message, if it must be handled without other suspects."""
-        first = self.partition_queue.first if isinstance(self.partition_queue, OrderedQueue) else None
-        return first if first is not None and self.suspicion is not None and self.suspicion.narrowed(first) else None
-
-    def charge(self, suspect: Message) -> None:
-        """Counts the attempts of its next message that ended with their session; a guilty one is still at the last."""
-        assert self.suspicion is not None  # noqa: S101 - there is a suspect
-        assert isinstance(self.partition_queue, OrderedQueue)  # noqa: S101 - likewise
-        if lost := self.suspicion.lost(suspect):
-            self.partition_queue.charge(lost - self.suspicion.guilty(suspect))
+    def alone(self) -> bool:
+        """Whether no other message may be handled at the same time as its next one."""
+        first = None if self.suspicion is None else self.partition_queue.first
+        return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
 
     def take(self, most: int) -> MessageRun | None:
         """Begins a run of up to so many messages, if any may be handled now."""
+        suspicion = self.suspicion
+        if suspicion is not None and (first := self.partition_queue.first) is not None:
+            most = 1 if suspicion.suspected(first) else most
         run = self.partition_queue.take(most) if self.open else None
         if run is not None:
+            if suspicion is not None:
+                run.attempt = max(run.attempt, suspicion.attempt(run.messages[0]))
             self.runs[run] = None
             self._quiet.clear()
         return run

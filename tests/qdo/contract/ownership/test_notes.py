@@ -10,7 +10,7 @@ from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import committed
 from tests.qdo.contract.samples import ONE
 
-NOTE = HandlingNote("5", 2, alone=True, last=True)
+NOTE = HandlingNote("5", 2, last=True)
 
 
 def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:

@@ -29,74 +29,92 @@ FIRST, SECOND, THIRD, FOURTH = messages(5, 1)[1:]
 BEFORE = messages(1, 1)[0].id
 
 
+def suspicion_of(note: HandlingNote | None, attempts: int = 5, *, held: bool = True) -> CrashSuspicion:
+    """What is suspected of a partition that was handled up to the first message."""
+    return CrashSuspicion(CommittedOffset(BEFORE, held=held, note=note), FIRST, 2, attempts)
+
+
 def test_nothing_is_noted_after_a_clean_hand_over() -> None:
     """The ordinary case costs nothing."""
-    assert CrashSuspicion(CommittedOffset(), 10, 5).over
-    assert CrashSuspicion(CommittedOffset(BEFORE, held=False), 10, 5).over
+    assert CrashSuspicion(CommittedOffset(), FIRST, 10, 5).over
+    assert suspicion_of(None, held=False).over
 
 
 def test_runs_are_noted_for_a_while_after_a_loss() -> None:
-    """Whoever had it before did not release it: as many messages as may have been in hand are watched."""
-    suspicion = CrashSuspicion(CommittedOffset(BEFORE, held=True), 2, 5)
-    assert not suspicion.narrowed(FIRST)
-    assert suspicion.note([FIRST, SECOND]) == HandlingNote(SECOND.id, 1)
+    """The owner before did not release it: as many messages as may have been in hand are watched."""
+    suspicion = suspicion_of(None)
+    assert not suspicion.suspected(FIRST)
+    assert suspicion.begin([FIRST, SECOND]) == HandlingNote(SECOND.id, 2)
     suspicion.handled(1)
-    assert not suspicion.over
+    assert suspicion.ended() == HandlingNote(SECOND.id, 0)
     suspicion.handled(1)
     assert suspicion.over
+    assert suspicion.ended() is None
 
 
 def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
-    """Its messages are noted one by one, those behind it as before."""
-    suspicion = CrashSuspicion(CommittedOffset(BEFORE, held=True, note=HandlingNote(SECOND.id, 1)), 10, 5)
-    assert suspicion.narrowed(FIRST)
-    assert suspicion.lost(FIRST) == 0
-    assert suspicion.note([FIRST]) == HandlingNote(FIRST.id, 2, alone=True)
-    assert suspicion.narrowed(SECOND)
-    assert not suspicion.narrowed(THIRD)
-    assert suspicion.note([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 1)
+    """Its messages are noted one by one, those behind it as before; none of them is charged."""
+    suspicion = suspicion_of(HandlingNote(SECOND.id, 2))
+    assert [suspicion.suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
+    assert [suspicion.attempt(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
+    assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 3)
+    assert suspicion.begin([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 2)
 
 
-def test_a_message_that_was_in_hand_alone_is_charged() -> None:
-    """Each loss is an attempt of that very message, also if the partition was handed over in between."""
-    suspicion = CrashSuspicion(CommittedOffset(BEFORE, held=False, note=HandlingNote(FIRST.id, 2, alone=True)), 10, 5)
-    assert (suspicion.lost(FIRST), suspicion.lost(SECOND)) == (3, 0)
-    assert suspicion.note([FIRST]) == HandlingNote(FIRST.id, 3, alone=True)
+def test_a_message_that_was_in_hand_by_itself_is_charged() -> None:
+    """Each loss is an attempt at it, also if the partition was handed over in between."""
+    suspicion = suspicion_of(HandlingNote(FIRST.id, 3), held=False)
+    assert [suspicion.attempt(each) for each in (FIRST, SECOND)] == [4, 1]
+    assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 4)
     assert not suspicion.last(FIRST)
 
 
 def test_the_last_attempt_is_made_with_nothing_else_in_hand() -> None:
     """Only if that is lost, too, the message is given up."""
-    beside = CrashSuspicion(CommittedOffset(BEFORE, note=HandlingNote(FIRST.id, 4, alone=True)), 10, 5)
-    assert not beside.guilty(FIRST)
-    assert beside.last(FIRST)
-    noted = beside.note([FIRST])
-    assert noted == HandlingNote(FIRST.id, 5, alone=True, last=True)
-    assert CrashSuspicion(CommittedOffset(BEFORE, note=noted), 10, 5).guilty(FIRST)
-    assert not CrashSuspicion(CommittedOffset(BEFORE, note=noted), 10, 0).guilty(FIRST)
-    assert not CrashSuspicion(CommittedOffset(BEFORE, note=noted), 10, 5).guilty(SECOND)
+    beside = suspicion_of(HandlingNote(FIRST.id, 4))
+    assert (beside.attempt(FIRST), beside.last(FIRST), beside.last(SECOND)) == (5, True, False)
+    noted = beside.begin([FIRST])
+    assert noted == HandlingNote(FIRST.id, 5, last=True)
+    assert beside.ended() == HandlingNote(FIRST.id, 4)
+    assert suspicion_of(noted).attempt(FIRST) == suspicion_of(noted).lost(FIRST) == 5
+    assert suspicion_of(noted).attempt(SECOND) == 1
+    assert suspicion_of(noted, attempts=0).attempt(FIRST) == 6
+    assert not suspicion_of(noted, attempts=0).last(FIRST)
 
 
-def test_a_note_of_what_is_done_means_nothing() -> None:
-    """The offset has come as far since."""
-    suspicion = CrashSuspicion(
-        CommittedOffset(SECOND.id, held=False, note=HandlingNote(SECOND.id, 2, alone=True)), 10, 5
-    )
-    assert suspicion.over
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_few_attempts_are_not_counted_before_the_message_is_known(attempts: int) -> None:
+    """Two losses show the run, and only a third one, with nothing else in hand, that a message is the cause."""
+    assert not suspicion_of(None, attempts).last(FIRST)
+    alone = suspicion_of(suspicion_of(None, attempts).begin([FIRST, SECOND]), attempts)
+    assert alone.last(FIRST)
+    assert alone.last(SECOND)
+    given_up = suspicion_of(alone.begin([FIRST]), attempts)
+    assert given_up.attempt(FIRST) == given_up.lost(FIRST) == 3
 
 
-@pytest.mark.parametrize(
-    ("end", "stale", "restored"), [(None, True, True), (FIRST.id, True, True), (SECOND.id, False, False)]
-)
-def test_a_hand_over_leaves_the_note_as_it_was_found(end: str | None, *, stale: bool, restored: bool) -> None:
-    """Unless what it is about is done meanwhile."""
-    found = HandlingNote(SECOND.id, 1)
-    suspicion = CrashSuspicion(CommittedOffset(BEFORE, held=True, note=found), 10, 5)
-    assert not suspicion.stale(end)
-    suspicion.note([FIRST])
-    suspicion.note([SECOND])
-    assert suspicion.stale(end) == stale
-    assert suspicion.restored(end) == (found if restored else None)
+def test_a_note_of_what_is_done_suspects_nothing() -> None:
+    """The offset has come as far since; what lies behind is watched all the same."""
+    found = CommittedOffset(SECOND.id, note=HandlingNote(SECOND.id, 4))
+    suspicion = CrashSuspicion(found, THIRD, 2, 5)
+    assert not suspicion.over
+    assert not suspicion.suspected(THIRD)
+    assert suspicion.begin([THIRD]) == HandlingNote(THIRD.id, 2)
+
+
+NOTES = [None, HandlingNote(FIRST.id, 2), HandlingNote(SECOND.id, 2), HandlingNote(FIRST.id, 4)]
+
+
+@pytest.mark.parametrize("found", NOTES)
+def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
+    """However often, and the partition stays watched; what was not begun stays as it was found."""
+    suspicion = suspicion_of(found)
+    assert suspicion.ended() == found
+    suspicion.begin([FIRST])
+    again = suspicion_of(suspicion.ended(), held=False)
+    assert not again.over
+    assert (again.attempt(FIRST), again.last(FIRST)) == (suspicion.attempt(FIRST), suspicion.last(FIRST))
+    assert again.begin([FIRST]) == suspicion.begin([FIRST])
 
 
 class Deadly:
@@ -104,14 +122,16 @@ class Deadly:
 
     Attributes:
         died: It has.
-        begun: How often each message was begun.
+        killed: The message that ended it.
+        slow: No handler comes to an end any more.
         tasks: All runs.
     """
 
     def __init__(self, chance: random.Random, slots: int, culprits: set[tuple[int, str]]) -> None:
         self.slots = slots
         self.died = asyncio.Event()
-        self.begun: Counter[tuple[int, str]] = Counter()
+        self.killed: tuple[int, str] | None = None
+        self.slow = False
         self.tasks: list[asyncio.Task[RunResult]] = []
         self._chance = chance
         self._culprits = culprits
@@ -125,12 +145,13 @@ class Deadly:
         for message in run.messages:
             if run.halt:
                 break
-            self.begun[message.partition, message.id] += 1
             for _ in range(self._chance.randrange(4)):
                 await asyncio.sleep(0)
+            if self.slow or self.died.is_set():
+                await asyncio.Event().wait()
             if (message.partition, message.id) in self._culprits:
+                self.killed = (message.partition, message.id)
                 self.died.set()
-            if self.died.is_set():
                 await asyncio.Event().wait()
             run.handled += 1
         return RunResult(run.handled)
@@ -169,18 +190,32 @@ class Records(Owned):
         if life == self.life:
             self.records |= {each: structs.replace(self.records[each], id=end) for each, end in offsets.items()}
 
+    def release(self) -> None:
+        """Everything is handed back."""
+        self.records = {each: structs.replace(offset, held=False) for each, offset in self.records.items()}
+
     def dead(self, message: Message, _: Delivery, __: Failure) -> None:
         """A message was given up."""
         self.buried[message.partition, message.id] += 1
 
 
 async def live(
-    records: Records, chance: random.Random, culprits: set[tuple[int, str]], commits: float, attempts: int
-) -> Counter[tuple[int, str]] | None:
-    """One worker, until it dies (gives what it has begun) or everything is done (None).
+    records: Records, chance: random.Random, culprits: set[tuple[int, str]], odds: tuple[float, float], attempts: int
+) -> tuple[tuple[int, str] | None, bool]:
+    """One worker, until it dies, hands everything over, or everything is done.
 
-    ``commits`` is how probably it commits in each round of the loop. A real one dies before that more often than not.
+    Args:
+        records: What is known when it begins.
+        chance: What it leaves open.
+        culprits: The messages that end it.
+        odds: How probably it commits in each round of the loop, and how probably it hands everything over. A real one
+            dies before it commits more often than not.
+        attempts: At each message.
+
+    Returns:
+        The message that ended it, and whether everything is done.
     """
+    commits, hands_over = odds
     records.offsets = {f"p{each.number}": offset for each, offset in records.records.items()}
     settings = WorkerSettings(retry=Retry(attempts=attempts), on_failure="skip", commit_messages=20)
     runner = Deadly(chance, 3, culprits)
@@ -208,10 +243,17 @@ async def live(
         if some:
             middle.feed(partition, some)
     middle.dispatch()
-    while not runner.died.is_set() and middle._held:
+    loop = asyncio.get_running_loop()
+    while not runner.died.is_set() and middle._held and chance.random() >= hands_over:
         await asyncio.sleep(0)
         if chance.random() < commits:
-            await progress.flush(None, asyncio.get_running_loop().time() + 60)
+            await progress.flush(None, loop.time() + 60)
+    done = not runner.died.is_set() and not middle._held
+    if not runner.died.is_set():
+        runner.slow = True
+        await middle.close(None, loop.time())
+        await progress.flush(None, loop.time() + 60)
+        records.release()
     records.life += 1
     progress.close()
     middle.halt()
@@ -219,27 +261,27 @@ async def live(
     for task in runner.tasks:
         task.cancel()
     await asyncio.gather(*runner.tasks, return_exceptions=True)
-    return runner.begun if runner.died.is_set() else None
+    return runner.killed, done
 
 
 @pytest.mark.parametrize("attempts", [1, 3, 5])
 @pytest.mark.parametrize("seed", range(25))
 async def test_the_culprits_are_given_up_and_nobody_else(seed: int, attempts: int) -> None:
-    """However many handle side by side: each culprit is begun a few times, and no innocent is ever given up."""
+    """However often they are handed over: each culprit ends a few workers, and no innocent is ever given up."""
     chance = random.Random(seed)
     count = chance.randrange(1, 6)
     everything = [(number, message.id) for number in range(1, count + 1) for message in messages(12, number)[1:]]
     culprits = set(chance.sample(everything, chance.choice([1, 1, 2, 3])))
-    commits = chance.choice([0.0, 0.05, 0.7])
+    odds = (chance.choice([0.0, 0.05, 0.7]), chance.choice([0.0, 0.0, 0.02, 0.1]))
     records = Records()
     records.records = {Partition(QUEUE, number): CommittedOffset() for number in range(1, count + 1)}
-    begun: Counter[tuple[int, str]] = Counter()
-    for _ in range(40):
-        ended = await live(records, chance, culprits, commits, attempts)
-        if ended is None:
+    killed: Counter[tuple[int, str] | None] = Counter()
+    for _ in range(400):
+        killer, done = await live(records, chance, culprits, odds, attempts)
+        if done:
             break
-        begun += ended
+        killed[killer] += 1
     else:
         pytest.fail(f"they go on dying over {culprits - set(records.buried)}")
     assert set(records.buried) == culprits
-    assert all(begun[each] <= max(attempts, 3) + len(culprits) for each in culprits), begun
+    assert all(killed[each] <= max(attempts, 3) + len(culprits) for each in culprits), killed

@@ -237,8 +237,8 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
     assert middle._runner.slots == 2
 
 
-async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() -> None:
-    """Also if that suspect never comes to an end."""
+async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone() -> None:
+    """Also if that attempt never comes to an end."""
     gate, begun = threading.Event(), threading.Event()
 
     def handle(message: Message, _: object) -> None:
@@ -246,14 +246,14 @@ async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() ->
             begun.set()
             gate.wait(30)
 
-    note = HandlingNote(messages(1, 1)[0].id, 1)
-    owned = Owned(p1=CommittedOffset(held=True, note=note), p2=CommittedOffset(held=True, note=note))
+    note = HandlingNote(messages(1, 1)[0].id, 4)
+    owned = Owned(p1=CommittedOffset(held=True, note=note))
     middle = await handling(handle, owned=owned)
     for number in (1, 2):
         middle.feed(Partition(QUEUE, number), messages(1, number))
     middle.dispatch()
     await _until(begun.is_set)
-    assert len(middle._aside) == 1
+    assert middle._works[Partition(QUEUE, 2)].partition_queue.count == 1
     middle.void([Partition(QUEUE, 1)])
     work = middle._works[Partition(QUEUE, 2)]
     await _until(lambda: not work.partition_queue.count)
