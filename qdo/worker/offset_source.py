@@ -90,8 +90,8 @@ class OffsetSource:
         self._consumer.wake()
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Commits, glances at what runs, and measures the lag."""
-        running = [self._progress.run(), self._glance()]
+        """Returns the commit, progress and lag tasks."""
+        running = [self._progress.run(), self._note_progress()]
         return [*running, self._measure_lag()] if self._handling.lag_shown else running
 
     async def drain(self, patience: float) -> bool:
@@ -119,10 +119,10 @@ class OffsetSource:
         await self._consumer.coordinator.close()
         await self._consumer.client.close()
 
-    async def _glance(self) -> None:
+    async def _note_progress(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self.dispatcher.glance()
+            self.dispatcher.note_progress()
             self._metrics.owned = len(self._consumer.assignment)
             self._metrics.unseen = len(self._consumer.unseen)
             note_refusal(self._handling, self._consumer.refused)
@@ -153,7 +153,7 @@ class OffsetSource:
         self._moved("revoked", partitions)
 
     def _lost(self, partitions: frozenset[Partition]) -> None:
-        if self.dispatcher.void(partitions):
+        if self.dispatcher.discard(partitions):
             self._finished = False
         self._progress.forget(partitions)
         self._moved("lost", partitions)
@@ -173,5 +173,5 @@ class OffsetSource:
         if how == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
         else:
-            # Each ends independently, so the remaining ones are counted at the next glance.
+            # Each ends independently, so the remaining ones are counted by the next _note_progress.
             self._metrics.lag = {one: lag for one, lag in self._metrics.lag.items() if one not in partitions}

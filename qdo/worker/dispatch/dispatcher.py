@@ -96,9 +96,9 @@ class Dispatcher:
         """Each also when its results do not count any more, until its partition may take messages again."""
         self._leaked: dict[PartitionWork, None] = {}
         """What still runs of partitions that were handed over because of that, and that go on without it."""
-        self._line: deque[PartitionWork] = deque()
-        self._alone: PartitionWork | None = None
-        """No message may be handled beside the one of its that runs."""
+        self._runnable: deque[PartitionWork] = deque()
+        self._exclusive: PartitionWork | None = None
+        """Its running message is at its last attempt: no other message may run beside it."""
         self._running = 0
         self._held = 0
         self._halted = False
@@ -107,7 +107,7 @@ class Dispatcher:
     def room(self) -> int:
         """How many messages are worth fetching now; 0: all handlers have enough to do."""
         free = self._runner.slots - self._running
-        if free <= 0 or self._halted or self._line:
+        if free <= 0 or self._halted or self._runnable:
             return 0
         return max(free, min(self._batch_size.messages * free, _HELD_RUNS * self._settings.batch - self._held))
 
@@ -127,15 +127,15 @@ class Dispatcher:
 
     def dispatch(self) -> None:
         """Begins as many runs as there are places for, as long as the partitions are surely ours."""
-        while self._line and self._running < self._runner.slots and not self._halted and self._owned.connected:
-            if self._alone is not None:
+        while self._runnable and self._running < self._runner.slots and not self._halted and self._owned.connected:
+            if self._exclusive is not None:
                 return
-            work = self._line[0]
+            work = self._runnable[0]
             if work.alone:
                 if any(each.runs for each in self._counting()):
                     return  # nothing else begins before it can be the only one
-                self._alone = work
-            self._line.popleft()
+                self._exclusive = work
+            self._runnable.popleft()
             work.queued = False
             run = work.take(self._batch_size.messages)
             if run is not None:
@@ -154,7 +154,7 @@ class Dispatcher:
         self.dispatch()
         self._changed()
 
-    def glance(self) -> None:
+    def note_progress(self) -> None:
         """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
 
         For messages with keys, this is unknown while their run goes on. Handlers that do not return are logged after
@@ -165,12 +165,12 @@ class Dispatcher:
         ages = [age_of(run, work.partition, now) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
-            if age >= self._settings.stalled_after and not run.stray and run.handled < len(run.messages):
+            if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
                 self._stalled(work, run, age)
         if self._key is not None:
             return
         for work, run in runs:
-            if run.handled and not work.void:
+            if run.handled and not work.discarded:
                 self._note(work, run.messages[run.handled - 1].id, 0)
 
     def stop(self) -> None:
@@ -185,7 +185,7 @@ class Dispatcher:
         """
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
-        run.stray = True
+        run.leaked = True
         if work.state != "open":
             self.dispatch()
             self._changed()
@@ -205,7 +205,7 @@ class Dispatcher:
             await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt, last=True))
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
-        if not work.void:  # else it went to others meanwhile, and this is another session perhaps
+        if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
             self._remove([work])
             self._owned.rejoin()
 
@@ -225,9 +225,9 @@ class Dispatcher:
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._finish(work, deadline) for work in works))
         for work in works:
-            if not work.quiet and not work.void:
+            if not work.quiet and not work.discarded:
                 self._settle_begun(work)
-        unfinished = [str(work.partition) for work in works if work.unfinished and not work.void]
+        unfinished = [str(work.partition) for work in works if work.unfinished and not work.discarded]
         if unfinished:
             text = "messages were not finished in time, so some will be handled again: %s"
             logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
@@ -249,8 +249,8 @@ class Dispatcher:
             for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
-    def void(self, partitions: Collection[Partition]) -> bool:
-        """Makes messages in flight of some partitions count no more; returns whether there were any."""
+    def discard(self, partitions: Collection[Partition]) -> bool:
+        """Ignores the results of some partitions from now on; returns whether any messages of them were in flight."""
         works = self._counting(partitions)
         in_hand = any(work.unfinished for work in works)
         self._remove(works)
@@ -282,7 +282,7 @@ class Dispatcher:
             await work.until_quiet()
 
     def _settle_begun(self, work: PartitionWork) -> None:
-        """Counts what runs have handled that did not end in time."""
+        """Records the progress of runs that have not ended; what they handle later does not count."""
         for run in work.runs:
             if run.settled:
                 continue
@@ -292,17 +292,17 @@ class Dispatcher:
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
-        """Makes results of partitions count no more; those with messages in flight stay busy until these have ended."""
+        """Ignores results of partitions from now on; those with messages in flight stay busy until these have ended."""
         for work in works:
-            if work.void:
+            if work.discarded:
                 continue
             self._held -= work.partition_queue.count
             work.cancel()
-            self._cleared(work)
+            self._free_exclusive_slot(work)
             self._update_busy(work.partition)
         if works:
-            # As long as anything is in the line no messages are fetched, and it is not served without a session.
-            self._line = deque(work for work in self._line if not work.void)
+            # As long as any work is runnable no messages are fetched, and none begins without a session.
+            self._runnable = deque(work for work in self._runnable if not work.discarded)
             # Other partitions may have waited for the messages in flight of these.
             self.dispatch()
             self._changed()
@@ -325,7 +325,7 @@ class Dispatcher:
     def _counting(self, partitions: Collection[Partition] | None = None) -> list[PartitionWork]:
         """Returns the work whose results count, on some partitions or on all."""
         works = self._works.values()
-        return [each for each in works if not each.void and (partitions is None or each.partition in partitions)]
+        return [each for each in works if not each.discarded and (partitions is None or each.partition in partitions)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
@@ -335,10 +335,10 @@ class Dispatcher:
             self.busy.add(partition)
 
     def _queue(self, work: PartitionWork) -> None:
-        """Puts a partition in the line, and says whether it wants more messages."""
+        """Makes work runnable, and updates whether its partition wants more messages."""
         if work.open and not work.queued:
             work.queued = True
-            self._line.append(work)
+            self._runnable.append(work)
         self._update_busy(work.partition)
 
     def _begin(self, work: PartitionWork, run: MessageRun) -> None:
@@ -359,11 +359,11 @@ class Dispatcher:
         note, ran = suspicion.begin(run.messages), RunResult(0)
         try:
             await self._progress.begin(work.partition, note)
-            if not (work.void or run.halt):
+            if not (work.discarded or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.handled(ran.handled)
-            if (note.last or suspicion.over) and not work.void:
+            if (note.last or suspicion.over) and not work.discarded:
                 if ran.handled:
                     self._note(work, run.messages[ran.handled - 1].id, 0)
                 await self._progress.begin(work.partition, suspicion.ended())
@@ -386,24 +386,24 @@ class Dispatcher:
     def _take_back(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
-        self._cleared(work)
+        self._free_exclusive_slot(work)
         self._metrics.ran(work.partition.queue.name, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
         self._settle(work, run, ran)
-        work.look()
+        work.update_quiet()
         self.dispatch()
         self._changed()
 
-    def _cleared(self, work: PartitionWork) -> None:
-        if self._alone is work:
-            self._alone = None
+    def _free_exclusive_slot(self, work: PartitionWork) -> None:
+        if self._exclusive is work:
+            self._exclusive = None
 
     async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
         """Takes this owner's attempts out of the notes: being handed over is no fault of a message."""
         left = [
             self._progress.begin(work.partition, work.suspicion.ended())
             for work in works
-            if work.suspicion is not None and not work.void
+            if work.suspicion is not None and not work.discarded
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
@@ -416,7 +416,7 @@ class Dispatcher:
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
         held = work.settle(run, ran.handled, failed=failed)
-        if work.void:
+        if work.discarded:
             return
         self._grown(work, before)
         if failure is not None and held is not None:
@@ -467,14 +467,14 @@ class Dispatcher:
 
     def _retry_later(self, work: PartitionWork, held: FailedMessage, seconds: float) -> None:
         def again() -> None:
-            work.came(timer)
+            work.timer_fired(timer)
             work.partition_queue.again(held)
             self._queue(work)
             self.dispatch()
             self._changed()
 
         timer = asyncio.get_running_loop().call_later(seconds, again)
-        work.later(timer, held)
+        work.add_timer(timer, held)
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         """Publishes a dead letter, until that succeeds or the partition is to be handed back."""

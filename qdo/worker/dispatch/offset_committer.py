@@ -34,7 +34,7 @@ class OffsetCommitter:
         self._consumer = consumer
         self._settings = settings
         self._metrics = metrics
-        self._ends: dict[Partition, str] = {}
+        self._pending: dict[Partition, str] = {}
         self._messages = 0
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class OffsetCommitter:
             end: Everything up to it is done.
             messages: How many were handled since the last note.
         """
-        self._ends[partition] = end
+        self._pending[partition] = end
         self._messages += messages
         if self._messages >= self._settings.commit_messages:
             self._due.set()
@@ -68,7 +68,7 @@ class OffsetCommitter:
             CoordinationLost, SessionLost
         """
         try:
-            await self._consumer.note(partition, note, self._ends.get(partition))
+            await self._consumer.note(partition, note, self._pending.get(partition))
         except InvalidArgument:
             await self._try([partition])  # drops the end, and says so
             await self._consumer.note(partition, note)
@@ -76,7 +76,7 @@ class OffsetCommitter:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Records nothing more for partitions until they are noted again."""
         for partition in partitions:
-            self.dropped += self._ends.pop(partition, None) is not None
+            self.dropped += self._pending.pop(partition, None) is not None
 
     async def run(self) -> None:
         """Commits whenever it is time; never ends."""
@@ -115,9 +115,9 @@ class OffsetCommitter:
         """Commits once; returns whether it need not be tried again."""
         async with self._one:
             if partitions is None:
-                self._wind()
-                partitions = self._ends
-            return await self._commit({each: self._ends[each] for each in partitions if each in self._ends})
+                self._reset_timer()
+                partitions = self._pending
+            return await self._commit({each: self._pending[each] for each in partitions if each in self._pending})
 
     async def _commit(self, offsets: Mapping[Partition, str]) -> bool:
         if not offsets:
@@ -140,14 +140,14 @@ class OffsetCommitter:
             return True
         self._metrics.note("commits")
         for partition in self._unchanged(offsets):
-            del self._ends[partition]
+            del self._pending[partition]
         return True
 
     def _unchanged(self, offsets: Mapping[Partition, str]) -> list[Partition]:
-        return [partition for partition, end in offsets.items() if self._ends.get(partition) == end]
+        return [partition for partition, end in offsets.items() if self._pending.get(partition) == end]
 
-    def _wind(self) -> None:
-        """Begins to count and to wait anew."""
+    def _reset_timer(self) -> None:
+        """Starts counting and waiting anew."""
         self._due.clear()
         self._messages = 0
         self.close()

@@ -56,22 +56,22 @@ class MessageRun:
         tell: Called when it is to end, for executors that cannot check ``halt``.
         begun: A handler works on it: it waits for nothing else.
         abandoned: How many were handled when a message did not end in time; None: that never happened.
-        stray: Nor did it come to an end when it was to be stopped.
+        leaked: Nor did it come to an end when it was to be stopped.
         settled: Its partition's queue knows how far it came, so what it handles later counts for nothing.
         state: The last state that its handler has set, in whatever thread: the number of its message, and JSON.
         state_seen: The last one that was passed on.
     """
 
     __slots__ = (
-        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "settled", "since", "state",
-        "state_seen", "stray", "tell", "told",
+        "abandoned", "attempt", "begun", "halt", "handled", "keys", "leaked", "messages", "seen", "settled", "since",
+        "state", "state_seen", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
         self.messages = messages
         self.attempt = attempt
         self.keys = keys
-        self.halt = self.begun = self.stray = self.settled = False
+        self.halt = self.begun = self.leaked = self.settled = False
         self.handled = self.seen = 0
         self.since = self.told = 0.0
         self.tell: Callable[[], None] | None = None
@@ -193,7 +193,7 @@ class OrderedQueue:
     def leave(self, held: FailedMessage) -> None:
         """Marks the held message as one that is not tried again here."""
 
-    def narrow(self) -> set[str]:
+    def keep_gap_fillers(self) -> set[str]:
         """Drops whatever waits, but for what keeps messages that are done from being recorded: here that is nothing.
 
         To be called first when nothing is running, and again when a message is left. From then on only that is given;
@@ -324,7 +324,7 @@ class KeyedQueue:
         """See :class:`OrderedQueue`. Whatever lies behind it cannot be recorded any more."""
         self._left.add(held.message.id)
 
-    def narrow(self) -> set[str]:
+    def keep_gap_fillers(self) -> set[str]:
         """Drops what fills no gap; see :class:`OrderedQueue`. What lies behind a message that was left fills none."""
         gaps = self._prefix.gaps(self._left)
         self._waiting = 0
@@ -371,7 +371,7 @@ class PartitionWork:
 
     Attributes:
         state: See the module.
-        queued: It is in the line of those that have something to do.
+        queued: It waits for a handler.
         handing_over: Gives the partition to the group, because a handler cannot be stopped; None: nothing does.
     """
 
@@ -406,7 +406,7 @@ class PartitionWork:
         return self.state in {"open", "filling"}
 
     @property
-    def void(self) -> bool:
+    def discarded(self) -> bool:
         """Whether its results do not count."""
         return self.state in {"lost", "handed over"}
 
@@ -445,7 +445,7 @@ class PartitionWork:
         return run
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
-        """Notes how a run ended; :meth:`look` follows when its failure has been dealt with.
+        """Records how a run ended; :meth:`update_quiet` follows when its failure has been dealt with.
 
         Args:
             run: The run.
@@ -456,25 +456,25 @@ class PartitionWork:
             The failed message, which is held now.
         """
         self.runs.pop(run, None)
-        if self.void or run.settled:
+        if self.discarded or run.settled:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
 
-    def later(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
-        """A message is to be tried again then, unless that is too late."""
+    def add_timer(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
+        """Holds a failed message until a timer fires; leaves it if that is too late."""
         self._timers[timer] = held
         if self.state == "filling":
-            self._narrow()
+            self._keep_gap_fillers()
 
-    def came(self, timer: asyncio.TimerHandle) -> None:
-        """That time has come."""
+    def timer_fired(self, timer: asyncio.TimerHandle) -> None:
+        """Forgets a timer; :meth:`OrderedQueue.again` follows."""
         del self._timers[timer]
 
     def leave(self, held: FailedMessage) -> None:
         """A message is not tried again here."""
         self.partition_queue.leave(held)
         if self.state == "filling":
-            self._narrow()
+            self._keep_gap_fillers()
 
     def dead_letter(self, task: asyncio.Task[None]) -> None:
         """A dead letter is being published; its message counts as in flight."""
@@ -502,19 +502,19 @@ class PartitionWork:
         Args:
             deadline: Of the loop's clock. What is to be tried again later than this is left.
         """
-        if self.quiet and not self.void:
+        if self.quiet and not self.discarded:
             self._deadline = deadline
-            self.state = "filling" if self._narrow() else "closed"
+            self.state = "filling" if self._keep_gap_fillers() else "closed"
             if self.state == "filling":
                 self._quiet.clear()
         return self.state == "filling"
 
-    def _narrow(self) -> bool:
+    def _keep_gap_fillers(self) -> bool:
         """Drops what fills no gap, and what does so too late; returns whether anything is left to do."""
         for timer, held in self._timers.items():
             if timer.when() > self._deadline:
                 self.partition_queue.leave(held)
-        gaps = self.partition_queue.narrow()
+        gaps = self.partition_queue.keep_gap_fillers()
         for timer in [timer for timer, held in self._timers.items() if held.message.id not in gaps]:
             timer.cancel()
             del self._timers[timer]
@@ -529,7 +529,7 @@ class PartitionWork:
         self._timers.clear()
         for task in self._dead_letters:
             task.cancel()
-        self.look()
+        self.update_quiet()
 
     async def until_quiet(self) -> None:
         """Waits until no message is in flight."""
@@ -541,13 +541,13 @@ class PartitionWork:
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._dead_letters.discard(task)
-        self.look()
+        self.update_quiet()
 
-    def look(self) -> None:
+    def update_quiet(self) -> None:
         """Checks whether a message is still in flight."""
         if self.state == "filling" and (self.partition_queue.waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:
             self._quiet.set()
-            if self.void:
+            if self.discarded:
                 self._ended(self)

@@ -70,7 +70,7 @@ def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:
 
 def _abandoning() -> Iterator[contextlib.AbstractContextManager[object]]:
     """What a worker has in hand of partitions that are lost goes on."""
-    yield replace(Dispatcher.void, mock.Mock())
+    yield replace(Dispatcher.discard, mock.Mock())
 
 
 MECHANISMS = {

@@ -257,7 +257,7 @@ async def live(
     records.life += 1
     progress.close()
     middle.halt()
-    middle.void(list(left))
+    middle.discard(list(left))
     for task in runner.tasks:
         task.cancel()
     await asyncio.gather(*runner.tasks, return_exceptions=True)

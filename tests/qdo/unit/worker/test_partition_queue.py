@@ -224,7 +224,7 @@ def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[st
     for run in runs:
         _settle(partition_queue, run, choice, order, done)
     last = max(done, default=-1)
-    more = partition_queue.narrow()
+    more = partition_queue.keep_gap_fillers()
     while (run := partition_queue.take(choice.randrange(1, 5))) is not None:
         assert more
         _settle(partition_queue, run, None, order, done)
@@ -251,15 +251,15 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
         assert run is not None
         assert run.keys == (key,)
         partition_queue.settle(run, 1 if key == "d" else 0)
-    assert partition_queue.narrow()
+    assert partition_queue.keep_gap_fillers()
     run = partition_queue.take(1)
     assert run is not None
     assert (run.messages, run.attempt, run.keys) == ([messages[0]], 1, ("a",))
     held = partition_queue.settle(run, 0, failed=True)
     assert held is not None
-    assert partition_queue.narrow() == {message.id for message in messages[:3]}
+    assert partition_queue.keep_gap_fillers() == {message.id for message in messages[:3]}
     partition_queue.leave(held)
-    assert partition_queue.narrow() == set()
+    assert partition_queue.keep_gap_fillers() == set()
     assert partition_queue.take(3) is None
     assert not partition_queue.waiting
     assert partition_queue.done_behind

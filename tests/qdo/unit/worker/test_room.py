@@ -132,7 +132,7 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
         middle.feed(partition, messages(5, partition.number))
     middle.dispatch()
     owned.connected = False
-    assert middle.void(partitions)
+    assert middle.discard(partitions)
     gate.set()
     await middle.until_ended(loop.time() + 30)
     assert middle.room > 0
@@ -171,15 +171,15 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     (work,) = middle._works.values()
     (run,) = work.runs
     run.since -= 50
-    middle.glance()
+    middle.note_progress()
     assert middle._metrics.oldest >= 50
     assert "in hand" not in caplog.text
     run.since -= 50
-    middle.glance()
-    middle.glance()
+    middle.note_progress()
+    middle.note_progress()
     assert caplog.text.count(f"message {0:032x} of {work.partition} for 100 s") == 1
     run.handled = 1
-    middle.glance()
+    middle.note_progress()
     assert middle._metrics.oldest < 50
     gate.set()
     assert await middle.close(None, asyncio.get_running_loop().time() + 30)
@@ -206,7 +206,7 @@ def aged(middle: Dispatcher, seconds: float) -> None:
     for work in (*middle._works.values(), *middle._leaked):
         for run in work.runs:
             run.since -= seconds
-    middle.glance()
+    middle.note_progress()
 
 
 async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
@@ -224,7 +224,7 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
         middle.feed(partition, messages(1, partition.number))
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
-    middle.void(gone)
+    middle.discard(gone)
     assert middle.room == 0
     aged(middle, 11)
     aged(middle, 20)
@@ -254,7 +254,7 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
     middle.dispatch()
     await _until(begun.is_set)
     assert middle._works[Partition(QUEUE, 2)].partition_queue.count == 1
-    middle.void([Partition(QUEUE, 1)])
+    middle.discard([Partition(QUEUE, 1)])
     work = middle._works[Partition(QUEUE, 2)]
     await _until(lambda: not work.partition_queue.count)
     gate.set()
@@ -362,7 +362,7 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     giving = work.handing_over
     assert giving is not None
     await asyncio.sleep(0)
-    middle.void([partition])
+    middle.discard([partition])
     owned.answers.set()
     await giving
     assert owned.rejoined == 0
@@ -391,7 +391,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
             gate.set()
             await work.until_quiet()
         assert partition in middle.busy
-        middle.void([partition])
+        middle.discard([partition])
         assert partition not in middle.busy
         assert work.quiet == ends_before
     gates.append(gates[0])

@@ -66,7 +66,7 @@ async def test_a_run_is_settled_once(why: str) -> None:
         while not progress.asked.is_set():
             await asyncio.sleep(0.05)
             if why == "stalled":
-                worker.glance()
+                worker.note_progress()
         go.set()
         await asyncio.to_thread(ended.wait)
         await asyncio.sleep(0.1)
