@@ -1,8 +1,8 @@
-"""Archive: closed buckets of queues into files, each checked against the store and sealed by a manifest.
+"""Archive: closed buckets of queues into files, each checked against the store, and all of a wave committed together.
 
 One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is a few
 jobs of Spark for thousands of buckets: scan the store into files of its own, count and hash what was written, scan the
-store once more and compare, and (in the driver) write the manifests.
+store once more and compare, and (in the driver) write the manifests and the commit.
 
 What was archived once is never lost by archiving again: a bucket that is there already keeps its messages and gets
 those of the store beside them. So expired messages stay in the archive, and a run that was killed can simply be
@@ -150,7 +150,7 @@ def _run(scene: ArchiveRun) -> ArchiveReport:
     damaged: list[str] = []
     searches = scene.searches(damaged)
     units = find_buckets.find(scene.spark, options.store, shared_out(searches, scene.tasks))
-    units += scene.unsealed(units)
+    units += scene.broken(units)
     if options.dry_run:
         return scene.report(scene.planned(units), damaged=damaged)
     return scene.carried_out(units, damaged)
@@ -217,16 +217,13 @@ class ArchiveRun:
             for name, queue in names.items()
         ]
 
-    def unsealed(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
-        """Returns units for buckets that need a manifest, and of which the store has nothing any more.
-
-        Their manifests cannot be used.
+    def broken(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
+        """Returns units for buckets whose manifests cannot be used, and of which the store has nothing any more.
 
         Args:
             units: What was found in the store.
         """
-        found = {unit.key for unit in units}
-        left = sorted((self.there.unsealed(self.queues) | self._unusable) - found)
+        left = sorted(self._unusable - {unit.key for unit in units})
         named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
@@ -291,7 +288,10 @@ class ArchiveRun:
             also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
 
         Returns:
-            The manifests written, and how other buckets differed at the second scan.
+            The manifests committed, and how other buckets differed at the second scan.
+
+        Raises:
+            ArchiveBusy: Another run has taken the lease.
         """
         run = f"r{secrets.token_hex(8)}"
         self._lease.check()
@@ -306,9 +306,11 @@ class ArchiveRun:
             differing = self._differing(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
         manifests = [self._sealed(run, key, summaries[key], found[key], older.get(key)) for key in sorted(sealed)]
-        self._publish(run, manifests)
         for key in differing:
             self.there.files.delete(manifest.messages_path(*key, run))
+        self.there.write(manifests)
+        self._lease.check()
+        self.there.commit(run, manifests)
         return manifests, differing
 
     def _write(
@@ -369,18 +371,6 @@ class ArchiveRun:
             verified=self.options.verify,
             expiring=self.expiring(key, now),
         )
-
-    def _publish(self, run: str, manifests: Sequence[Manifest]) -> None:
-        """Makes buckets what their new manifests say, one after another.
-
-        Raises:
-            ArchiveBusy: Another run has taken the lease.
-        """
-        self._lease.check()
-        self.there.announce(run, manifests)
-        for one in manifests:
-            self._lease.check()
-            self.there.record(one)
 
     def _groups(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
         return grouped(divided(units), self.tasks)

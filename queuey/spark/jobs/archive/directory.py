@@ -6,14 +6,13 @@ Nothing is renamed.
 
 What a run does::
 
-    begin ──▶ write files ──▶ announce ──▶ record, a manifest for each bucket ──▶ (begin, a day later: clear)
-      │            │             │            │
-      killed: nothing refers    killed: the next run records what was announced; until then a check says so,
-      to its files              and each bucket is what its last manifest says
+    begin ──▶ write files ──▶ write manifests ──▶ commit
+      killed before the commit: nothing of the run counts, and a run that begins a day later removes its files
+      committed: all its buckets count, and a run that begins a day later removes what they replaced
 
-Runs are kept apart by a lease. Should two of them write one bucket after all, because one stood still for longer than
-its lease, then both manifests stand, and neither hides the other: readers refuse the bucket, and the next run puts
-both together.
+Names are those of the run, so no run overwrites a file of another one. Runs are kept apart by a lease. Should two of
+them write one bucket after all, because one stood still for longer than its lease, then both manifests stand, and
+neither hides the other: readers refuse the bucket, and the next run puts both together.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ from queuey.spark.jobs.archive.manifest import (
     Archive,
     ArchiveDamaged,
     Begun,
+    Commit,
+    CommittedBucket,
     Key,
     Manifest,
-    Publication,
     Runs,
 )
 from queuey.spark.options import Assign, Pattern, Selection
@@ -80,13 +80,14 @@ class ArchiveDirectory:
         self.about = about
         self._few = few
         self._found: dict[str, dict[str, set[str]]] = {}
-        self._announced: dict[str, list[Manifest]] | None = None
+        self._committed: set[str] = set()
+        self._recent: dict[str, list[Key]] | None = None
 
     def queues(self) -> list[str]:
         """Lists the queues of which something was archived."""
         found = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.queue_of(name) for name in found if name.startswith("queue=")}
-        return sorted(names | {queue for queue in self._recent() if self._versions(queue)})
+        return sorted(name for name in names | self._commits().keys() if self._versions(name))
 
     def selected(self, selection: Selection) -> list[str]:
         """Returns the archived queues that are meant.
@@ -94,22 +95,17 @@ class ArchiveDirectory:
         Raises:
             QueueNotFound: Nothing was archived of one that is named.
         """
-        there = self.queues()
         if isinstance(selection, Pattern):
-            return [name for name in there if re.fullmatch(selection.regex, name)]
+            return [name for name in self.queues() if re.fullmatch(selection.regex, name)]
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         for name in names:
-            if name not in there:
+            if not self._versions(name):
                 raise QueueNotFound(name, f"The archive {self.files.root} has nothing of a queue {name!r}.")
         return sorted(names)
 
     def bucket_names(self, queue: str) -> list[str]:
-        """Lists the buckets of a queue that have manifests, ascending."""
+        """Lists the archived buckets of a queue, ascending."""
         return sorted(self._versions(queue))
-
-    def unsealed(self, queues: Collection[str]) -> set[Key]:
-        """Returns buckets of queues that a killed run has written and whose manifest is not there."""
-        return {one.key for queue in queues for one in self._unrecorded(queue)}
 
     def manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
         """Reads manifests, by queue and bucket.
@@ -164,97 +160,86 @@ class ArchiveDirectory:
                 damaged.append(f"{self.files.path(path)} is not there")
 
     def begin(self, run: str, now: float) -> None:
-        """Notes that a run begins, before it writes anything; removes what runs left that began over a day ago.
+        """Notes that a run begins, before it writes anything; removes what is left of runs that began over a day ago.
 
-        Those are files in no manifest, and in manifests that were replaced.
+        Those are the files of killed runs, and the files that committed runs have replaced.
         """
-        runs = self._runs().runs
+        runs = self._runs()
         old = [one for one in runs if one.at < now - KEPT]
-        if old:
-            self.look_again()
-            self.recover()  # else what a killed run has announced would be forgotten
         for one in old:  # in their order: what a run has replaced goes before the run itself is replaced
             self._clear(one.run)
         recent = (one for one in runs if one not in old)
         self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, Begun(run, now)))))
-        for one in old:
-            self.files.delete(f"{RUNS}/{one.run}.json")
         if old:
             self.look_again()
 
-    def announce(self, run: str, manifests: Iterable[Manifest]) -> None:
-        """Notes what a run is about to record: others find it there, and record it if the run is killed."""
-        self.files.write(f"{RUNS}/{run}.json", manifest.encode(Publication(run=run, manifests=tuple(manifests))))
+    def write(self, manifests: Iterable[Manifest]) -> None:
+        """Writes the manifests of a run, which count when it is committed."""
+        for one in manifests:
+            self.files.write(one.path, manifest.encode(one))
 
-    def record(self, found: Manifest) -> None:
-        """Writes a manifest: from then on the bucket is what it lists."""
-        self.files.write(found.path, manifest.encode(found))
-        self._versions(found.queue).setdefault(found.bucket, set()).add(found.run)
-
-    def recover(self) -> None:
-        """Records what runs have announced that were killed before they had recorded all of it."""
-        for queue in self._recent():
-            for one in self._unrecorded(queue):
-                self.record(one)
+    def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
+        """Commits a run: from then on each of its buckets is what its manifest lists."""
+        found = tuple(CommittedBucket(*one.key, one.replaces) for one in manifests)
+        self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=found)))
+        for one in manifests:
+            self._versions(one.queue).setdefault(one.bucket, set()).add(run)
 
     def look_again(self) -> None:
         """Forgets what was listed: others may have written since."""
         self._found.clear()
-        self._announced = None
+        self._recent = None
 
     def _clear(self, run: str) -> None:
-        published = self._publication(run)
-        if published is None:
+        commit = self._commit(run)
+        if commit is None:
+            # The manifests go first: the files say where they are.
+            files = self.files.tree(manifest.run_path(run))
+            for key in {key for path in files if (key := manifest.bucket_in(path))}:
+                self.files.delete(manifest.manifest_path(*key, run))
             self.files.delete(manifest.run_path(run))
-        for one in published.manifests if published else ():
+        for one in commit.buckets if commit else ():
             for older in one.replaces:
-                self.files.delete(manifest.messages_path(*one.key, older))
-                self.files.delete(manifest.manifest_path(*one.key, older))
+                self.files.delete(manifest.messages_path(one.queue, one.bucket, older))
+                self.files.delete(manifest.manifest_path(one.queue, one.bucket, older))
         self.files.delete(f"{STAGING}/{run}")
 
     def _versions(self, queue: str) -> dict[str, set[str]]:
-        """Returns the runs that have written a manifest of each bucket."""
+        """Returns the committed runs that have written each bucket."""
         if queue not in self._found:
+            recent = self._commits().get(queue, ())
             found: dict[str, set[str]] = defaultdict(set)
             for entry in self.files.list(f"{MANIFESTS}/{manifest.queue_path(queue)}"):
-                version = manifest.version_of(entry.name)
-                if version is not None and buckets.is_name(version[0], self.about.seconds):
-                    found[version[0]].add(version[1])
-            for one in self._recent().get(queue, ()):
-                # Not listed yet, or not written.
-                if one.run not in found[one.bucket] and self.files.exists(one.path):
-                    found[one.bucket].add(one.run)
+                bucket, run = manifest.version_of(entry.name) or ("", "")
+                if run in self._committed and buckets.is_name(bucket, self.about.seconds):
+                    found[bucket].add(run)
+            for bucket, run in recent:
+                # Not listed yet, or replaced and removed.
+                if run not in found[bucket] and self.files.exists(manifest.manifest_path(queue, bucket, run)):
+                    found[bucket].add(run)
             self._found[queue] = {bucket: runs for bucket, runs in found.items() if runs}
         return self._found[queue]
 
-    def _recent(self) -> dict[str, list[Manifest]]:
-        """Returns what runs of the last day have announced, by queue."""
-        if self._announced is None:
-            self._announced = defaultdict(list)
-            for begun in self._runs().runs:
-                published = self._publication(begun.run)
-                for one in published.manifests if published else ():
-                    self._announced[one.queue].append(one)
-        return self._announced
+    def _commits(self) -> dict[str, list[Key]]:
+        """Finds the committed runs; returns by queue which buckets those of the last day have written."""
+        if self._recent is None:
+            self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS)}
+            self._recent = defaultdict(list)
+            for begun in self._runs():
+                commit = self._commit(begun.run)
+                for one in commit.buckets if commit else ():
+                    self._committed.add(begun.run)
+                    self._recent[one.queue].append((one.bucket, begun.run))
+        return self._recent
 
-    def _unrecorded(self, queue: str) -> list[Manifest]:
-        """Returns what was announced of a queue and neither recorded nor replaced."""
-        versions, announced = self._versions(queue), self._recent().get(queue, [])
-        replaced = {(one.bucket, run) for one in announced for run in one.replaces}
-        return [
-            one
-            for one in announced
-            if one.run not in versions.get(one.bucket, ()) and (one.bucket, one.run) not in replaced
-        ]
-
-    def _runs(self) -> Runs:
+    def _runs(self) -> tuple[Begun, ...]:
         text = self.files.read(f"{RUNS}.json")
-        return Runs() if text is None else manifest.decode_runs(text, self.files.path(f"{RUNS}.json"))
+        return () if text is None else manifest.decode(text, self.files.path(f"{RUNS}.json"), Runs).runs
 
-    def _publication(self, run: str) -> Publication | None:
-        path = f"{RUNS}/{run}.json"
+    def _commit(self, run: str) -> Commit | None:
+        path = _commit_path(run)
         text = self.files.read(path)
-        return None if text is None else manifest.decode_publication(text, self.files.path(path))
+        return None if text is None else manifest.decode(text, self.files.path(path), Commit)
 
     def _read(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
         """Returns the manifests that stand, by bucket, and what is wrong with those that cannot be used."""
@@ -277,12 +262,12 @@ class ArchiveDirectory:
         for row in rows:
             # They come back in any order and say themselves what they are of; what does not is found to be missing.
             with suppress(ArchiveDamaged):
-                found[manifest.decode(row.value, MANIFESTS).path] = row.value
+                found[manifest.decode(row.value, MANIFESTS, Manifest).path] = row.value
         return [found.get(path, "") for path in paths]
 
     def _decoded(self, key: Key, run: str, text: str) -> Manifest:
         path = self.files.path(manifest.manifest_path(*key, run))
-        found = manifest.decode(text, path)
+        found = manifest.decode(text, path, Manifest)
         if (*found.key, found.run, found.seconds) != (*key, run, self.about.seconds):
             raise ArchiveDamaged(f"{path}: this is the manifest of another bucket")
         return found
@@ -312,13 +297,10 @@ def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write
         if write:
             files.write(ABOUT, manifest.encode(wanted))
         return opened
-    about = manifest.decode_archive(text, files.path(ABOUT))
+    about = manifest.decode(text, files.path(ABOUT), Archive)
     if differing := about.differing(wanted):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
-    opened = ArchiveDirectory(spark, files, about)
-    if write:
-        opened.recover()
-    return opened
+    return ArchiveDirectory(spark, files, about)
 
 
 def open_existing(spark: SparkSession, directory: str) -> ArchiveDirectory:
@@ -331,6 +313,10 @@ def open_existing(spark: SparkSession, directory: str) -> ArchiveDirectory:
     text = files.read(ABOUT)
     if text is None:
         raise ArchiveDamaged(f"{files.root} is no archive: it has no {ABOUT}")
-    about = manifest.decode_archive(text, files.path(ABOUT))
+    about = manifest.decode(text, files.path(ABOUT), Archive)
     buckets.width(about.seconds)
     return ArchiveDirectory(spark, files, about)
+
+
+def _commit_path(run: str) -> str:
+    return f"{RUNS}/{run}.json"

@@ -146,9 +146,6 @@ class HadoopFiles:
 
     def _renamed(self, draft: str, path: str) -> None:
         if self._plain is not self._system:
-            parent, _, name = path.rpartition("/")
-            # A checksum that an earlier release may have left would be of the old text.
-            self._plain.delete(self._at(f"{parent}/.{name}.crc" if parent else f".{name}.crc"), False)  # noqa: FBT003 - one file
             if not self._plain.rename(self._at(draft), self._at(path)):
                 raise FilesUnavailable(f"{self.path(draft)} could not be renamed to {self.path(path)}")
             return

@@ -5,13 +5,13 @@
     DIR/archive.json                                                what kind of archive this is
     DIR/messages/run=<run>/queue=<name>/bucket=<start>/*.parquet    the messages
     DIR/manifests/queue=<name>/<start>.<run>.json                   a manifest: which files a bucket is
+    DIR/runs/<run>.json                                             the commit of a run: its manifests count
     DIR/runs.json                                                   which runs began within a day
-    DIR/runs/<run>.json                                             the manifests that a run is about to write
     DIR/_staging/…, DIR/_incoming/…                                 what is being worked on; Spark does not see these
 
-Files are written once and never changed, apart from ``runs.json``. A bucket is what its manifest lists, and nothing
-else is in the archive. A manifest names those that it replaces. So a bucket changes in one step, when its new manifest
-is there, and whoever has read the old one still finds its files: they are removed a day later.
+Files are written once and never changed, apart from ``runs.json``. A manifest counts if its run has a commit, and a
+bucket is what its manifest lists. A manifest names those that it replaces. So all buckets of a run change in one step,
+and a reader that began before still finds the files of before: they are removed a day later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queuey.spark.jobs.archive.buckets import ArchiveBucket
 
 T = TypeVar("T")
 
-FORMAT = 2
+FORMAT = 1
 HASH = "xxhash64: xor and sum over the messages"
 Key = tuple[str, str]
 """Queue, and name of a bucket."""
@@ -168,6 +168,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str = HASH
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        buckets.named(self.bucket, self.seconds)
+
     @property
     def span(self) -> ArchiveBucket:
         """The bucket."""
@@ -204,58 +207,45 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifests that one run is about to write: written before the first of them, when all files are there."""
+class CommittedBucket(msgspec.Struct, frozen=True):
+    """A bucket that a run has written, and the runs whose manifests of it are replaced."""
+
+    queue: str
+    bucket: str
+    replaces: tuple[str, ...] = ()
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has added to the archive: written after its manifests, which count from then on."""
 
     run: str
-    manifests: tuple[Manifest, ...]
+    buckets: tuple[CommittedBucket, ...]
     format: int = FORMAT
 
 
-def encode(value: Archive | Manifest | Runs | Publication) -> str:
+def encode(value: Archive | Manifest | Runs | Commit) -> str:
     """Returns JSON for files, to be read by people too."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
-def decode_archive(text: str, path: str) -> Archive:
-    """Reads ``archive.json``.
+def decode(text: str, path: str, kind: type[T]) -> T:
+    """Reads a file of an archive.
+
+    Args:
+        text: The file's.
+        path: Where it is, for the error.
+        kind: What it has to be.
 
     Raises:
-        ArchiveDamaged: It is none, or of a format that this program does not know.
+        ArchiveDamaged: It is something else, or of another format.
     """
-    return _decoded(text, path, Archive)
-
-
-def decode_runs(text: str, path: str) -> Runs:
-    """Reads ``runs.json``.
-
-    Raises:
-        ArchiveDamaged: It is none.
-    """
-    return _decoded(text, path, Runs)
-
-
-def decode_publication(text: str, path: str) -> Publication:
-    """Reads what a run was about to publish.
-
-    Raises:
-        ArchiveDamaged: It is none.
-    """
-    return _decoded(text, path, Publication)
-
-
-def decode(text: str, path: str) -> Manifest:
-    """Reads a manifest.
-
-    Raises:
-        ArchiveDamaged: It is none, or of a format that this program does not know.
-    """
-    found = _decoded(text, path, Manifest)
     try:
-        found.span  # noqa: B018 - a name that is none raises
-    except ValueError as error:
+        version = msgspec.json.decode(text, type=_Versioned).format
+        if version != FORMAT:
+            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows {FORMAT}")
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{path}: {error}") from error
-    return found
 
 
 def escaped(name: str) -> str:
@@ -328,16 +318,6 @@ def identity(manifests: Iterable[Manifest]) -> str:
 def iso(seconds: float) -> str:
     """Returns an instant, in seconds since 1970, with microseconds in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _decoded(text: str, path: str, kind: type[T]) -> T:
-    try:
-        version = msgspec.json.decode(text, type=_Versioned).format
-        if version != FORMAT:
-            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows {FORMAT}")
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ArchiveDamaged(f"{path}: {error}") from error
 
 
 class _Versioned(msgspec.Struct):

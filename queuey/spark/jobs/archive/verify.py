@@ -100,14 +100,11 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     found = checksums.summaries(storage.read_paths(spark, there.files, chain.from_iterable(present.values())))
     damaged = [damage for one in manifests for damage in compared(one, found.get(one.key))]
     damaged += [damage for one in manifests for damage in _files(one, lengths)]
-    unsealed = there.unsealed(names)
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
         say("comparing with the store")
         lacking, waiting = _against_store(spark, options, there, names, present)
         damaged += lacking
-        unsealed -= {(one.queue, one.bucket) for one in waiting}
-    damaged += [Damage(*key, "a killed run left it without a manifest: archive it again") for key in unsealed]
     return CheckReport(
         archive=there.files.root,
         buckets=len(manifests),

@@ -141,11 +141,10 @@ class MessageSources:
         """Returns the manifests of the archived buckets of queues from the first receipts on, the same each time."""
         assert self._archive is not None  # noqa: S101 - asked for only where there is one
         if self._found is None:
-            there, seconds = set(self._archive.queues()), self._archive.about.seconds
+            seconds = self._archive.about.seconds
             keys = [
                 (span.queue, name)
                 for span in spans
-                if span.queue in there
                 for name in self._archive.bucket_names(span.queue)
                 if buckets.named(name, seconds).upper > span.lower
             ]
@@ -169,8 +168,7 @@ class MessageSources:
     def _about_archived(self, name: str) -> tuple[float, int, float]:
         """Says up to where a queue is archived: to the end of its last bucket."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
-        names = self._archive.bucket_names(name) if name in self._archive.queues() else []
-        last = [self._archive.manifests([(name, bucket)])[0] for bucket in names[-1:]]
+        last = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
         if not last:
             return float(DEFAULT_TTL), 0, LATE
         return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], LATE

@@ -13,9 +13,10 @@ from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.messages import NewMessage
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs.archive import archive_stream, directory, storage
+from queuey.spark.jobs.archive import archive_stream, storage
 from queuey.spark.jobs.archive.archive_job import ArchiveReport, archive
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
+from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.spark.jobs.archive.manifest import ArchiveDamaged
@@ -95,28 +96,36 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
     assert not (to / "_staging").exists()
 
 
-def test_a_run_that_ended_in_between(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """After a crash between manifests the next run completes what was written, with messages that expired meanwhile."""
+def test_a_run_that_was_killed_before_its_commit(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """What a killed run has written does not count, for readers, checks and the next run, which archives it again."""
     queue = past(embedded, "orders", 40, hours=2)
     everything = stored(embedded.all(queue))
-    record = directory.ArchiveDirectory.record
-    left = [1]
-
-    def fail(self: directory.ArchiveDirectory, found: Any) -> None:  # noqa: ANN401 - a manifest
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError("killed")
-        record(self, found)
-
-    with replace(record, fail), pytest.raises(OSError, match="killed"):
+    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
         archive(spark, options(embedded, to), quiet)
-    assert len(list((to / "manifests").glob("*/*.json"))) == 1
-    delete_all(embedded, queue, 3)
-    assert len(checked(spark, embedded, to).waiting) == 1
-    [damage] = checked(spark, embedded, to, against_store=False).damaged
-    assert damage.text == "a killed run left it without a manifest: archive it again"
-    archive(spark, options(embedded, to), quiet)
+    assert len(list((to / "manifests").glob("*/*.json"))) == 2
+    with pytest.raises(QueueNotFound):
+        storage.archived(spark, str(to), "orders")
+    assert storage.archived(spark, str(to)).count() == 0
+    assert archive(spark, options(embedded, to), quiet).messages == 40
     assert rows(spark, to, "orders") == everything
+    assert checked(spark, embedded, to).ok
+
+
+def killed(self: ArchiveDirectory, run: str, manifests: object) -> None:
+    """Ends a run when it is about to commit."""
+    raise OSError("killed")
+
+
+def test_a_run_that_was_killed_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket that was about to be replaced stays as it was."""
+    queue = past(embedded, "orders, {x}", 20, hours=1)
+    archive(spark, options(embedded, to), quiet)
+    before = rows(spark, to, "orders, {x}")
+    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
+    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to, again=True), quiet)
+    assert rows(spark, to, "orders, {x}") == before
+    assert [one.count for one in archive(spark, options(embedded, to, again=True), quiet).archived] == [21]
     assert checked(spark, embedded, to).ok
 
 
@@ -202,8 +211,8 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
         archive(spark, options(embedded, to, seconds=60), quiet)
     newer = tmp_path / "newer"
     newer.mkdir()
-    (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 3}')
-    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 3, this program knows 2"):
+    (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 2}')
+    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 2, this program knows 1"):
         archive(spark, options(embedded, newer), quiet)
 
 

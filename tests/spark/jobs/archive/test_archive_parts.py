@@ -19,11 +19,11 @@ from queuey.spark.jobs.archive.archive_stream import StreamReport, archive_strea
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.hadoop_files import FilesUnavailable, HadoopFiles
-from queuey.spark.jobs.archive.manifest import ArchiveDamaged, Manifest
+from queuey.spark.jobs.archive.manifest import ArchiveDamaged
 from queuey.spark.jobs.archive.stream_parts import StreamParts
 from queuey.spark.options import Assign
 from tests.replacing import replace
-from tests.spark.jobs.archive.archives import checked, delete_all, last_hour, message, options, past, stored, until
+from tests.spark.jobs.archive.archives import checked, delete_all, options, past, stored, until
 from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
@@ -88,26 +88,6 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     damaged: list[str] = []
     assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
-
-
-def test_a_run_that_ended_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A bucket that was about to be replaced stays as it was until the next run, which adds what the store had."""
-    queue, to = past(embedded, "orders, {x}", 20, hours=1), tmp_path / "archive"
-    archive(spark, options(embedded, to), quiet)
-    delete_all(embedded, queue)
-    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
-    with replace(ArchiveDirectory.record, killed), pytest.raises(OSError, match="killed"):
-        archive(spark, options(embedded, to, again=True), quiet)
-    delete_all(embedded, queue)
-    assert storage.archived(spark, str(to)).count() == 20
-    archive(spark, options(embedded, to), quiet)
-    assert storage.archived(spark, str(to)).count() == 21
-    assert checked(spark, embedded, to).ok
-
-
-def killed(self: ArchiveDirectory, found: Manifest) -> None:
-    """Ends a run when it is about to write a manifest."""
-    raise OSError("killed")
 
 
 def test_a_manifest_that_cannot_be_used(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
