@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -47,19 +48,7 @@ MAX_NAME = 200
 
 _STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
-_OF_STORE = ("config", "application")
 SELECTIONS = ("subscribe", "subscribePattern", "assign")
-_READ = (
-    *SELECTIONS,
-    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
-    *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders"),
-)
-_BATCH_READ = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STREAM_READ = ("maxOffsetsPerTrigger", "group")
-_WRITE = ("queue", "topic", "ttl", "lead", "rate", "create", "partitions")
-_BATCH_WRITE = ("run",)
-_OF_SPARK = ("checkpointLocation", "queryName")
-"""What Spark itself takes from the options of a streaming write, and hands on."""
 _KAFKA = {
     "kafka.bootstrap.servers": "store",
     "kafka.group.id": "group",
@@ -158,29 +147,109 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
 
 
+def _switch(name: str, text: str) -> bool:
+    value = _SWITCHES.get(text.strip().lower())
+    if value is None:
+        raise OptionError(f"Option {name} is {text!r}: it can be true or false.")
+    return value
+
+
+def _whole(name: str, text: str, *, most: int | None = None) -> int:
+    """Reads a whole number from 1 on."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1 or (most is not None and number > most):
+        limits = "from 1 on" if most is None else f"from 1 to {most}"
+        raise OptionError(f"Option {name} is {text!r}: it has to be a whole number {limits}.")
+    return number
+
+
+def _real(name: str, text: str, *, least: float, most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise OptionError(f"Option {name} is {text!r}: it has to be a number from {least:g} to {most:g}.")
+    return number
+
+
+def _short(name: str, text: str) -> str:
+    if not 0 < len(text) <= MAX_NAME:
+        raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters.")
+    return text
+
+
+_BATCH_READ, _STREAM_READ = "a batch read", "a streaming read"
+_BATCH_WRITE, _STREAM_WRITE = "a batch write", "a streaming write"
+_READ = (_BATCH_READ, _STREAM_READ)
+_WRITE = (_BATCH_WRITE, _STREAM_WRITE)
+_EVERYWHERE = (*_READ, *_WRITE)
+
+
+class _Option(msgspec.Struct, frozen=True):
+    """An option.
+
+    Attributes:
+        uses: What it has a meaning for.
+        field: Of :class:`SourceOptions` or :class:`SinkOptions`; empty: it is read together with others.
+        parse: Makes the field's value of the option's name and text.
+    """
+
+    uses: tuple[str, ...]
+    field: str = ""
+    parse: Callable[[str, str], object] | None = None
+
+
+_TABLE = {
+    "config": _Option(_EVERYWHERE),
+    "application": _Option(_EVERYWHERE),
+    "subscribe": _Option(_READ),
+    "subscribePattern": _Option(_READ),
+    "assign": _Option(_READ),
+    "startingOffsets": _Option(_READ),
+    "startingTimestamp": _Option(_READ),
+    "startingOffsetsByTimestamp": _Option(_READ),
+    "endingOffsets": _Option((_BATCH_READ,)),
+    "endingTimestamp": _Option((_BATCH_READ,)),
+    "endingOffsetsByTimestamp": _Option((_BATCH_READ,)),
+    "failOnDataLoss": _Option(_READ, "fail_on_data_loss", _switch),
+    "minPartitions": _Option(_READ, "min_partitions", partial(_whole, most=100_000)),
+    "maxRecordsPerPartition": _Option(_READ, "max_records", _whole),
+    "includeHeaders": _Option(_READ, "headers", _switch),
+    "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _whole),
+    "group": _Option((_STREAM_READ,), "group", _short),
+    "queue": _Option(_WRITE),
+    "topic": _Option(_WRITE),
+    "ttl": _Option(_WRITE, "ttl", partial(_whole, most=MAX_TTL)),
+    "lead": _Option(_WRITE, "lead", partial(_real, least=0.1, most=MAX_LEAD)),
+    "rate": _Option(_WRITE, "rate", partial(_real, least=0.0, most=MAX_RATE)),
+    "create": _Option(_WRITE, "create", _switch),
+    "partitions": _Option(_WRITE, "partitions", _whole),
+    "run": _Option((_BATCH_WRITE,), "run", _short),
+    # Spark itself takes these from the options of a streaming write, and hands them on.
+    "checkpointLocation": _Option((_STREAM_WRITE,)),
+    "queryName": _Option((_STREAM_WRITE,)),
+}
+"""All options but the settings of a store, which every use has."""
+
+
 def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Reads the options of a read.
 
     Raises:
         OptionError: Names the option and what is wrong with it.
     """
-    given = _given(options, (*_READ, *(_STREAM_READ if streaming else _BATCH_READ)), _doing("read", streaming))
+    given = _given(options, _STREAM_READ if streaming else _BATCH_READ)
     starting = bounds(given, "starting", LATEST if streaming else EARLIEST)
     ending = bounds(given, "ending", LATEST)
     if not streaming:
         _refuse_bound(starting, LATEST, "A batch read cannot start at latest")
         _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
     return SourceOptions(
-        store=store_options(given),
-        selection=_selection(given),
-        starting=starting,
-        ending=ending,
-        fail_on_data_loss=_switch(given, "failOnDataLoss", default=True),
-        max_offsets=_whole(given, "maxOffsetsPerTrigger"),
-        min_partitions=_whole(given, "minPartitions", most=100_000),
-        max_records=_whole(given, "maxRecordsPerPartition"),
-        headers=_switch(given, "includeHeaders", default=False),
-        group=_name(given, "group"),
+        store=store_options(given), selection=_selection(given), starting=starting, ending=ending, **_fields(given)
     )
 
 
@@ -190,28 +259,18 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions
     Raises:
         OptionError: Names the option and what is wrong with it.
     """
-    known = (*_WRITE, *(_OF_SPARK if streaming else _BATCH_WRITE))
-    given = _given(options, known, _doing("write", streaming))
+    given = _given(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
     queue = given.get("queue", given.get("topic"))
     if given.get("topic", queue) != queue:
         raise OptionError("Options queue and topic name different queues; one of them is enough.")
     if queue == "":
         raise OptionError("Option queue is empty.")
-    create = _switch(given, "create", default=False)
-    if create and queue is None:
+    found = SinkOptions(store=store_options(given), queue=queue, **_fields(given))
+    if found.create and queue is None:
         raise OptionError("Option create needs queue: which queue is to be created.")
-    if "partitions" in given and not create:
+    if found.partitions is not None and not found.create:
         raise OptionError("Option partitions is for a queue that is created: it needs create=true.")
-    return SinkOptions(
-        store=store_options(given),
-        queue=queue,
-        ttl=_whole(given, "ttl", most=MAX_TTL),
-        run=_name(given, "run"),
-        lead=_real(given, "lead", LEAD, least=0.1, most=MAX_LEAD),
-        rate=_real(given, "rate", 0.0, least=0.0, most=MAX_RATE),
-        create=create,
-        partitions=_whole(given, "partitions"),
-    )
+    return found
 
 
 def store_options(options: Mapping[str, str]) -> StoreOptions:
@@ -239,11 +298,10 @@ def check_read(options: Mapping[str, str]) -> bool:
     Raises:
         OptionError: Names the option and what is wrong with it.
     """
-    known = (*_READ, *_BATCH_READ, *_STREAM_READ)
-    given = _given(options, known, "a read")
+    given = _given(options, *_READ)
     _selection(given)
     store_options(given)
-    return _switch(given, "includeHeaders", default=False)
+    return "includeHeaders" in given and _switch("includeHeaders", given["includeHeaders"])
 
 
 def lasting(options: Mapping[str, str]) -> dict[str, str]:
@@ -266,19 +324,19 @@ def check_names(options: Mapping[str, str]) -> None:
         _known(name)
 
 
-def _doing(what: str, streaming: bool) -> str:  # noqa: FBT001 - a word of a sentence
-    return f"a streaming {what}" if streaming else f"a batch {what}"
-
-
-def _given(options: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:
-    """Returns the options by canonical name; refuses those that are unknown or of something else."""
+def _given(options: Mapping[str, str], *uses: str) -> dict[str, str]:
+    """Returns the options by canonical name; refuses those that are unknown or mean nothing for any of the uses."""
     check_names(options)
     given = _canonical(options)
-    allowed = {*known, *_OF_STORE, *_store_settings()}
     for name in given:
-        if name not in allowed:
-            raise OptionError(f"Option {name} means nothing for {doing}.")
+        if name in _TABLE and set(uses).isdisjoint(_TABLE[name].uses):
+            raise OptionError(f"Option {name} means nothing for {uses[0] if len(uses) == 1 else 'a read'}.")
     return given
+
+
+def _fields(given: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a struct that options give one by one."""
+    return {line.field: line.parse(name, given[name]) for name, line in _TABLE.items() if line.parse and name in given}
 
 
 def _canonical(options: Mapping[str, str]) -> dict[str, str]:
@@ -312,8 +370,7 @@ def _store_settings() -> dict[str, Setting]:
 @cache
 def _names() -> dict[str, str]:
     """Returns the canonical names of all options by their names in lower case."""
-    own = (*_OF_STORE, *_READ, *_BATCH_READ, *_STREAM_READ, *_WRITE, *_BATCH_WRITE, *_OF_SPARK)
-    return {name.lower(): name for name in (*own, *_store_settings())}
+    return {name.lower(): name for name in (*_TABLE, *_store_settings())}
 
 
 def _place(line: Setting, text: str) -> str:
@@ -373,45 +430,3 @@ def _assigned(text: str) -> Assign:
 def _refuse_bound(found: Bounds, bound: Bound, why: str) -> None:
     if found.everywhere == bound or any(bound in each.values() for each in found.each.values()):
         raise OptionError(f"{why}, as option {found.option} says.")
-
-
-def _switch(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    if name not in given:
-        return default
-    value = _SWITCHES.get(given[name].strip().lower())
-    if value is None:
-        raise OptionError(f"Option {name} is {given[name]!r}: it can be true or false.")
-    return value
-
-
-def _whole(given: Mapping[str, str], name: str, *, most: int | None = None) -> int | None:
-    """Reads a whole number from 1 on."""
-    if name not in given:
-        return None
-    try:
-        number = int(given[name])
-    except ValueError:
-        number = 0
-    if number < 1 or (most is not None and number > most):
-        limits = "from 1 on" if most is None else f"from 1 to {most}"
-        raise OptionError(f"Option {name} is {given[name]!r}: it has to be a whole number {limits}.")
-    return number
-
-
-def _real(given: Mapping[str, str], name: str, default: float, *, least: float, most: float) -> float:
-    if name not in given:
-        return default
-    try:
-        number = float(given[name])
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise OptionError(f"Option {name} is {given[name]!r}: it has to be a number from {least:g} to {most:g}.")
-    return number
-
-
-def _name(given: Mapping[str, str], name: str) -> str | None:
-    text = given.get(name)
-    if text is not None and not 0 < len(text) <= MAX_NAME:
-        raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters.")
-    return text
