@@ -71,8 +71,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
         messages=50,
         exact=True,
         seconds=200.0,
-        arriving=None,
-        reading=1.5,
+        growth=0.5,
         forecast=Forecast(30.0, 12),
     )
     report = LagReport(
@@ -94,7 +93,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     ended = run("pipeline", "stats", "--lag", "q", "--group", "g", "--offsets", str(offsets), "--within", "2h")
     assert ended.code == 0
     assert "12, the first in 30 s" in ended.text
-    assert ended.text.splitlines()[-1].split() == ["q", "2", "g", "50", "3", "min", "1.50", "12", "30", "s"]
+    assert ended.text.splitlines()[-1].split() == ["q", "2", "g", "50", "3", "min", "0.50", "12", "30", "s"]
     assert "Groups with a lag that are not shown: 1;" in ended.err
     assert (given[0].groups, given[0].within, given[0].offsets) == (("g",), 7200.0, {"q": {2: FIRST}})
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12

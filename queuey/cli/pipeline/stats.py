@@ -52,7 +52,10 @@ def stats(
         typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
     ] = None,
     sample: Annotated[
-        str, typer.Option(help="Measure twice, this far apart, to find the rates; 0: once.", rich_help_panel=_LAG)
+        str,
+        typer.Option(
+            help="Measure twice, this far apart, to see whether groups keep up; 0: once.", rich_help_panel=_LAG
+        ),
     ] = "0",
     within: Annotated[
         str, typer.Option(help="Time span of the forecast of messages that expire unread.", rich_help_panel=_LAG)
@@ -177,7 +180,7 @@ def _show_lag(found: LagReport) -> None:
             ("unread messages", _count(found.messages, exact=found.exact)),
             (f"lost within {time_parsing.length(found.within)}", _loss(found.lost, found.first)),
             (
-                "rates",
+                "growth",
                 f"measured over {time_parsing.length(found.sample)}" if found.sample else "as if groups stood still",
             ),
         ]
@@ -185,7 +188,7 @@ def _show_lag(found: LagReport) -> None:
     if not found.rows:
         return
     output.say()
-    columns = ["queue", "partition", "group", "unread", "behind", "come/s", "read/s", "lost", "first in"]
+    columns = ["queue", "partition", "group", "unread", "behind", "growth", "lost", "first in"]
     output.table(
         columns,
         [
@@ -195,8 +198,7 @@ def _show_lag(found: LagReport) -> None:
                 one.group,
                 _count(one.messages, exact=one.exact),
                 time_parsing.length(one.seconds),
-                "" if one.arriving is None else f"{one.arriving:.2f}",
-                "" if one.reading is None else f"{one.reading:.2f}",
+                "" if one.growth is None else f"{one.growth:.2f}",
                 *_foretold(one.forecast),
             )
             for one in found.rows

@@ -1,8 +1,9 @@
 """How far consumer groups are behind, and what TTL will take before they read it.
 
-A task goes through a range of queues and observes each group in each partition: how much is unread, how old it is, how
-long it lives. With ``sample`` two observations some seconds apart give the rates at which messages come and are read;
-with one it is assumed that the group stands still and no messages come.
+A task goes through a range of queues and observes each group in each partition: how much is unread and how old it is,
+by the store's own lag, and how long it lives. With ``sample`` the groups are observed twice, some seconds apart: the
+age of the oldest unread message grows by less than these seconds if the group reads. With one observation it is assumed
+that the group stands still.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from queuey import ids
 from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -30,8 +31,6 @@ from queuey.storage import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_COUNTED = 1_000_000
-"""Messages of one partition that are counted between two observations."""
 FROM_FILE = "from file"
 """What the group of a file of offsets is called unless it is named."""
 
@@ -77,8 +76,9 @@ class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         count: Messages above it; ``exact``: counted, else estimated.
         oldest, newest: Ages of the first and the last of these, in seconds.
         ttl: Seconds that the first of them lives, from its id on.
-        horizon: Below it everything was seen (ticks).
-        at: The store's clock (ticks).
+        read, written: Up to when messages are read, and up to when there are any: ticks of the first unread message
+            (or of now), and of the last message (or 0).
+        at: The store's clock in ticks.
     """
 
     queue: str
@@ -90,16 +90,14 @@ class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     oldest: float
     newest: float
     ttl: float
-    horizon: int
+    read: int
+    written: int
     at: int
 
-
-class ObservedRates(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What happened between two observations: the second one, and messages a second that came and were read."""
-
-    last: GroupObservation
-    arriving: float
-    reading: float
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What was observed."""
+        return self.queue, self.partition, self.group
 
 
 class Behind(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +107,7 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
         offset: The id up to which everything was processed; None: nothing was.
         messages: Unread; ``exact``: counted, else estimated.
         seconds: Age of the oldest unread message.
-        arriving, reading: Messages a second; None: not measured.
+        growth: Seconds by which that age grows each second; None: not measured.
         forecast: Messages that expire unread.
     """
 
@@ -120,8 +118,7 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     exact: bool
     seconds: float
-    arriving: float | None
-    reading: float | None
+    growth: float | None
     forecast: Forecast
 
 
@@ -175,14 +172,12 @@ def run(
     say("listing queues")
     payloads = _payloads(options)
     say(f"observing, in {len(payloads):,} tasks")
-    observe = partial(_observe, options.store, options.groups)
-    found = [msgspec.msgpack.decode(one, type=GroupObservation) for one in tasks.values(spark, observe, payloads)]
+    earlier, found = {}, _observations(spark, options, payloads)
     if options.sample:
         say(f"observing again in {options.sample:g} s")
         wait(options.sample)
-        behind = _again(spark, options, found)
-    else:
-        behind = [_judged(one, options.within) for one in found]
+        earlier, found = found, _observations(spark, options, payloads)
+    behind = [judged(one, earlier.get(key), options.within) for key, one in found.items()]
     return summed_up(behind, options, ids.ticks_to_seconds(store.now()))
 
 
@@ -221,6 +216,13 @@ def _payloads(options: LagOptions) -> list[bytes]:
         names &= {queue.name for queue in open_stores.selected(options.store, options.selection)}
     parts = name_ranges.name_ranges_of(options.store, Subscribe(tuple(sorted(names))), options.size)
     return [msgspec.msgpack.encode((part, {name: options.offsets[name] for name in part.names})) for part in parts]
+
+
+def _observations(
+    spark: SparkSession, options: LagOptions, payloads: Sequence[bytes]
+) -> dict[tuple[str, int, str], GroupObservation]:
+    found = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
+    return {one.key: one for one in (msgspec.msgpack.decode(each, type=GroupObservation) for each in found)}
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
@@ -264,96 +266,53 @@ def observed(
         positions: Its offsets; of other partitions nothing was processed.
         ttl: Seconds that messages live of which the store does not say.
     """
-    # The clock goes first: what is found is not younger than it.
-    horizon, at = store.horizon(queue), store.now()
-    newest = {info.partition: info.newest for info in store.inspect(queue)[1]}
     places = [(number, positions.get(number)) for number in range(1, queue.partitions + 1)]
+    newest = {info.partition: info.newest for info in store.inspect(queue)[1]}
+    now = store.now()
     for (number, position), lag in zip(places, store.lag(queue, places), strict=True):
-        above = FIRST if position is None else ids.following(position)
-        first = _first(store, queue, number, above) if lag.count else None
-        begun, ends = (at, at + int(ttl * TICKS_PER_SECOND)) if first is None else first
+        first = _first(store, queue, number, position) if lag.count else None
         last = newest.get(number)
-        oldest = _age(at, begun)
         yield GroupObservation(
             queue=queue.name,
             partition=number,
             group=group,
-            position=FIRST if position is None else position,
-            count=0 if first is None else lag.count,
+            position=position or FIRST,
+            count=lag.count if first else 0,
             exact=lag.exact,
-            oldest=oldest,
-            newest=oldest if last is None else min(oldest, _age(at, last[0])),
-            ttl=max(1.0, (ends - begun) / TICKS_PER_SECOND),
-            horizon=horizon,
-            at=at,
+            oldest=lag.seconds,
+            newest=min(lag.seconds, max(0.0, (now - last[0]) / TICKS_PER_SECOND)) if last else lag.seconds,
+            ttl=max(1.0, (first[1] - first[0]) / TICKS_PER_SECOND) if first else ttl,
+            read=first[0] if first else now,
+            written=last[0] if last else 0,
+            at=now,
         )
 
 
-def _first(store: Store, queue: Queue, partition: int, above: Position) -> tuple[int, int] | None:
+def _first(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
     """Returns when the first unread message was stored and when it expires (ticks), without its body."""
-    batch = next(store.scan_arrow(queue, Slice(partition, above, limit=1), bodies=False), None)
+    lower = FIRST if offset is None else ids.following(offset)
+    batch = next(store.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
-def _age(at: int, ticks: int) -> float:
-    return max(0.0, (at - ticks) / TICKS_PER_SECOND)
+def judged(one: GroupObservation, earlier: GroupObservation | None, within: float) -> Behind:
+    """Says how a group stands, and what it loses. Pure.
 
-
-def _again(spark: SparkSession, options: LagOptions, before: Sequence[GroupObservation]) -> list[Behind]:
-    """Observes the same groups once more and takes the rates from the difference."""
-    by_queue: dict[str, list[GroupObservation]] = {}
-    for one in before:
-        by_queue.setdefault(one.queue, []).append(one)
-    share = max(1, options.size // 10)
-    listed = list(by_queue.values())
-    payloads = [
-        msgspec.msgpack.encode([one for each in listed[start : start + share] for one in each])
-        for start in range(0, len(listed), share)
-    ]
-    found = tasks.values(spark, partial(_follow, options.store), payloads)
-    moved = (msgspec.msgpack.decode(one, type=ObservedRates) for one in found)
-    return [_judged(one.last, options.within, one.arriving, one.reading) for one in moved]
-
-
-def _follow(options: StoreOptions, payload: bytes) -> Iterator[bytes]:
-    """Does the work of one task of the second round."""
-    store = open_stores.opened(options)
-    default_ttl = open_stores.settings_of(options).default_ttl
-    before: dict[tuple[str, str], dict[int, GroupObservation]] = {}
-    for one in msgspec.msgpack.decode(payload, type=list[GroupObservation]):
-        before.setdefault((one.queue, one.group), {})[one.partition] = one
-    for (name, group), earlier in before.items():
-        try:
-            queue = open_stores.queue(store, options, name)
-            positions = {offset.partition: offset.position for offset in store.offsets(queue, group)}
-            for last in observed(store, queue, group, positions, queue.ttl or default_ttl):
-                if last.partition in earlier:
-                    yield msgspec.msgpack.encode(_moved(store, queue, earlier[last.partition], last))
-        except (GroupNotFound, QueueChanged, QueueNotFound):
-            continue
-
-
-def _moved(store: Store, queue: Queue, first: GroupObservation, last: GroupObservation) -> ObservedRates:
-    seconds = max(0.001, (last.at - first.at) / TICKS_PER_SECOND)
-    read = 0
-    if last.position > first.position:
-        part = Slice(last.partition, ids.following(first.position), ids.following(last.position), limit=MOST_COUNTED)
-        read, _ = store.extent(queue, part)
-    fresh = Slice(last.partition, (first.horizon, LOW_MIN), (last.horizon, LOW_MIN), limit=MOST_COUNTED)
-    came, _ = store.extent(queue, fresh) if last.horizon > first.horizon else (0, FIRST)
-    return ObservedRates(last, came / seconds, read / seconds)
-
-
-def _judged(
-    one: GroupObservation, within: float, arriving: float | None = None, reading: float | None = None
-) -> Behind:
+    Args:
+        one: The group.
+        earlier: The same group, some time before; None: it is taken to stand still.
+        within: Seconds of the forecast.
+    """
+    growth = None
+    if earlier is not None:
+        growth = min(1.0, 1.0 - (one.read - earlier.read) / max(1, one.at - earlier.at))
     backlog = Backlog(
         count=one.count,
         oldest=one.oldest,
         newest=one.newest,
         ttl=one.ttl,
-        arriving=arriving or 0.0,
-        reading=reading or 0.0,
+        growth=1.0 if growth is None else growth,
+        coming=earlier is not None and one.written > earlier.written,
     )
     return Behind(
         queue=one.queue,
@@ -362,8 +321,7 @@ def _judged(
         offset=None if one.position == FIRST else ids.to_hex(one.position),
         messages=one.count,
         exact=one.exact,
-        seconds=round(one.oldest if one.count else 0.0, 3),
-        arriving=arriving,
-        reading=reading,
+        seconds=round(one.oldest, 3),
+        growth=None if growth is None else round(growth, 3),
         forecast=forecast(backlog, within),
     )

@@ -12,17 +12,19 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueNotFound
+from queuey.ids import FIRST, TICKS_PER_SECOND
 from queuey.messages import NewMessage, OffsetChange
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs import name_ranges
 from queuey.spark.jobs.stats import lag, stats_job
-from queuey.spark.jobs.stats.lag import LagOptions
+from queuey.spark.jobs.stats.lag import GroupObservation, LagOptions
 from queuey.spark.jobs.stats.stats_job import StatsOptions
 from queuey.spark.jobs.stats.totals import Totals
 from queuey.spark.jobs.stats.ttl_forecast import Forecast
 from queuey.spark.options import Assign, Pattern, Subscribe
 from queuey.storage import Store
 from tests.replacing import replace
+from tests.spark.jobs.archive.archives import until
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -133,24 +135,48 @@ def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
     assert (soon.messages, soon.lost, soon.first) == (20, 0, None)
 
 
-def test_two_looks_give_the_rates(spark: SparkSession, embedded: Kept) -> None:
-    """With two observations the rates are what was stored and what was read between them."""
-    behind(embedded)
+def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept) -> None:
+    """Observed twice, the backlog of a group that stands still grows older by a second a second, of others by less."""
+    stored = behind(embedded)
+    queue = embedded.queue("deep")
+    embedded.store.set_offsets(queue, "idle", [OffsetChange(1, ids.parse_position(stored[0]))])
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
-        queue = embedded.queue("deep")
-        posted = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(40)])
-        embedded.store.set_offsets(queue, "g", [OffsetChange(1, posted[9].position)])
+        last, new = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(2)])
+        embedded.store.set_offsets(queue, "g", [OffsetChange(1, last.position)])
         waited.append(seconds)
+        until(lambda: ids.now_ticks() > new.ticks + TICKS_PER_SECOND)
 
     found = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
-    [row] = found.rows
     assert waited == [5]
-    assert row.messages == 30
-    assert row.arriving is not None
-    assert row.reading is not None
-    assert row.reading / row.arriving == pytest.approx(30 / 40)
+    rows = {row.group: row for row in found.rows}
+    assert {group: row.messages for group, row in rows.items()} == {"idle": 51, "g": 1}
+    assert rows["idle"].forecast.lost >= 51
+    assert rows["idle"].growth == pytest.approx(1, abs=0.01)
+    assert rows["g"].growth is not None
+    assert rows["g"].growth < 0.9
+
+
+def observation(at: float, oldest: float, newest: float) -> GroupObservation:
+    """A group that has 101 messages unread."""
+    read, written, now = (round(seconds * TICKS_PER_SECOND) for seconds in (at - oldest, at - newest, at))
+    ages = {"oldest": oldest, "newest": newest, "ttl": 1000.0}
+    return GroupObservation("q", 1, "g", FIRST, 101, exact=True, read=read, written=written, at=now, **ages)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "growth", "first"), [(130, 1, 870), (106, 0.2, 4470), (100, 0, None), (90, -1 / 3, None)]
+)
+def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: float | None) -> None:
+    """The growth is by how much older the oldest unread message became in each second between two observations."""
+    earlier = observation(1000, 100, 20)
+    found = lag.judged(observation(1030, oldest, 20), earlier, 10_000)
+    assert found.growth == pytest.approx(growth, abs=0.001)
+    assert found.forecast.first == (None if first is None else pytest.approx(first))
+    assert lag.judged(observation(1030, oldest, 20), None, 10_000).growth is None
+    over = lag.judged(observation(1030, oldest, 50), earlier, 10_000).forecast
+    assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
 
 
 def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
@@ -183,8 +209,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
             messages=number,
             exact=True,
             seconds=1.0,
-            arriving=None,
-            reading=None,
+            growth=None,
             forecast=Forecast(first, 1 if first else 0),
         )
         for number, first in enumerate([None, 5.0, 2.0, None])
@@ -192,7 +217,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
     found = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
     assert [row.queue for row in found.rows] == ["q2", "q1", "q3"]
     assert (found.partitions, found.behind, found.messages, found.first, found.lost) == (4, 3, 6, 2.0, 2)
-    assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1, "rate": 0.0}
+    assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
 
 
 def test_measuring_cassandra(spark: SparkSession, clustered: Kept) -> None:
