@@ -89,6 +89,15 @@ def queue(store: Store, options: StoreOptions, name: str) -> Queue:
     return _queue(store, application(store, options), name)
 
 
+def existing(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
+    """Returns the queue as it is now; None: it is not there, or with a ``qid`` that its messages are others."""
+    try:
+        found = queue(store, options, name)
+    except QueueNotFound:
+        return None
+    return found if qid in {None, found.qid} else None
+
+
 def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE) -> list[Queue]:
     """Returns the queues that a read is about, as they are now, by name.
 

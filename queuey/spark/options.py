@@ -15,29 +15,7 @@ import msgspec
 from queuey.messages import MAX_TTL
 from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
-from queuey.spark.start_and_end import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
-
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "SELECTIONS",
-    "Assign",
-    "At",
-    "Bound",
-    "Bounds",
-    "Pattern",
-    "Selection",
-    "SinkOptions",
-    "SourceOptions",
-    "StoreOptions",
-    "Subscribe",
-    "check_names",
-    "check_read",
-    "lasting",
-    "read_options",
-    "store_options",
-    "write_options",
-]
+from queuey.spark.start_and_end import EARLIEST, LATEST, Bound, Bounds, bounds, parsed_object, partition_numbers
 
 LEAD = 10.0
 """Seconds by which ids are reserved ahead of the clock."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from queuey.errors import QueueNotFound
 from queuey.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -79,10 +78,10 @@ def check(options: StoreOptions, selection: Selection) -> None:
 def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE) -> Iterator[list[Queue]]:
     """Lists a stretch's queues as they are now, so many at a time."""
     store = open_stores.opened(options)
-    owner = open_stores.application(store, options)
     if stretch.names:
-        yield [found for name in stretch.names if (found := _queue(store, owner, name)) is not None]
+        yield [found for name in stretch.names if (found := open_stores.existing(store, options, name))]
         return
+    owner = open_stores.application(store, options)
     regex = None if stretch.regex is None else re.compile(stretch.regex)
     for listed in open_stores.queue_pages(store, owner, stretch.start, page=page):
         kept = [queue for queue in listed if stretch.stop is None or queue.name < stretch.stop]
@@ -102,13 +101,6 @@ def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
             found.append(listed[0].name)
         seen += len(listed)
     return found
-
-
-def _queue(store: Store, owner: str, name: str) -> Queue | None:
-    try:
-        return store.queue(owner, name, fresh=True)
-    except QueueNotFound:
-        return None
 
 
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:

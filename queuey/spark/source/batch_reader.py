@@ -20,11 +20,12 @@ from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import PartitionInfo, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
-from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, SourceOptions
+from queuey.spark.options import Assign, Pattern, SourceOptions
 from queuey.spark.slices import QueueSlice, shared_out
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
 from queuey.spark.source.read_task import scanned
+from queuey.spark.start_and_end import EARLIEST, At, Bound
 from queuey.storage import Store
 from queuey.storage.scanning import divided
 

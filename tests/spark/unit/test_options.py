@@ -14,10 +14,7 @@ from queuey.errors import QueueyError
 from queuey.ids import LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.spark.errors import OptionError
 from queuey.spark.options import (
-    EARLIEST,
-    LATEST,
     Assign,
-    At,
     Pattern,
     StoreOptions,
     Subscribe,
@@ -27,6 +24,7 @@ from queuey.spark.options import (
     store_options,
     write_options,
 )
+from queuey.spark.start_and_end import EARLIEST, LATEST, At
 
 ID = "79751d50e4f211f1a9818be9b2eb5718"
 READ = {"subscribe": "a"}

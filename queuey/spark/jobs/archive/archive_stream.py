@@ -12,13 +12,12 @@ is completed again stays the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from queuey.errors import QueueNotFound
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.spark import open_stores
@@ -204,11 +203,8 @@ class BucketCloser:
     def _queues(self, names: Collection[str]) -> dict[str, Queue]:
         """Returns rows of queues; for a queue that is gone, one without partitions, in which nothing is searched."""
         owner = open_stores.application(self._store, self._options.store)
-        found = {name: Queue(application=owner, name=name, uid=0, qid=0, partitions=0) for name in names}
-        for name in names:
-            with suppress(QueueNotFound):
-                found[name] = open_stores.queue(self._store, self._options.store, name)
-        return found
+        gone = partial(Queue, application=owner, uid=0, qid=0, partitions=0)
+        return {name: open_stores.existing(self._store, self._options.store, name) or gone(name=name) for name in names}
 
 
 def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:

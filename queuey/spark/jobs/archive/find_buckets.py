@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
 from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound
+from queuey.errors import QueueChanged
 from queuey.ids import Position
 from queuey.messages import Queue, Slice
 from queuey.spark import open_stores
@@ -97,7 +97,8 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     store.ping()
     for search in _decode_searches(packed):
         yield from map(
-            msgspec.msgpack.encode, _found(partial(_queue, store, options, search.queue, search.qid), store, search)
+            msgspec.msgpack.encode,
+            _found(partial(open_stores.existing, store, options, search.queue, search.qid), store, search),
         )
 
 
@@ -168,12 +169,3 @@ def _reading(store: StoreOptions, queue: str) -> SourceOptions:
         fail_on_data_loss=False,
         headers=True,
     )
-
-
-def _queue(store: Store, options: StoreOptions, name: str, qid: int) -> Queue | None:
-    """Returns the queue if it still holds the messages that are meant."""
-    try:
-        queue = open_stores.queue(store, options, name)
-    except QueueNotFound:
-        return None
-    return queue if queue.qid == qid else None

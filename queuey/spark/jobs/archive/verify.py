@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from queuey.errors import QueueNotFound
-from queuey.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.jobs.archive import checksums, directory, find_buckets, storage
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
@@ -18,7 +15,6 @@ from queuey.spark.jobs.archive.manifest import Key, Manifest, Summary
 from queuey.spark.jobs.archive.work_units import Search, divided, grouped
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import shared_out
-from queuey.storage import Store
 from queuey.terminal import plural
 
 if TYPE_CHECKING:
@@ -150,7 +146,8 @@ def _against_store(
     """Returns what the archived buckets lack, and the closed buckets that are not archived."""
     store = open_stores.opened(options.store)
     seconds = there.about.seconds
-    live = list(_live(store, options.store, names))
+    # That queues were deleted does no harm to what is archived of them.
+    live = [queue for name in names if (queue := open_stores.existing(store, options.store, name))]
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     searches = [Search(queue.name, queue.qid, seconds) for queue in live]
     units = find_buckets.find(spark, options.store, shared_out(searches, tasks))
@@ -167,13 +164,6 @@ def _against_store(
     theirs = storage.read_paths(spark, there.files, paths)
     found = checksums.differences(stored, theirs)
     return [Damage(*key, _lacks(one)) for key, one in found.items()], waiting
-
-
-def _live(store: Store, options: StoreOptions, names: Iterable[str]) -> Iterator[Queue]:
-    """Finds the queues that still exist; that others were deleted does no harm to what is archived of them."""
-    for name in names:
-        with suppress(QueueNotFound):
-            yield open_stores.queue(store, options, name)
 
 
 def _lacks(one: checksums.Difference) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queuey import ids
-from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
+from queuey.errors import GroupNotFound, QueueChanged
 from queuey.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import DEFAULT_TTL, Queue
 from queuey.spark import open_stores
@@ -176,10 +176,7 @@ class MessageSources:
     def _queue(self, name: str) -> Queue | None:
         if name not in self._queues:
             assert self._store is not None  # noqa: S101 - asked for only where there is one
-            try:
-                self._queues[name] = open_stores.queue(self._store, self._options, name)
-            except QueueNotFound:
-                self._queues[name] = None
+            self._queues[name] = open_stores.existing(self._store, self._options, name)
         return self._queues[name]
 
     def _read(self, spans: Sequence[Span]) -> SourceOptions:

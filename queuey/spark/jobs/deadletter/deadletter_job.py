@@ -193,8 +193,8 @@ def _listed(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[Dea
 def _redriven(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     store = open_stores.opened(options)
     usual = open_stores.settings_of(options).default_ttl
-    work = Redrive(store, partial(open_stores.queue, store, options), order, usual)
+    work = Redrive(store, partial(open_stores.existing, store, options), order, usual)
     for unit in units:
-        queue = selection.queue_of(store, options, unit)
+        queue = open_stores.existing(store, options, unit.queue, unit.qid)
         if queue is not None:
             yield msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))

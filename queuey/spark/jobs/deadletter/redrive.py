@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, by_origin
-from queuey.errors import QueueNotFound, StoreIncompatible
+from queuey.errors import StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue
 from queuey.spark.errors import OptionError
@@ -118,7 +118,7 @@ class Redrive:
 
     Args:
         store: The store.
-        queue: Looks up a queue by name, fresh.
+        queue: Looks up a queue by name, fresh; None: there is none.
         order: What to do.
         usual_ttl: Of queues that have none.
         chunk: Dead letters that are sent together, about.
@@ -128,7 +128,7 @@ class Redrive:
     def __init__(
         self,
         store: Store,
-        queue: Callable[[str], Queue],
+        queue: Callable[[str], Queue | None],
         order: RedriveOrder,
         usual_ttl: int,
         *,
@@ -200,18 +200,12 @@ class Redrive:
         Returns:
             The queues; which of the dead letters go to each; and those that stay.
         """
-        queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
+        queues = {name: self._queue(name) for name in {dead_letter.queue for dead_letter in found}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
         going, staying = by_origin(found, shapes, self._order.wanted.dead_queue)
         for name in [name for name in going if (row := queues[name]) is not None and row.keeps_keys]:
             staying += _with_keys(name, [found[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
-
-    def _looked_up(self, name: str) -> Queue | None:
-        try:
-            return self._queue(name)
-        except QueueNotFound:
-            return None
 
     def _work(self, dead: Queue, unit: DeadLetterUnit) -> str:
         """Names a unit's work in the ledger."""

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey import deadletters
 from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
-from queuey.errors import QueueChanged, QueueNotFound
+from queuey.errors import QueueChanged
 from queuey.ids import FIRST, Position, following
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.spark import open_stores
@@ -95,16 +95,12 @@ def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetter
         for pattern in wanted.patterns:
             places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
             places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
-        found = list(_there(store, options, sorted(places - {""})))
+        found = _there(store, options, sorted(places - {""}))
     return [unit for queue in found for unit in _units(queue, wanted)]
 
 
-def _there(store: Store, options: StoreOptions, names: Iterable[str]) -> Iterator[Queue]:
-    for name in names:
-        try:
-            yield open_stores.queue(store, options, name)
-        except QueueNotFound:
-            continue
+def _there(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
+    return [queue for name in names if (queue := open_stores.existing(store, options, name))]
 
 
 def _units(queue: Queue, wanted: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
@@ -116,15 +112,6 @@ def _units(queue: Queue, wanted: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
     else:
         for number in numbers:
             yield DeadLetterUnit(queue.name, queue.qid, (number,))
-
-
-def queue_of(store: Store, options: StoreOptions, unit: DeadLetterUnit) -> Queue | None:
-    """Returns the queue of a unit; None: it is gone, or was purged since."""
-    try:
-        queue = open_stores.queue(store, options, unit.queue)
-    except QueueNotFound:
-        return None
-    return queue if queue.qid == unit.qid else None
 
 
 def pages(
@@ -179,7 +166,7 @@ def all_pages(
 ) -> Iterator[list[FoundDeadLetter]]:
     """Yields the dead letters of units that are meant; none of queues that are gone or were purged since."""
     for unit in units:
-        queue = queue_of(store, options, unit)
+        queue = open_stores.existing(store, options, unit.queue, unit.qid)
         if queue is None:
             continue
         try:

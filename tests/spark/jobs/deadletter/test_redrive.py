@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from queuey import ids
 from queuey.deadletters import Cause, DeadLetterFilter, Redriven
 from queuey.messages import Message, NewMessage, QueueSpec
+from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs.deadletter.redrive import Redrive, RedriveOrder
 from queuey.spark.jobs.deadletter.selection import DeadLetterUnit
+from queuey.spark.options import StoreOptions
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteLocation
 from tests.spark.attempts import Killed, Mortal
@@ -56,7 +59,8 @@ def orders(store: Store) -> Grave:
 def sent(store: Any, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
     """Does an order on all partitions, in chunks of three."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
-    work = Redrive(store, lambda name: store.queue(APP, name, fresh=True), order, TTL, chunk=3, page=2)
+    queue = partial(open_stores.existing, store, StoreOptions(application=APP))
+    work = Redrive(store, queue, order, TTL, chunk=3, page=2)
     numbers = range(1, at.dead.partitions + 1)
     units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]
     outcome = Redriven()
