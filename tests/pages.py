@@ -66,7 +66,7 @@ RUN_BY = {
         "Backup and restore": "tests/acceptance/test_docs.py",
         "Keys": TYPED,
     },
-    "docs/pipeline.md": {"Pipe": "tests/spark/jobs/test_pipe.py"},
+    "docs/pipeline.md": {"Pipe": "tests/spark/pipeline/test_pipe.py"},
     "docs/qdo.md": {"": "tests/qdo/test_docs.py"},
     "docs/qdo-cli.md": {"": TYPED},
     "docs/qdo-migration.md": {"": "tests/qdo/test_docs.py"},

@@ -26,7 +26,7 @@ def test_every_lane_has_tests(lane: str) -> None:
         ("tests/contract/read/test_read.py::TestMore::test_it[cassandra-3]", "cassandra"),
         ("tests/contract/read/test_read.py::test_it[sqlite]", "tests/contract/read/test_read.py"),
         ("tests/bench/test_measures.py::test_it[cassandra-post1]", "measures"),
-        ("tests/spark/jobs/test_pipe.py::test_it", "spark"),
+        ("tests/spark/pipeline/test_pipe.py::test_it", "spark"),
         ("tests/spark/unit/test_arrow_rows.py::test_it", "tests/spark/unit/test_arrow_rows.py"),
         ("tests/spark/faults/test_writing_faults.py::test_it", "spark faults"),
         ("tests/faults/test_two_centres.py::test_it", "two data centres"),

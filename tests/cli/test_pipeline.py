@@ -23,11 +23,11 @@ from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
 from queuey.extras import install_command
 from queuey.messages import QueueSpec
-from queuey.spark.jobs import pipe
-from queuey.spark.jobs.deadletter import deadletter_job
-from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
-from queuey.spark.jobs.deadletter.selection import DeadLetterSample, ErrorClass
-from queuey.spark.jobs.pipe import Piped, Preview
+from queuey.pipeline import pipe
+from queuey.pipeline.deadletter import deadletter_job
+from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
+from queuey.pipeline.deadletter.selection import DeadLetterSample, ErrorClass
+from queuey.pipeline.pipe import Piped, Preview
 from queuey.spark.session import session
 from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from queuey.ids import FIRST
-from queuey.spark.jobs.audit import audit_job
-from queuey.spark.jobs.audit.audit_job import Account, Audit, AuditSample, Passed
-from queuey.spark.jobs.stats import lag, stats_job
-from queuey.spark.jobs.stats.lag import Behind, LagReport
-from queuey.spark.jobs.stats.stats_job import Stats
-from queuey.spark.jobs.stats.totals import QueueFigures, RecentCounts, Totals
-from queuey.spark.jobs.stats.ttl_forecast import Forecast
+from queuey.pipeline.audit import audit_job
+from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
+from queuey.pipeline.stats import lag, stats_job
+from queuey.pipeline.stats.lag import Behind, LagReport
+from queuey.pipeline.stats.stats_job import Stats
+from queuey.pipeline.stats.totals import QueueFigures, RecentCounts, Totals
+from queuey.pipeline.stats.ttl_forecast import Forecast
 from tests.cli.test_pipeline import Job, job, make_queues, run
 from tests.commands import Run
 

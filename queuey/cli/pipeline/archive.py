@@ -12,9 +12,9 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import times
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.archive.archive_job import ArchiveReport
-    from queuey.spark.jobs.archive.archive_stream import StreamReport
-    from queuey.spark.jobs.archive.verify import CheckReport
+    from queuey.pipeline.archive.archive_job import ArchiveReport
+    from queuey.pipeline.archive.archive_stream import StreamReport
+    from queuey.pipeline.archive.verify import CheckReport
     from queuey.spark.options import Selection
 
 app = typer.Typer(add_completion=False)
@@ -68,9 +68,9 @@ def archive(
     if check:
         _check(run, selection, to, verify=verify)
         return
-    from queuey.spark.jobs.archive import buckets
-    from queuey.spark.jobs.archive.archive_job import ArchiveOptions
-    from queuey.spark.jobs.archive.archive_job import archive as job
+    from queuey.pipeline.archive import buckets
+    from queuey.pipeline.archive.archive_job import ArchiveOptions
+    from queuey.pipeline.archive.archive_job import archive as job
 
     options = ArchiveOptions(
         store=run.store,
@@ -82,7 +82,7 @@ def archive(
         dry_run=run.dry_run,
     )
     if checkpoint is not None:
-        from queuey.spark.jobs.archive.archive_stream import archive_stream
+        from queuey.pipeline.archive.archive_stream import archive_stream
 
         with run.session(selection) as spark:
             pause = times.seconds(every, "--every")
@@ -116,8 +116,8 @@ def selected(queues: list[str] | None, pattern: str | None) -> Selection:
 
 
 def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
-    from queuey.spark.jobs.archive.verify import CheckOptions
-    from queuey.spark.jobs.archive.verify import check as job
+    from queuey.pipeline.archive.verify import CheckOptions
+    from queuey.pipeline.archive.verify import check as job
 
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:

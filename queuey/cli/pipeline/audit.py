@@ -13,7 +13,7 @@ from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.ids import Position
-    from queuey.spark.jobs.audit.audit_job import Account, Audit
+    from queuey.pipeline.audit.audit_job import Account, Audit
 
 app = typer.Typer(add_completion=False)
 
@@ -80,7 +80,7 @@ def audit(
 
     Ends with 1 if a message is missing, duplicated, or not what was accepted.
     """
-    from queuey.spark.jobs.audit import audit_job as job
+    from queuey.pipeline.audit import audit_job as job
 
     options = job.AuditOptions(
         receipts=tuple(receipts),
@@ -105,7 +105,7 @@ def audit(
 
 
 def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
-    from queuey.spark.jobs import offset_files
+    from queuey.pipeline import offset_files
 
     if not texts:
         return {}

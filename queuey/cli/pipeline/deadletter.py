@@ -14,7 +14,7 @@ from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing
 from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
+    from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +34,7 @@ def classes(
     samples: Annotated[int, typer.Option(min=0, max=100, help="Number of dead letters to list for each class.")] = 3,
 ) -> None:
     """Sort dead letters by queue, class of the error and what its texts have in common. Nothing is changed."""
-    from queuey.spark.jobs.deadletter import deadletter_job
+    from queuey.pipeline.deadletter import deadletter_job
 
     wanted = choose()
     run.nothing_to_try()
@@ -48,7 +48,7 @@ def classes(
 @choosing(*ORIGIN, *WHICH)
 def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     """List dead letters; with --json one a line, whole. Nothing is changed."""
-    from queuey.spark.jobs.deadletter import deadletter_job
+    from queuey.pipeline.deadletter import deadletter_job
 
     wanted = choose(shown=_SHOWN)
     run.nothing_to_try()
@@ -77,8 +77,8 @@ def redrive(
 
     A dead letter is removed after it is certain that it was sent. Interrupted, the run may be repeated by its name.
     """
-    from queuey.spark.jobs.deadletter import deadletter_job
-    from queuey.spark.jobs.deadletter.redrive import RedriveOrder
+    from queuey.pipeline.deadletter import deadletter_job
+    from queuey.pipeline.deadletter.redrive import RedriveOrder
 
     wanted = choose()
     seconds = None if ttl is None else times.ttl(ttl)

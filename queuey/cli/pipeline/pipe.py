@@ -21,7 +21,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import times
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.pipe import Mode, Piped, Preview
+    from queuey.pipeline.pipe import Mode, Piped, Preview
 
 _WHAT = "What is moved"
 _HOW = "How it is written"
@@ -101,7 +101,7 @@ def pipe(
     goes on there. --dry-run shows the first rows that would be written of what is there now.
     """
     from queuey.messages import MAX_TTL
-    from queuey.spark.jobs import pipe as job
+    from queuey.pipeline import pipe as job
     from queuey.spark.options import MAX_LEAD
 
     if (to is None) != route:

@@ -14,7 +14,7 @@ from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.ids import Position
-    from queuey.spark.jobs.archive.replay import ReplayReport
+    from queuey.pipeline.archive.replay import ReplayReport
 
 app = typer.Typer(add_completion=False)
 
@@ -62,8 +62,8 @@ def replay(
     Messages keep their ids unless --fresh is given. Without --into they go to new queues of the old names.
     """
     from queuey.ids import FIRST, LAST
-    from queuey.spark.jobs.archive.replay import ReplayOptions
-    from queuey.spark.jobs.archive.replay import replay as job
+    from queuey.pipeline.archive.replay import ReplayOptions
+    from queuey.pipeline.archive.replay import replay as job
 
     now = time.time()
     options = ReplayOptions(

@@ -138,8 +138,8 @@ class PipelineRun:
             typer.Exit: Spark failed, which has been said in one line: code 2 if what was asked for cannot be done,
                 1 otherwise.
         """
+        from queuey.pipeline import name_ranges
         from queuey.spark import failures
-        from queuey.spark.jobs import name_ranges
         from queuey.spark.session import session
 
         # What is wrong with the store or with names costs no start of Spark.

@@ -12,10 +12,10 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.stats.lag import LagReport
-    from queuey.spark.jobs.stats.stats_job import Stats
-    from queuey.spark.jobs.stats.totals import Order, QueueFigures
-    from queuey.spark.jobs.stats.ttl_forecast import Forecast
+    from queuey.pipeline.stats.lag import LagReport
+    from queuey.pipeline.stats.stats_job import Stats
+    from queuey.pipeline.stats.totals import Order, QueueFigures
+    from queuey.pipeline.stats.ttl_forecast import Forecast
     from queuey.spark.options import Selection
 
 app = typer.Typer(add_completion=False)
@@ -74,7 +74,7 @@ def stats(
 
 
 def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
-    from queuey.spark.jobs.stats import stats_job as job
+    from queuey.pipeline.stats import stats_job as job
 
     options = job.StatsOptions(store=run.store, selection=selection, top=top)
     run.nothing_to_try()
@@ -93,8 +93,8 @@ def _lag(
     top: int,
 ) -> None:
     from queuey.messages import MAX_TTL
-    from queuey.spark.jobs import offset_files
-    from queuey.spark.jobs.stats import lag
+    from queuey.pipeline import offset_files
+    from queuey.pipeline.stats import lag
 
     given = None
     if file is not None:

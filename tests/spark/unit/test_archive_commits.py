@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from queuey.spark.jobs.archive import manifest
-from queuey.spark.jobs.archive.directory import KEPT, ArchiveDirectory
-from queuey.spark.jobs.archive.hadoop_files import DirectoryEntry, HadoopFiles
-from queuey.spark.jobs.archive.manifest import (
+from queuey.pipeline.archive import manifest
+from queuey.pipeline.archive.directory import KEPT, ArchiveDirectory
+from queuey.pipeline.archive.hadoop_files import DirectoryEntry, HadoopFiles
+from queuey.pipeline.archive.manifest import (
     Archive,
     ArchiveDamaged,
     ArchivedQueue,

@@ -12,7 +12,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.spark.jobs.archive.lease import SECONDS, ArchiveBusy, ArchiveLease
+from queuey.pipeline.archive.lease import SECONDS, ArchiveBusy, ArchiveLease
 from queuey.storage import Ledger
 from tests.spark.kept import Kept
 
@@ -96,7 +96,7 @@ def test_killed_run(ledger: Later) -> None:
 def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
     """The lease of a process that is gone is free at once where that can be seen."""
     program = (
-        "import os, sys; from queuey.storage import sqlite; from queuey.spark.jobs.archive.lease import ArchiveLease\n"
+        "import os, sys; from queuey.storage import sqlite; from queuey.pipeline.archive.lease import ArchiveLease\n"
         "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])), sys.argv[2]).take()\n"
         "os._exit(0)"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.pipeline.sql_text import check_condition, check_query
 from queuey.spark.errors import OptionError
-from queuey.spark.sql_text import check_condition, check_query
 
 
 @pytest.mark.parametrize(

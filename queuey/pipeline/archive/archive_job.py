@@ -1,0 +1,408 @@
+"""Archive: closed buckets of queues into files, each checked against the store, and all of a wave committed together.
+
+One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is a few
+jobs of Spark for thousands of buckets: scan the store into files of its own, count and hash what was written, scan the
+store once more and compare, and (in the driver) write the manifests and the commit.
+
+What was archived once is never lost by archiving again: a bucket that is there already keeps its messages and gets
+those of the store beside them. So expired messages stay in the archive, and a run that was killed can simply be
+repeated.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey import ids
+from queuey.messages import Queue
+from queuey.pipeline.archive import buckets, checksums, directory, find_buckets, manifest, storage
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.checksums import Difference
+from queuey.pipeline.archive.directory import STAGING, ArchiveDirectory, Older
+from queuey.pipeline.archive.hadoop_files import HadoopFiles
+from queuey.pipeline.archive.lease import ArchiveLease
+from queuey.pipeline.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
+from queuey.pipeline.archive.work_units import Search, WorkUnit, divided, grouped, waves, whole
+from queuey.spark import open_stores
+from queuey.spark.options import Selection, StoreOptions
+from queuey.spark.slices import shared_out
+from queuey.terminal import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+HOUR = 3600
+WAVE_BUCKETS = 5000
+WAVE_MESSAGES = 20_000_000
+TASKS_PER_CORE = 3
+
+
+class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to archive, and where to.
+
+    Attributes:
+        to: A directory that all of Spark's machines reach by this name.
+        seconds: How wide buckets are.
+        verify: Scan the store a second time and compare.
+        again: Check also buckets that have manifests, and add missing messages.
+        dry_run: Only find out what would be archived.
+    """
+
+    store: StoreOptions
+    selection: Selection
+    to: str
+    seconds: int = HOUR
+    verify: bool = True
+    again: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        buckets.width(self.seconds)
+
+
+class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket that was archived, or would be (then with the least number of messages, and without bytes).
+
+    Attributes:
+        expiring: Its messages had begun to expire; some may be lost.
+    """
+
+    queue: str
+    bucket: str
+    count: int
+    bytes: int | None = None
+    expiring: bool = False
+
+
+class FailedBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket that was not archived because the second scan of the store found messages that the first had not."""
+
+    queue: str
+    bucket: str
+    missing: int
+    changed: int
+
+
+class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was archived.
+
+    Attributes:
+        to: The archive, as a URL.
+        queues: How many queues were checked.
+        archived: In their order.
+        failed: Buckets that were left as they were.
+        vanished: Buckets whose messages were gone (deleted, purged, expired) when they were to be scanned.
+        damaged: Manifests that could not be used, whose buckets were archived again, and files that were lost by then.
+    """
+
+    to: str
+    queues: int
+    archived: tuple[ArchivedBucket, ...]
+    failed: tuple[FailedBucket, ...] = ()
+    vanished: int = 0
+    damaged: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def messages(self) -> int:
+        """How many messages the buckets hold."""
+        return sum(one.count for one in self.archived)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing went wrong."""
+        return not self.failed
+
+
+def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveReport:
+    """Archives every closed bucket that holds anything and is not archived yet.
+
+    Args:
+        spark: The session.
+        options: What and where to.
+        say: Called with the progress.
+
+    Raises:
+        OptionError: The directory holds something else.
+        QueueNotFound: A queue that is named does not exist.
+        FilesUnavailable: The file system refuses.
+        ArchiveBusy: Another run writes to the archive.
+    """
+    store = open_stores.opened(options.store)
+    owner = open_stores.application(store, options.store)
+    queues = {queue.name: queue for queue in open_stores.selected(options.store, options.selection)}
+    about = Archive(application=owner, seconds=options.seconds)
+    lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
+    with nullcontext() if options.dry_run else lease:
+        there = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
+        return _run(ArchiveRun(spark, options, there, queues, say, lease))
+
+
+def _run(scene: ArchiveRun) -> ArchiveReport:
+    options, queues, say = scene.options, scene.queues, scene.say
+    say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
+    damaged: list[str] = []
+    searches = scene.searches(damaged)
+    units = find_buckets.find(scene.spark, options.store, shared_out(searches, scene.tasks))
+    units += scene.broken(units)
+    if options.dry_run:
+        return scene.report(scene.planned(units), damaged=damaged)
+    return scene.carried_out(units, damaged)
+
+
+class ArchiveRun:
+    """One run over one archive."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        there: ArchiveDirectory,
+        queues: Mapping[str, Queue],
+        say: Say,
+        lease: ArchiveLease,
+    ) -> None:
+        self._lease = lease
+        self.spark = spark
+        self.options = options
+        self.there = there
+        self.queues = queues
+        self.say = say
+        self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        self._default_ttl = open_stores.settings_of(options.store).default_ttl
+        self._store = open_stores.opened(options.store)
+        self._unusable: set[Key] = set()
+
+    @property
+    def now(self) -> float:
+        """The store's clock in seconds since 1970."""
+        return ids.ticks_to_seconds(self._store.now())
+
+    def searches(self, damaged: list[str]) -> list[Search]:
+        """Returns where to search for buckets: not where manifests match.
+
+        Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number of
+        all manifests grows for ever.
+
+        Args:
+            damaged: Manifests that cannot be read are added here.
+        """
+        names, seconds, now = self.queues, self.options.seconds, self.now
+        found = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
+        recent = {
+            (name, bucket.name)
+            for name, some in found.items()
+            for bucket in some
+            if self.options.again or bucket.end >= now - self._ttl(names[name])
+        }
+        read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
+        self._unusable = recent - read.keys()
+        if self.options.again:
+            return [self._search(queue, ()) for queue in names.values()]
+        return [
+            self._search(
+                queue,
+                (
+                    one
+                    for one in found[name]
+                    if (name, one.name) not in recent or read.get((name, one.name)) == f"{queue.qid:x}"
+                ),
+            )
+            for name, queue in names.items()
+        ]
+
+    def broken(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
+        """Returns units for buckets whose manifests cannot be used, and of which the store has nothing any more.
+
+        Args:
+            units: What was found in the store.
+        """
+        left = sorted(self._unusable - {unit.key for unit in units})
+        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
+        return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
+
+    def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
+        """Returns what would be archived."""
+        counts: dict[Key, int] = {}
+        for unit in units:
+            counts[unit.key] = counts.get(unit.key, 0) + unit.weight
+        now = self.now
+        return [
+            ArchivedBucket(queue=key[0], bucket=key[1], count=count, expiring=self.expiring(key, now))
+            for key, count in sorted(counts.items())
+        ]
+
+    def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
+        """Archives units, wave by wave."""
+        archived: list[ArchivedBucket] = []
+        failed: list[FailedBucket] = []
+        vanished, lost = 0, [*damaged]
+        found = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
+        for number, wave in enumerate(found, 1):
+            keys = {unit.key for unit in wave}
+            self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(found), 'wave')})")
+            manifests, differing = self.wave(keys, wave, lost)
+            archived += map(_archived, manifests)
+            failed += failures(differing)
+            vanished += len(keys) - len(manifests) - len(differing)
+        return self.report(archived, failed=failed, vanished=vanished, damaged=lost)
+
+    def report(
+        self,
+        archived: Iterable[ArchivedBucket],
+        *,
+        failed: Iterable[FailedBucket] = (),
+        vanished: int = 0,
+        damaged: Sequence[str] = (),
+    ) -> ArchiveReport:
+        """Puts a report together."""
+        return ArchiveReport(
+            to=self.there.files.root,
+            queues=len(self.queues),
+            archived=tuple(sorted(archived, key=lambda one: (one.queue, one.bucket))),
+            failed=tuple(failed),
+            vanished=vanished,
+            damaged=tuple(damaged),
+            dry_run=self.options.dry_run,
+        )
+
+    def expiring(self, key: Key, now: float) -> bool:
+        """Returns whether messages of a bucket may have expired by ``now``."""
+        return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
+
+    def wave(
+        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], also: DataFrame | None = None
+    ) -> tuple[list[Manifest], dict[Key, Difference]]:
+        """Archives buckets.
+
+        Args:
+            keys: Which.
+            units: What to scan in the store for them.
+            damaged: Files of the archive that are lost are added here.
+            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+
+        Returns:
+            The manifests committed, and how other buckets differed at the second scan.
+
+        Raises:
+            ArchiveBusy: Another run has taken the lease.
+        """
+        run = f"r{secrets.token_hex(8)}"
+        self._lease.check()
+        self.there.begin(run, self.now)
+        older = self.there.older(keys, damaged)
+        rows, found = self._write(run, units, older, also)
+        summaries = checksums.summaries(rows)
+        differing = {}
+        if self.options.verify:
+            count = sum(one.count for one in summaries.values())
+            self.say(f"checking {plural(count, 'message')} against the store")
+            differing = self._differing(units, rows, summaries)
+        sealed = summaries.keys() - differing.keys()
+        manifests = [self._sealed(run, key, summaries[key], found[key], older.get(key)) for key in sorted(sealed)]
+        for key in differing:
+            self.there.files.delete(manifest.messages_path(*key, run))
+        self.there.write(manifests)
+        self._lease.check()
+        self.there.commit(run, manifests)
+        return manifests, differing
+
+    def _write(
+        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], also: DataFrame | None
+    ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
+        """Writes what buckets are to hold; returns it as it was written, and its files."""
+        rows = find_buckets.messages(self.spark, self.options.store, self._groups(units))
+        paths = [path for one in older.values() for path in one.paths]
+        if not paths and also is None:
+            return self._written(rows, manifest.run_path(run))
+        # The scan is kept first, because the next one may find less: messages expire.
+        staged = f"{STAGING}/{run}"
+        rows, _ = self._written(rows, staged)
+        if paths:
+            kept = storage.read_paths(self.spark, self.there.files, paths)
+            if any(len(one.runs) > 1 for one in older.values()):
+                kept = kept.dropDuplicates(list(checksums.PLACE))
+            rows = checksums.merged(rows, kept)
+        if also is not None:
+            rows = checksums.merged(rows, also)
+        found = self._written(rows, manifest.run_path(run))
+        self.there.files.delete(staged)
+        return found
+
+    def _written(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
+        files = self.there.files
+        return storage.written(self.spark, files, path, storage.write(rows, files, path))
+
+    def _differing(
+        self, units: Sequence[WorkUnit], archived: DataFrame, found: Mapping[Key, Summary]
+    ) -> dict[Key, Difference]:
+        """Scans the store once more and returns the buckets that lack something, or have it otherwise."""
+        stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
+        doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
+        if not doubtful:
+            return {}
+        # Mostly something has expired in between; which is seen only message by message.
+        some = [unit for unit in units if unit.key in doubtful]
+        return checksums.differences(
+            find_buckets.messages(self.spark, self.options.store, self._groups(some)), archived
+        )
+
+    def _sealed(
+        self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: Older | None
+    ) -> Manifest:
+        """Returns the manifest of a bucket that was written."""
+        now = self.now
+        return Manifest(
+            run=run,
+            replaces=older.runs if older else (),
+            queue=key[0],
+            bucket=key[1],
+            seconds=self.options.seconds,
+            source=_source(self.queues[key[0]]),
+            summary=summary,
+            files=files,
+            archived=manifest.iso(now),
+            verified=self.options.verify,
+            expiring=self.expiring(key, now),
+        )
+
+    def _groups(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
+        return grouped(divided(units), self.tasks)
+
+    def _search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
+        starts = tuple(bucket.start for bucket in done)
+        return Search(queue.name, queue.qid, self.options.seconds, starts)
+
+    def _ttl(self, queue: Queue) -> int:
+        return queue.ttl or self._default_ttl
+
+
+def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
+    """Names the buckets that were not archived."""
+    return [
+        FailedBucket(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed)
+        for key, one in differing.items()
+    ]
+
+
+def _source(queue: Queue) -> ArchivedQueue:
+    return ArchivedQueue(
+        uid=f"{queue.uid:x}",
+        qid=f"{queue.qid:x}",
+        partitions=queue.partitions,
+        consistency=queue.consistency,
+        ttl=queue.ttl,
+    )
+
+
+def _archived(found: Manifest) -> ArchivedBucket:
+    summary = found.summary
+    return ArchivedBucket(
+        queue=found.queue, bucket=found.bucket, count=summary.count, bytes=summary.bytes, expiring=found.expiring
+    )

@@ -1,0 +1,247 @@
+"""Archive as a stream: messages are kept as soon as they can be read, and buckets are completed as they close.
+
+For queues whose messages live for less time than a bucket is wide, which the batch would come too late for. Each
+micro-batch writes what it has read under ``_incoming`` (:mod:`queuey.pipeline.archive.stream_parts`). Beside the
+stream, every bucket that is over is completed as the batch does it: what the store still has of it and what was kept
+of it are put together, checked against the store and sealed by a manifest.
+
+Nothing here depends on anything being done once: a micro-batch that comes again was written already, and a bucket that
+is completed again stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Queue
+from queuey.pipeline.archive import buckets, directory, find_buckets, stream_parts
+from queuey.pipeline.archive.archive_job import ArchiveOptions, ArchiveRun, FailedBucket, Say, failures
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.directory import ArchiveDirectory
+from queuey.pipeline.archive.hadoop_files import HadoopFiles
+from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
+from queuey.pipeline.archive.manifest import Archive, Key
+from queuey.pipeline.archive.stream_parts import StreamParts
+from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, whole
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign
+from queuey.storage import Store
+from queuey.terminal import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUERY = "sql.streaming.queryId"
+GRACE = 2
+"""Batches that may come between the end of a bucket and its completion, so that the stream has read it by then."""
+
+
+class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream has done.
+
+    Attributes:
+        to: The archive, as a URL.
+        batches: Micro-batches that were written.
+        closed: Buckets that were completed.
+        messages: How many these hold.
+        failed: Buckets that are not complete because the store changed while they were put together.
+        open: Buckets of which something is kept, and which are not over.
+    """
+
+    to: str
+    batches: int
+    closed: int
+    messages: int
+    failed: tuple[FailedBucket, ...]
+    open: int
+
+
+def archive_stream(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    checkpoint: str,
+    say: Say,
+    *,
+    every: float = 10.0,
+    once: bool = False,
+) -> StreamReport:
+    """Keeps messages of queues until it is interrupted.
+
+    Args:
+        spark: The session.
+        options: What and where to.
+        checkpoint: A directory, of this stream alone, where Spark notes how far it is.
+        say: Called with the progress.
+        every: Seconds between micro-batches.
+        once: End when everything that could be read at the start is kept.
+
+    Raises:
+        OptionError: The directory holds something else; the checkpoint is of a stream to another one; partitions are
+            chosen, which a bucket cannot be of.
+        QueueNotFound: A queue that is named does not exist.
+        ArchiveBusy: Another run writes to the archive when the stream starts.
+        StreamingQueryException: The stream failed.
+    """
+    if isinstance(options.selection, Assign):
+        raise OptionError("an archive is of whole queues")
+    store = open_stores.opened(options.store)
+    about = Archive(application=open_stores.application(store, options.store), seconds=options.seconds)
+    lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
+    with lease:
+        there = directory.open_to_write(spark, options.to, about, write=True)
+    _check_checkpoint(HadoopFiles(spark, checkpoint), there.files)
+    closing = BucketCloser(spark, options, there, store, say, lease, grace=0.0 if once else GRACE * every)
+    query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
+    try:
+        while not query.awaitTermination(max(1, round(every))):
+            closing.close()
+    except KeyboardInterrupt:
+        say("ending")
+    finally:
+        query.stop()
+    closing.close()
+    return closing.report()
+
+
+class BucketCloser:
+    """Keeps micro-batches, and completes buckets that are over. One of both at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        there: ArchiveDirectory,
+        store: Store,
+        say: Say,
+        lease: ArchiveLease,
+        *,
+        grace: float,
+    ) -> None:
+        self._lease = lease
+        self._spark = spark
+        self._options = options
+        self._there = there
+        self._store = store
+        self._say = say
+        self._grace = round(grace * TICKS_PER_SECOND)
+        self._lock = Lock()
+        # Listed once: later there are too many of them for that.
+        self._parts = StreamParts(there.files)
+        self._batches = 0
+        self._closed: dict[Key, int] = {}
+        self._failed: dict[Key, FailedBucket] = {}
+
+    def keep(self, messages: DataFrame, batch: int) -> None:
+        """Writes a micro-batch."""
+        query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
+        if not query:
+            raise OptionError("Spark does not name the stream, so its batches cannot be identified")
+        with self._lock:
+            self._parts.write(messages, query, batch, self._options.seconds)
+            self._parts.tidy(query, batch)
+            self._batches += 1
+
+    def close(self) -> None:
+        """Completes the buckets that are over."""
+        with self._lock:
+            # Moves the horizon of a store that does so only when something happens.
+            self._store.ping()
+            queues = self._queues({key[0] for key in self._parts.keys})
+            over = {key for key in self._parts.keys if self._over(queues[key[0]], self._bucket(key))}
+            if not over:
+                return
+            try:
+                with self._lease:
+                    self._complete(over, queues)
+            except ArchiveBusy as busy:
+                self._say(f"{plural(len(over), 'bucket')} left for later. {busy}")
+
+    def report(self) -> StreamReport:
+        """Says what was done."""
+        return StreamReport(
+            to=self._there.files.root,
+            batches=self._batches,
+            closed=len(self._closed),
+            messages=sum(self._closed.values()),
+            failed=tuple(self._failed.values()),
+            open=len(self._parts.keys),
+        )
+
+    def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
+        self._say(f"completing {plural(len(over), 'bucket')}")
+        scene = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
+        units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
+        also = self._parts.read(self._spark, over)
+        lost: list[str] = []
+        self._there.look_again()
+        manifests, differing = scene.wave(over, units, lost, also)
+        for text in lost:
+            self._say(f"Lost from the archive: {text}")
+        self._parts.complete(one.key for one in manifests)
+        for one in manifests:
+            self._closed[one.key] = one.summary.count
+            self._failed.pop(one.key, None)
+        self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})
+
+    def _bucket(self, key: Key) -> ArchiveBucket:
+        return buckets.named(key[1], self._options.seconds)
+
+    def _over(self, queue: Queue, bucket: ArchiveBucket) -> bool:
+        """Returns whether nothing can be added to a bucket any more. Of a queue that is gone everything is over."""
+        if not queue.partitions:
+            return True
+        return bucket.upper[0] + self._grace <= self._store.horizon(queue)
+
+    def _queues(self, names: Collection[str]) -> dict[str, Queue]:
+        """Returns rows of queues; for a queue that is gone, one without partitions, in which nothing is searched."""
+        owner = open_stores.application(self._store, self._options.store)
+        gone = partial(Queue, application=owner, uid=0, qid=0, partitions=0)
+        return {name: open_stores.existing(self._store, self._options.store, name) or gone(name=name) for name in names}
+
+
+def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
+    """Refuses to go on in an archive that does not have what the stream has kept so far.
+
+    Raises:
+        OptionError: See above.
+    """
+    text = checkpoint.read("metadata")
+    if text is None or not checkpoint.list("commits"):
+        return
+    query = msgspec.json.decode(text, type=dict[str, str])["id"]
+    # Of every stream that has kept anything, the last micro-batch is still there.
+    if not archive.exists(f"{stream_parts.INCOMING}/{query}"):
+        raise OptionError(
+            f"the checkpoint {checkpoint.root} is of a stream to another archive than {archive.root}: name a new one"
+        )
+
+
+def _started(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    checkpoint: str,
+    keep: Callable[[DataFrame, int], None],
+    *,
+    every: float | None,
+) -> StreamingQuery:
+    """Starts the stream, from the beginning of the queues; ``every`` None: it ends when it has read all."""
+    selection = find_buckets.choice_of(options.selection)
+    reading = {
+        **find_buckets.texts_of(options.store),
+        **selection,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
+    # What has expired is lost to the archive; that is no reason to lose what comes after it as well.
+    messages = spark.readStream.format("queuey").options(**reading, failOnDataLoss="false").load()
+    writer = messages.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
+    trigger = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
+    return trigger.start()

@@ -1,0 +1,123 @@
+"""What a set of archived messages is: counted and hashed by Spark, without moving bodies to Python."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import groupby
+from operator import add, xor
+from typing import TYPE_CHECKING, NamedTuple
+
+from queuey import ids
+from queuey.pipeline.archive.manifest import Key, MessageSetHash, PartitionEnds, Summary, iso
+from queuey.spark.source import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+_PARTITION = ("queue", "bucket", "partition")
+PLACE = (*_PARTITION, "id")
+"""What names a message."""
+_MICROSECONDS = 1_000_000
+
+
+class Difference(NamedTuple):
+    """How an archived bucket differs from the store: messages that it lacks, and such that are others there."""
+
+    missing: int
+    changed: int
+
+
+def hashed(messages: DataFrame) -> DataFrame:
+    """Returns places, sizes, ends and hashes of messages."""
+    return messages.select(*PLACE, "position", "expires", _size("value").alias("size"), _hash().alias("hash"))
+
+
+def summaries(messages: DataFrame) -> dict[Key, Summary]:
+    """Counts and hashes messages by bucket, in one job.
+
+    Args:
+        messages: As in an archive, or as :func:`hashed` gives them.
+    """
+    from pyspark.sql import functions as f
+
+    found = messages if "hash" in messages.columns else hashed(messages)
+    # As a decimal, because a sum of 64-bit hashes does not fit into 64 bits, and Spark refuses to wrap around.
+    rows = (
+        found.groupBy(*_PARTITION)
+        .agg(
+            f.count("*").alias("count"),
+            f.sum("size").alias("size"),
+            f.bit_xor("hash").alias("xor"),
+            f.sum(f.col("hash").cast("decimal(20,0)")).alias("total"),
+            f.min("position").alias("first"),
+            f.max("position").alias("last"),
+            f.unix_micros(f.min("expires")).alias("expires_first"),
+            f.unix_micros(f.max("expires")).alias("expires_last"),
+        )
+        .collect()
+    )
+    rows.sort(key=lambda row: (row.queue, row.bucket, row.partition))
+    return {key: summary(list(parts)) for key, parts in groupby(rows, key=lambda row: (row.queue, row.bucket))}
+
+
+def summary(rows: list[Row]) -> Summary:
+    """Puts together what was found of the partitions of one bucket."""
+    return Summary(
+        count=sum(row["count"] for row in rows),
+        bytes=sum(row["size"] for row in rows),
+        hash=MessageSetHash.combined(
+            reduce(xor, (row["xor"] for row in rows)), reduce(add, (int(row["total"]) for row in rows))
+        ),
+        partitions={row["partition"]: PartitionEnds(row["count"], _id(row["first"]), _id(row["last"])) for row in rows},
+        expires=(
+            iso(min(row["expires_first"] for row in rows) / _MICROSECONDS),
+            iso(max(row["expires_last"] for row in rows) / _MICROSECONDS),
+        ),
+    )
+
+
+def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
+    """Finds messages of the store that an archive lacks or has with other content, by bucket.
+
+    What the archive has and the store has not is no difference: it has expired, or was deleted.
+    """
+    from pyspark.sql import functions as f
+
+    key_columns = list(PLACE)
+    theirs = hashed(archived).select(*key_columns, f.col("hash").alias("archived"))
+    rows = (
+        hashed(stored)
+        .join(theirs, key_columns, "left")
+        .groupBy("queue", "bucket")
+        .agg(
+            f.count_if(f.col("archived").isNull()).alias("missing"),
+            f.count_if(f.col("archived") != f.col("hash")).alias("changed"),
+        )
+        .where("missing > 0 OR changed > 0")
+        .collect()
+    )
+    return {(row.queue, row.bucket): Difference(row.missing, row.changed) for row in rows}
+
+
+def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
+    """Returns the messages of both; where both have one, that of the newer."""
+    key_columns = list(PLACE)
+    return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
+
+
+def _hash() -> Column:
+    from pyspark.sql import functions as f
+
+    # A null leaves the hash as it is; so it is said what is null.
+    kind = f.coalesce(f.concat(f.lit("="), "contentType"), f.lit(""))
+    return f.xxhash64("partition", "id", "value", "valueType", kind, "headers")
+
+
+def _size(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.octet_length(name).cast("long")
+
+
+def _id(position: str) -> str:
+    return ids.to_hex(columns.position_from(position))

@@ -1,0 +1,171 @@
+"""What an archive's tasks do in Spark's Python workers: find buckets that hold anything, and scan them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructType
+
+from queuey import ids
+from queuey.errors import QueueChanged
+from queuey.ids import Position
+from queuey.messages import Queue, Slice
+from queuey.pipeline import tasks
+from queuey.pipeline.archive import buckets
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.work_units import MOST_COUNTED, Search, WorkUnit
+from queuey.pipeline.tasks import Batches
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Pattern, Selection, SourceOptions, StoreOptions, Subscribe
+from queuey.spark.source import columns
+from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.read_task import scanned
+from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_READ = columns.arrow_schema(columns.read_schema(headers=True))
+_decode_units = msgspec.msgpack.Decoder(list[WorkUnit]).decode
+_decode_unit = msgspec.msgpack.Decoder(WorkUnit).decode
+_decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
+
+
+def schema() -> StructType:
+    """Returns the columns of archived messages: all of a read with headers, and the bucket."""
+    return columns.read_schema(headers=True).add("bucket", StringType(), nullable=False)
+
+
+def texts_of(store: StoreOptions) -> dict[str, str]:
+    """Returns the options that say to the format ``queuey`` which store."""
+    more = {"config": store.config, "application": store.application}
+    return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
+
+
+def choice_of(selection: Selection) -> dict[str, str]:
+    """Returns the option that says to the format ``queuey`` which whole queues.
+
+    Raises:
+        OptionError: Partitions are chosen.
+    """
+    if isinstance(selection, Pattern):
+        return {"subscribePattern": selection.regex}
+    if isinstance(selection, Assign):
+        raise OptionError("whole queues are meant: assign names partitions")
+    if any("," in name or name != name.strip() for name in selection.names):
+        # In the list of names these would be taken for others.
+        return {"subscribePattern": "|".join(map(re.escape, selection.names))}
+    return {"subscribe": ",".join(selection.names)}
+
+
+def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
+    """Finds what closed buckets hold; one task for each share, all in one job."""
+    packed = [msgspec.msgpack.encode(share) for share in shares]
+    return [_decode_unit(unit) for unit in tasks.values(spark, partial(_find, store), packed)]
+
+
+def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[WorkUnit]]) -> DataFrame:
+    """Returns the messages of units, scanned by one task for each group, in their order within it.
+
+    Queues that are gone or were purged since the units were made give nothing.
+    """
+    return tasks.rows(spark, "units", schema(), store, [msgspec.msgpack.encode(group) for group in groups])
+
+
+def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Does the work of one task: scans a group of units."""
+    result = columns.arrow_schema(schema())
+    for unit in _decode_units(payload):
+        name = pa.scalar(unit.key[1], pa.string())
+        for batch in scanned(_reading(options, unit.queue), [unit], _READ):
+            yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
+
+
+def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
+    store = open_stores.opened(options)
+    # A store that moves its horizon only when something is written or comes due does so now; else the last bucket of
+    # queues that have fallen silent would stay open.
+    store.ping()
+    for search in _decode_searches(packed):
+        yield from map(
+            msgspec.msgpack.encode,
+            _found(partial(open_stores.existing, store, options, search.queue, search.qid), store, search),
+        )
+
+
+def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
+    """Finds the buckets of a queue that have messages, in all partitions or, if that fails, in none.
+
+    A bucket of which only some partitions were found would be sealed without the rest.
+    """
+    for _ in range(TRIES):
+        with suppress(QueueChanged):
+            return list(_steadily(look_up, store, search))
+    return []
+
+
+def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
+    """Makes two short reads per bucket that has messages, whatever lies between them.
+
+    Raises:
+        QueueChanged: The queue changed meanwhile.
+    """
+    queue = look_up()
+    if queue is None:
+        return
+    # The horizon goes first: what is below it was there before anything else is asked, new partitions as well.
+    end = buckets.closed_end(store.horizon(queue), search.seconds)
+    queue = look_up()
+    if queue is None:
+        return
+    done = [ArchiveBucket(start, search.seconds) for start in search.done]
+    for partition in range(1, queue.partitions + 1):
+        for lower, upper in buckets.gaps(end, done):
+            yield from _in_gap(store, queue, search, partition, lower, upper)
+
+
+def _in_gap(
+    store: Store, queue: Queue, search: Search, partition: int, lower: Position, upper: Position
+) -> Iterator[WorkUnit]:
+    at = lower
+    while at < upper:
+        count, reached = store.extent(queue, Slice(partition, at, upper, limit=1))
+        if not count:
+            return
+        bucket = buckets.containing(ids.preceding(reached)[0], search.seconds)
+        over = min(upper, bucket.upper)
+        weight, _ = store.extent(queue, Slice(partition, at, over, limit=MOST_COUNTED))
+        if weight:
+            yield WorkUnit(
+                queue.name,
+                partition,
+                at,
+                over,
+                queue.uid,
+                queue.qid,
+                bucket=bucket.start,
+                seconds=search.seconds,
+                weight=weight,
+            )
+        at = over
+
+
+def _reading(store: StoreOptions, queue: str) -> SourceOptions:
+    """Returns a read that leaves out what is not there any more."""
+    return SourceOptions(
+        store=store,
+        selection=Subscribe((queue,)),
+        starting=Bounds("startingOffsets", EARLIEST),
+        ending=Bounds("endingOffsets", LATEST),
+        fail_on_data_loss=False,
+        headers=True,
+    )

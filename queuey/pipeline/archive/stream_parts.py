@@ -1,0 +1,145 @@
+"""Messages that a stream has kept before their buckets were complete.
+
+::
+
+    DIR/_incoming/<query>/<batch>.json                                       which files a micro-batch has written
+    DIR/_incoming/<query>/<batch>-<attempt>/queue=<name>/bucket=<start>/*.parquet
+
+A micro-batch that is done again finds that it was written, and is left as it is: some of its messages may have expired
+since. Spark does not see these directories when it reads an archive.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey.pipeline.archive import find_buckets, manifest, storage
+from queuey.pipeline.archive.hadoop_files import HadoopFiles
+from queuey.pipeline.archive.manifest import Key
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+INCOMING = "_incoming"
+
+
+class MicroBatch(msgspec.Struct, frozen=True):
+    """What a micro-batch has written.
+
+    Attributes:
+        place: Its directory, from the archive's.
+        files: Of each bucket, from there.
+    """
+
+    place: str
+    files: tuple[tuple[Key, tuple[str, ...]], ...]
+
+
+_decode = msgspec.json.Decoder(MicroBatch).decode
+
+
+class StreamParts:
+    """The micro-batches of streams, and the buckets of each that are not complete yet.
+
+    Args:
+        files: The archive's. What its listings lack is found when the next micro-batch comes.
+    """
+
+    def __init__(self, files: HadoopFiles) -> None:
+        self._files = files
+        self._batches: dict[str, MicroBatch] = {}
+        self._left: dict[Key, set[str]] = {}
+        for query in files.list(INCOMING):
+            names = {entry.name.partition(".")[0].partition("-")[0] for entry in files.list(f"{INCOMING}/{query.name}")}
+            for name in names:
+                self._add(f"{INCOMING}/{query.name}/{name}")
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """The buckets of which anything is kept."""
+        return self._left.keys()
+
+    def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
+        """Writes a micro-batch, unless it was.
+
+        Args:
+            messages: With all columns of a read, headers as well.
+            query: The stream's id, the same over restarts from its checkpoint.
+            batch: The number of the micro-batch.
+            seconds: How wide buckets are.
+        """
+        base = f"{INCOMING}/{query}/{batch}"
+        if not self._add(base):
+            place = f"{base}-{secrets.token_hex(4)}"
+            named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
+            count = storage.write(named.select(*find_buckets.schema().names), self._files, place)
+            _, found = storage.written(messages.sparkSession, self._files, place, count)
+            paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in found[key])) for key in found]
+            self._files.write(f"{base}.json", msgspec.json.encode(MicroBatch(place, tuple(paths))).decode())
+            self._add(base)
+        # Listings may have lacked those just before it when this process began.
+        earlier = batch - 1
+        while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._add(f"{INCOMING}/{query}/{earlier}"):
+            earlier -= 1
+
+    def read(self, spark: SparkSession, keys: Collection[Key]) -> DataFrame:
+        """Returns what was kept of buckets, each message once.
+
+        A stream that was begun anew has kept some messages a second time.
+        """
+        bases = sorted({base for key in keys for base in self._left[key]})
+        batches = [self._batches[base] for base in bases]
+        paths = [f"{one.place}/{path}" for one in batches for key, some in one.files if key in keys for path in some]
+        return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
+
+    def complete(self, keys: Iterable[Key]) -> None:
+        """Takes note of buckets that are complete."""
+        for key in keys:
+            self._left.pop(key, None)
+
+    def tidy(self, query: str, batch: int) -> None:
+        """Removes earlier micro-batches of which nothing is left.
+
+        The last one stays until it is certain that it is not done again.
+
+        Args:
+            query: The stream's id.
+            batch: The number of the last micro-batch.
+        """
+        held = set().union(*self._left.values())
+        for entry in self._files.list(f"{INCOMING}/{query}"):
+            number = entry.name.partition("-")[0]
+            base = f"{INCOMING}/{query}/{number}"
+            if not (entry.directory and number.isdecimal() and int(number) < batch) or base in held:
+                continue
+            if base in self._batches or not self._add(base):
+                # In this order, so that nothing refers to files that are gone.
+                self._files.delete(f"{base}.json")
+                self._files.delete(f"{INCOMING}/{query}/{entry.name}")
+                self._batches.pop(base, None)
+
+    def _add(self, base: str) -> bool:
+        """Adds a micro-batch; returns whether it was written."""
+        text = self._files.read(f"{base}.json")
+        if text is None:
+            return False
+        found = self._batches[base] = _decode(text)
+        for key, _ in found.files:
+            self._left.setdefault(key, set()).add(base)
+        return True
+
+
+def bucket_name(timestamp: Column, seconds: int) -> Column:
+    """Returns the names of the buckets of instants, whatever the session's time zone is."""
+    from pyspark.sql import functions as f
+
+    since = f.greatest(f.lit(0), f.unix_seconds(timestamp))
+    start = since - since % seconds
+    day = f.replace(f.date_from_unix_date((start / 86_400).cast("int")).cast("string"), f.lit("-"), f.lit(""))
+    in_day = start % 86_400
+    parts = [(in_day / 3600).cast("int"), (in_day % 3600 / 60).cast("int"), (in_day % 60).cast("int")]
+    return f.format_string("%sT%02d%02d%02dZ", day, *parts)

@@ -1,0 +1,130 @@
+"""Units of an archive's work: parts of queues to be scanned, and how they are shared out among tasks. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+
+from queuey.ids import LOW_MIN
+from queuey.messages import Queue
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.spark.slices import QueueSlice, shared_out
+
+MOST_COUNTED = 1_000_000
+"""Messages of one partition in one bucket that are counted before they are scanned."""
+PIECES = 8
+"""Parts of what holds more than that."""
+LEAST_WEIGHT = 20_000
+"""Messages below which a task is not worth starting."""
+BUCKET_WEIGHT = 50
+"""What opening a part costs beside its messages, in messages."""
+
+
+class Search(msgspec.Struct, frozen=True, gc=False):
+    """A queue in which buckets are searched.
+
+    Attributes:
+        done: The starts of buckets that are not searched any more.
+    """
+
+    queue: str
+    qid: int
+    seconds: int
+    done: tuple[int, ...] = ()
+
+
+class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
+    """A part of one partition of a queue, within one bucket.
+
+    Attributes:
+        bucket: The bucket's start in seconds since 1970.
+        seconds: How wide it is.
+        weight: How many messages were found there, ``MOST_COUNTED`` at most.
+    """
+
+    bucket: int
+    seconds: int
+    weight: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Queue and name of the bucket."""
+        return self.queue, ArchiveBucket(self.bucket, self.seconds).name
+
+
+def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
+    """Returns a bucket as units, one for each partition, with an estimate of what each holds."""
+    return [
+        WorkUnit(
+            queue.name,
+            number,
+            bucket.lower,
+            bucket.upper,
+            queue.uid,
+            queue.qid,
+            bucket=bucket.start,
+            seconds=bucket.seconds,
+            weight=weight,
+        )
+        for number in range(1, queue.partitions + 1)
+    ]
+
+
+def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
+    """Cuts units that are too large to have been counted into parts that take equal times."""
+    found: list[WorkUnit] = []
+    for unit in units:
+        step = math.ceil((unit.upper[0] - unit.lower[0]) / PIECES)
+        if unit.weight < MOST_COUNTED or step < 1:
+            found.append(unit)
+            continue
+        cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, PIECES)]
+        bounds = [unit.lower, *(cut for cut in cuts if cut < unit.upper), unit.upper]
+        parts = [(lower, upper) for lower, upper in pairwise(bounds) if lower < upper]
+        found += [
+            msgspec.structs.replace(unit, lower=lower, upper=upper, weight=unit.weight // len(parts))
+            for lower, upper in parts
+        ]
+    return found
+
+
+def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
+    """Shares units out among at most so many tasks of about equal weight.
+
+    Units of one bucket stay together as far as that goes, so that a bucket becomes few files.
+    """
+    ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
+    total = sum(map(_weight, ordered))
+    return shared_out(ordered, max(1, min(tasks, math.ceil(total / LEAST_WEIGHT))), _weight)
+
+
+def _weight(unit: WorkUnit) -> int:
+    return unit.weight + BUCKET_WEIGHT
+
+
+def waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:
+    """Divides units into runs of whole buckets, oldest first; a run is finished before the next one begins.
+
+    What a crash undoes is one run.
+
+    Args:
+        units: All there is to do.
+        buckets: At most so many buckets in a run.
+        messages: A run ends with the bucket that brings it to so many messages.
+    """
+    by_bucket: dict[tuple[int, str], list[WorkUnit]] = {}
+    for unit in units:
+        by_bucket.setdefault((unit.bucket, unit.queue), []).append(unit)
+    found: list[list[WorkUnit]] = []
+    held, weight = buckets, 0
+    for _, parts in sorted(by_bucket.items()):
+        if held >= buckets or weight >= messages:
+            found.append([])
+            held, weight = 0, 0
+        found[-1] += parts
+        held += 1
+        weight += sum(unit.weight for unit in parts)
+    return found

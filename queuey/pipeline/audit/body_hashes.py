@@ -1,0 +1,64 @@
+"""Hashes of stored messages: what an audit compares with receipts. Bodies stay in the tasks that scan them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from queuey.pipeline.tasks import Batches
+from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
+from queuey.spark.slices import QueueSlice
+from queuey.spark.source import columns
+from queuey.spark.source.read_task import scanned
+from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
+
+LENGTH = 16
+"""Bytes of a hash that are kept: the first half of SHA-256, as in the client's receipts."""
+
+_KEY_COLUMNS = ("queue", "partition", "id")
+_READ = StructType([field for field in columns.read_schema(headers=False) if field.name in {*_KEY_COLUMNS, "value"}])
+SCHEMA = StructType(
+    [
+        *(field for field in _READ if field.name in _KEY_COLUMNS),
+        StructField("hash", BinaryType(), nullable=False),
+        StructField("size", LongType(), nullable=False),
+    ]
+)
+_READ_ROWS, _ROWS = columns.arrow_schema(_READ), columns.arrow_schema(SCHEMA)
+_decode = msgspec.msgpack.Decoder(list[QueueSlice]).decode
+
+
+def packed(parts: Iterable[QueueSlice]) -> bytes:
+    """Returns slices as the payload of a task."""
+    return msgspec.msgpack.encode(list(parts))
+
+
+def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Does the work of one task: scans slices and hashes the bodies.
+
+    What was purged or deleted since the slices were planned gives nothing.
+    """
+    parts = _decode(payload)
+    read = SourceOptions(
+        store=options,
+        selection=Subscribe(tuple(dict.fromkeys(part.queue for part in parts))),
+        starting=Bounds("startingOffsets", EARLIEST),
+        ending=Bounds("endingOffsets", LATEST),
+        fail_on_data_loss=False,
+    )
+    for batch in scanned(read, parts, _READ_ROWS):
+        yield hashed(batch)
+
+
+def hashed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Puts hash and size in place of the column ``value``."""
+    bodies = batch.column("value")
+    hashes = pa.array([sha256(body).digest()[:LENGTH] for body in bodies.to_pylist()], pa.binary())
+    sizes = pc.binary_length(bodies).cast(pa.int64())
+    columns = [batch.column(field.name) for field in SCHEMA if field.name in _KEY_COLUMNS]
+    return pa.RecordBatch.from_arrays([*columns, hashes, sizes], schema=_ROWS)

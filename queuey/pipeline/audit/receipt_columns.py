@@ -1,0 +1,116 @@
+"""The client's receipts as a DataFrame, and what can be said of ids and hashes in SQL alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.pipeline.archive import hadoop_files
+from queuey.pipeline.audit.body_hashes import LENGTH
+from queuey.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BROKEN = "_broken"
+_FIELDS = (
+    "queue string, app string, partition int, id string, sha256 string, size long, at double, ttl long, put boolean, "
+    "outcome string"
+)
+"""What the client writes (``queuey.client.receipts``); the two rooms do not know each other."""
+_DIGITS = "0123456789abcdef"
+_FLIPPED = _DIGITS[8:] + _DIGITS[:8]
+"""Hex digits whose highest bit is the other one."""
+
+
+def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Reads files of receipts.
+
+    Args:
+        spark: The session.
+        paths: Files, directories or globs, where Spark's tasks find them.
+
+    Returns:
+        A row for each line: ``queue``, ``app``, ``partition``, ``id``, ``hash`` (binary), ``size``, ``at``, ``ttl``,
+        ``put``, ``unknown`` and ``broken``. A line that is broken says nothing else; an accepted message has a place.
+
+    Raises:
+        OptionError: There is no such file.
+        FilesUnavailable: There is no such file system, or it does not answer.
+    """
+    from pyspark.sql import functions as f
+
+    for path in paths:
+        if not hadoop_files.matching(spark, path):
+            raise OptionError(f"There are no receipts at {path}.")
+    reader = spark.read.schema(f"{_FIELDS}, {BROKEN} string").option("columnNameOfCorruptRecord", BROKEN)
+    lines = reader.option("mode", "PERMISSIVE").json(list(paths))
+    name = f.lower(f.regexp_replace("id", "-", ""))
+    unknown = f.coalesce("outcome", f.lit("stored")) == "unknown"
+    placed = name.rlike("^[0-9a-f]{32}$") & (f.col("partition") >= 1)
+    described = f.col("sha256").rlike(f"^[0-9a-f]{{{2 * LENGTH},64}}$") & (f.col("size") >= 0) & f.col("at").isNotNull()
+    whole = f.col(BROKEN).isNull() & f.col("queue").isNotNull() & described & (placed | unknown)
+    return lines.select(
+        "queue",
+        "app",
+        f.when(placed, f.col("partition")).alias("partition"),
+        f.when(placed, name).alias("id"),
+        f.unhex(f.substring("sha256", 1, 2 * LENGTH)).alias("hash"),
+        "size",
+        "at",
+        "ttl",
+        f.coalesce("put", f.lit(col=False)).alias("put"),
+        unknown.alias("unknown"),
+        (~f.coalesce(whole, f.lit(col=False))).alias("broken"),
+    )
+
+
+def renamed(column: str, names: Mapping[str, str]) -> Column:
+    """Returns a column of names, some of them replaced."""
+    from pyspark.sql import functions as f
+
+    found = f.col(column)
+    if not names:
+        return found
+    table = f.create_map(*(f.lit(word) for pair in names.items() for word in pair))
+    return f.coalesce(f.try_element_at(table, found), found)
+
+
+def digest(body: str) -> Column:
+    """Returns the hash of a binary column, as receipts have it."""
+    from pyspark.sql import functions as f
+
+    return f.unhex(f.substring(f.sha2(body, 256), 1, 2 * LENGTH))
+
+
+def ticks(name: str) -> Column:
+    """Returns the time of ids (32 lower-case hex digits) in ticks, as a long."""
+    from pyspark.sql import functions as f
+
+    return f.conv(_time(name), 16, 10).cast("long")
+
+
+def seconds(name: str) -> Column:
+    """Returns the time of ids in seconds since 1970."""
+    return (ticks(name) - EPOCH_TICKS) / TICKS_PER_SECOND
+
+
+def position(name: str) -> Column:
+    """Returns positions as texts that sort as ids do; see :func:`queuey.spark.source.columns.position_texts`."""
+    from pyspark.sql import functions as f
+
+    # An id's last eight bytes count as signed ones: their highest bits are flipped.
+    low = [
+        piece
+        for at in range(17, 33, 2)
+        for piece in (f.translate(f.substring(name, at, 1), _DIGITS, _FLIPPED), f.substring(name, at + 1, 1))
+    ]
+    return f.concat(f.lit("0"), _time(name), *low)
+
+
+def _time(name: str) -> Column:
+    """Returns the time of ids as 15 hex digits."""
+    from pyspark.sql import functions as f
+
+    return f.concat(f.substring(name, 14, 3), f.substring(name, 9, 4), f.substring(name, 1, 8))

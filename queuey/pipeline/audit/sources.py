@@ -1,0 +1,203 @@
+"""Where an audit reads messages: in a store, in an archive, or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import GroupNotFound, QueueChanged
+from queuey.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
+from queuey.messages import DEFAULT_TTL, Queue
+from queuey.pipeline import tasks
+from queuey.pipeline.archive import buckets, directory, storage
+from queuey.pipeline.archive.manifest import Manifest
+from queuey.pipeline.audit import body_hashes, receipt_columns, receipt_join
+from queuey.spark import open_stores
+from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
+from queuey.spark.slices import shared_out
+from queuey.spark.source import batch_reader, columns
+from queuey.spark.start_and_end import LATEST, At, Bound, Bounds
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BEFORE = 120.0
+"""Seconds before a receipt of unknown outcome within which its message, if there is one, was stored."""
+LATE = 5.0
+"""Seconds after which a receipt is late where reads stay behind by nothing, or by what is not known."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A queue of the receipts, and the position from which on its messages are read."""
+
+    queue: str
+    lower: Position
+
+
+def spans(receipts: DataFrame) -> list[Span]:
+    """Finds the queues of receipts, and from where on they have to be read."""
+    from pyspark.sql import functions as f
+
+    rows = receipts.groupBy("queue").agg(
+        f.min(receipt_columns.position("id")).alias("lowest"),
+        f.min(f.when(f.col("unknown"), f.col("at"))).alias("since"),
+    )
+    found = []
+    for row in rows.collect():
+        lowest = [] if row.lowest is None else [columns.position_from(row.lowest)]
+        if row.since is not None:
+            lowest.append((max(0, ids.seconds_to_ticks(row.since - BEFORE)), LOW_MIN))
+        found.append(Span(row.queue, min(lowest)))
+    return sorted(found, key=lambda span: span.queue)
+
+
+class MessageSources:
+    """Where messages are read.
+
+    Args:
+        spark: The session.
+        options: The store.
+        archive: The directory of an archive; None: there is none.
+        only_archive: Do not read the store.
+        groups: Consumer groups, by their offsets in the store.
+
+    Raises:
+        OptionError, StoreUnavailable: The store cannot be used.
+        ArchiveDamaged: There is no archive.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: StoreOptions,
+        *,
+        archive: str | None,
+        only_archive: bool,
+        groups: Sequence[str],
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._groups = groups
+        self._archive = None if archive is None else directory.open_existing(spark, archive)
+        self._found: list[Manifest] | None = None
+        self._store: Store | None = None
+        self._queues: dict[str, Queue | None] = {}
+        if only_archive:
+            assert self._archive is not None  # noqa: S101 - one of both there has to be
+            self.application = self._archive.about.application
+            self.now = ids.ticks_to_seconds(ids.now_ticks())
+        else:
+            self._store = open_stores.opened(options)
+            self.application = open_stores.application(self._store, options)
+            self.now = ids.ticks_to_seconds(self._store.now())
+
+    def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
+        """Returns what has to be known of each queue: its name, its TTL, up to where it is read, and its read delay."""
+        return [(span.queue, *self._about(span.queue)) for span in spans]
+
+    def stored(self, spans: Sequence[Span]) -> DataFrame | None:
+        """Returns hashes of what the store has, from the first receipts on; None: it is not read."""
+        if self._store is None:
+            return None
+        spans = [span for span in spans if self._queue(span.queue) is not None]
+        parts = batch_reader.planned(self._read(spans)) if spans else []
+        payloads = [
+            body_hashes.packed(some) for some in shared_out(parts, batch_reader.MOST_TASKS, batch_reader.weight)
+        ]
+        return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
+
+    def archived(self, spans: Sequence[Span]) -> DataFrame | None:
+        """Returns hashes of what the archive has, from the first receipts on; None: there is none."""
+        if self._archive is None:
+            return None
+        lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
+        starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
+        # What the archive has lost is missing, which an audit is to find.
+        paths = [path for one in self._manifests(spans) for path in self._archive.present(one, [])]
+        return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
+
+    def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
+        """Adds to promised messages when their buckets were archived; see :func:`receipt_join.sealed`."""
+        if self._archive is None:
+            return wanted
+        rows = [
+            (one.queue, one.span.start * TICKS_PER_SECOND, datetime.fromisoformat(one.archived).timestamp())
+            for one in self._manifests(spans)
+        ]
+        width = self._archive.about.seconds * TICKS_PER_SECOND
+        return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
+
+    def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
+        """Returns where groups stand: group -> queue -> partition -> position."""
+        names = [span.queue for span in spans]
+        return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
+
+    def _manifests(self, spans: Sequence[Span]) -> list[Manifest]:
+        """Returns the manifests of the archived buckets of queues from the first receipts on, the same each time."""
+        assert self._archive is not None  # noqa: S101 - asked for only where there is one
+        if self._found is None:
+            seconds = self._archive.about.seconds
+            keys = [
+                (span.queue, name)
+                for span in spans
+                for name in self._archive.bucket_names(span.queue)
+                if buckets.named(name, seconds).upper > span.lower
+            ]
+            self._found = self._archive.manifests(keys)
+        return self._found
+
+    def _about(self, name: str) -> tuple[float, int, float]:
+        if self._store is None:
+            return self._about_archived(name)
+        default = float(open_stores.settings_of(self._options).default_ttl)
+        queue = self._queue(name)
+        if queue is None:
+            # It is gone, and so is all that was in it.
+            return default, TICKS_MAX, LATE
+        try:
+            horizon = self._store.horizon(queue)
+        except QueueChanged:
+            horizon = TICKS_MAX
+        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or LATE
+
+    def _about_archived(self, name: str) -> tuple[float, int, float]:
+        """Says up to where a queue is archived: to the end of its last bucket."""
+        assert self._archive is not None  # noqa: S101 - otherwise there is a store
+        last = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
+        if not last:
+            return float(DEFAULT_TTL), 0, LATE
+        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], LATE
+
+    def _queue(self, name: str) -> Queue | None:
+        if name not in self._queues:
+            assert self._store is not None  # noqa: S101 - asked for only where there is one
+            self._queues[name] = open_stores.existing(self._store, self._options, name)
+        return self._queues[name]
+
+    def _read(self, spans: Sequence[Span]) -> SourceOptions:
+        bounds: dict[str, dict[int, Bound]] = {}
+        for span in spans:
+            queue = self._queue(span.queue)
+            assert queue is not None  # noqa: S101 - others were left out
+            bounds[span.queue] = dict.fromkeys(range(1, queue.partitions + 1), At(span.lower))
+        return SourceOptions(
+            store=self._options,
+            selection=Subscribe(tuple(bounds)),
+            starting=Bounds("startingOffsets", each=bounds),
+            ending=Bounds("endingOffsets", LATEST),
+            fail_on_data_loss=False,
+        )
+
+    def _stands(self, name: str, group: str) -> Mapping[int, Position]:
+        queue = self._queue(name)
+        if queue is None or self._store is None:
+            return {}
+        try:
+            return {offset.partition: offset.position for offset in self._store.offsets(queue, group)}
+        except GroupNotFound:
+            return {}

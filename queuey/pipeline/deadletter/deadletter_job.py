@@ -1,0 +1,200 @@
+"""The job ``deadletter``: lists dead letters, sorts them into classes of errors, and sends them back in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+from queuey import deadletters
+from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
+from queuey.pipeline import tasks
+from queuey.pipeline.deadletter import selection
+from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder
+from queuey.pipeline.deadletter.selection import DeadLetterSample, DeadLetterUnit, ErrorClass
+from queuey.pipeline.tasks import Batches
+from queuey.spark import open_stores
+from queuey.spark.options import StoreOptions
+from queuey.spark.slices import shared_out
+from queuey.spark.source.columns import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_TASKS = 400
+SAMPLES = 3
+MOST_CLASSES = 10_000
+OTHERS = "…"
+"""In place of the text of errors that are not kept apart."""
+_SCHEMA = StructType(
+    [
+        *(
+            StructField(name, StringType(), nullable=False)
+            for name in ("queue", "error", "shape", "lies_in", "id", "text")
+        ),
+        *(StructField(name, IntegerType(), nullable=False) for name in ("partition", "attempts")),
+        StructField("at", DoubleType(), nullable=False),
+    ]
+)
+_ROWS = arrow_schema(_SCHEMA)
+_decode = msgspec.msgpack.Decoder(tuple[DeadLetterFilter, list[DeadLetterUnit]]).decode
+_decode_units = msgspec.msgpack.Decoder(list[DeadLetterUnit]).decode
+Say = Callable[[str], None]
+Task = Callable[[Sequence[DeadLetterUnit]], Iterator[bytes]]
+
+
+class DeadLetterClasses(msgspec.Struct, frozen=True):
+    """What went wrong.
+
+    Attributes:
+        dead_letters: How many there are.
+        classes: Of errors, the largest first.
+    """
+
+    dead_letters: int
+    classes: tuple[ErrorClass, ...]
+
+
+def each(spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, say: Say) -> Iterator[DeadLetter]:
+    """Iterates over dead letters, a partition after the other.
+
+    Raises:
+        QueueNotFound: The queue that holds them by option is not there.
+    """
+    units = selection.units_of(store, wanted)
+    say(_looking(units))
+    for packed in _on_units(spark, units, partial(_listed, store, wanted)).toLocalIterator():
+        yield _unpacked(packed)
+
+
+def classes(
+    spark: SparkSession,
+    store: StoreOptions,
+    wanted: DeadLetterFilter,
+    *,
+    samples: int = SAMPLES,
+    most: int = MOST_CLASSES,
+    say: Say,
+) -> DeadLetterClasses:
+    """Sorts dead letters by error.
+
+    Args:
+        spark: The session.
+        store: Where.
+        wanted: Which.
+        samples: How many of each class are kept, the newest.
+        most: The largest classes are kept apart; of the others those of a queue and an error are one, without text.
+        say: Called with the progress.
+
+    Raises:
+        QueueNotFound: The queue that holds them by option is not there.
+    """
+    from pyspark.sql import functions as f
+
+    units = selection.units_of(store, wanted)
+    say(_looking(units))
+    payloads = [msgspec.msgpack.encode((wanted, some)) for some in shared_out(units, MOST_TASKS)]
+    sample = f.struct(*DeadLetterSample.__struct_fields__)
+    found = (
+        tasks.rows(spark, "dead_letters", _SCHEMA, store, payloads)
+        .groupBy("queue", "error", "shape")
+        .agg(
+            f.count(sample).alias("count"),
+            f.min("at").alias("first"),
+            f.max("at").alias("last"),
+            f.max("attempts").alias("attempts"),
+            f.max_by(sample, sample, max(1, samples)).alias("samples"),
+        )
+        .persist()
+    )
+    ordered = found.orderBy(f.desc("count"), "queue", "error", "shape")
+    less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
+    others = ordered.offset(most).groupBy("queue", "error").agg(*less)
+    whole = [_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
+    found.unpersist()
+    return DeadLetterClasses(sum(one.count for one in whole), tuple(whole))
+
+
+def _class(row: Iterable[Any], samples: int) -> ErrorClass:
+    queue, error, text, count, first, last, attempts, *kept = row
+    newest = sorted(chain(*kept), reverse=True)[:samples]
+    return ErrorClass(queue, error, text, count, first, last, attempts, tuple(DeadLetterSample(*one) for one in newest))
+
+
+def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Does the work of one task of :func:`classes`: reads dead letters, without what they hold."""
+    wanted, units = _decode(payload)
+    for page in selection.all_pages(open_stores.opened(options), options, units, wanted):
+        yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
+
+
+def _row(one: DeadLetter) -> dict[str, object]:
+    cause = one.cause
+    names = {name: getattr(one, name) for name in ("queue", "lies_in", "partition", "id")}
+    failure = {name: getattr(cause, name) for name in ("error", "at", "attempts", "text")}
+    return {**names, **failure, "shape": deadletters.shape_of(cause.text)}
+
+
+def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
+    """Sends dead letters back to the ends of the partitions that they came from, and removes them here.
+
+    Each dead letter is removed only after it is certain that it was sent. After an interruption the same order, by the
+    same name, goes on where the last attempt ended and sends nothing twice.
+
+    Raises:
+        OptionError: A run of this name was begun with another order.
+        QueueNotFound: The queue that holds them by option is not there.
+    """
+    units = selection.units_of(store, order.wanted)
+    say(_looking(units))
+    outcome = Redriven()
+    for packed in _on_units(spark, units, partial(_redriven, store, order)).collect():
+        outcome += msgspec.msgpack.decode(packed, type=Redriven)
+    return outcome
+
+
+def _unpacked(packed: bytes) -> DeadLetter:
+    """Returns a dead letter as a task packed it. Its body is text or bytes, so it is decoded without a type."""
+    values = msgspec.msgpack.decode(packed)
+    return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
+
+
+def _looking(units: Sequence[DeadLetterUnit]) -> str:
+    return f"looking into {len({unit.queue for unit in units}):,} queues of dead letters"
+
+
+def _on_units(spark: SparkSession, units: Sequence[DeadLetterUnit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
+    """Returns what a task gives for units, which are dealt out among as many tasks as are worth it.
+
+    Args:
+        spark: The session.
+        units: In order; tasks get neighbours.
+        task: What to do.
+    """
+    packed = [msgspec.msgpack.encode(some) for some in shared_out(units, MOST_TASKS)]
+    return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run, task))
+
+
+def _run(task: Task, packed: bytes) -> Iterator[bytes]:
+    return task(_decode_units(packed))
+
+
+def _listed(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+    store = open_stores.opened(options)
+    for page in selection.all_pages(store, options, units, wanted):
+        yield from (msgspec.msgpack.encode(found.dead_letter) for found in page)
+
+
+def _redriven(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+    store = open_stores.opened(options)
+    usual = open_stores.settings_of(options).default_ttl
+    work = Redrive(store, partial(open_stores.existing, store, options), order, usual)
+    for unit in units:
+        queue = open_stores.existing(store, options, unit.queue, unit.qid)
+        if queue is not None:
+            yield msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))

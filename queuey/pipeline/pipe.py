@@ -1,0 +1,398 @@
+"""The job ``pipe``: messages of queues, through SQL or a function, into a queue, each exactly once.
+
+The stream reads by positions that are kept in its checkpoint and writes at ids that are reserved for its micro-batches
+(:mod:`queuey.spark.sink.exactly_once`), so a micro-batch that is done again writes the same messages at the same ids.
+That asks of the transform that it gives the same rows in the same order again. Where rows are only chosen and changed
+one by one, they come in the order of their messages. Where they are shuffled (grouped, joined, made distinct) their
+order is accidental, so each task's rows are sorted before they are written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from threading import Event
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from queuey.errors import QueueNotFound
+from queuey.messages import Queue, QueueSpec
+from queuey.pipeline.archive import find_buckets
+from queuey.pipeline.sql_text import check_query
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.failures import explain
+from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
+from queuey.spark.sink.arrow_rows import layout_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+VIEW = "messages"
+PREVIEW = 10
+"""Rows that are shown of what would be written."""
+GRACE = 30.0
+"""Seconds that a micro-batch under way has to end when the job is to stop."""
+_START = 60.0
+"""Seconds that a query may take to say its id."""
+_LOOK = 0.5
+"""Seconds between checks of the stream."""
+_SAY = 10.0
+"""Seconds between reports of a stream that may run for weeks."""
+_LOOK_ENDING = 0.05
+"""Seconds between checks while it is to end: soon after a micro-batch, before the next one has done much."""
+_OF_THE_SOURCE = ("id", "position", "timestamp")
+"""Columns that messages come with and new ones get anew."""
+_COUNTED = "CollectMetrics"
+"""The node of a plan that counts the rows that go through it."""
+_ROWS = "rows"
+_ROW_BY_ROW = frozenset(
+    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark", "Union", "MapInArrow", _COUNTED}
+)
+_SOURCES = re.compile(r"Stream|Relation|Scan|LogicalRDD")
+Say = Callable[[str], None]
+Mode = Literal["append", "update"]
+
+
+class Pipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be moved where.
+
+    Attributes:
+        store: Of all queues.
+        source: The queues that are read.
+        target: The queue that is written to; None: each row's column ``queue`` says.
+        sql: A SELECT from the view ``messages``.
+        function: ``module:function``, which gets a frame of the messages and returns one.
+        checkpoint: The directory in which Spark keeps how far the stream is.
+        start: Where a stream without a checkpoint begins: ``earliest``, ``latest``, or seconds since 1970.
+        group: Record progress as this consumer group's offsets.
+        once: End when everything that is there now has been moved.
+        every: Seconds from micro-batch to micro-batch.
+        most: Messages of one micro-batch; None: whatever is there.
+        create: Create the target if it is not there.
+        partitions: Of a target that is created; None: as many as the source has.
+        ttl: Seconds that messages live whose row does not say.
+        lead: Seconds by which ids are reserved ahead of the clock.
+        watermark: How late messages may be for groups by time, as Spark writes it: ``10 minutes``.
+        mode: Give groups when they are complete (``append``) or whenever they change (``update``).
+    """
+
+    store: StoreOptions
+    source: Selection
+    target: str | None
+    sql: str | None = None
+    function: str | None = None
+    checkpoint: str
+    start: str | float = "latest"
+    group: str | None = None
+    once: bool = False
+    every: float = 1.0
+    most: int | None = None
+    create: bool = False
+    partitions: int | None = None
+    ttl: int | None = None
+    lead: float = LEAD
+    watermark: str | None = None
+    mode: Mode = "append"
+
+    def __post_init__(self) -> None:
+        if (self.sql is None) == (self.function is None):
+            raise OptionError("a pipe has one transform: SQL or a function")
+        if self.target is None and self.create:
+            raise OptionError("only a queue that is named can be created")
+        if (
+            isinstance(self.source, Pattern)
+            and self.target is not None
+            and re.fullmatch(self.source.regex, self.target)
+        ):
+            raise OptionError(f"queue {self.target} would be read again: the pattern takes it, too")
+        if isinstance(self.source, Subscribe) and self.target in self.source.names:
+            raise OptionError(f"queue {self.target} cannot be read and written by the same pipe")
+        if self.sql is not None:
+            check_query(self.sql, VIEW)
+
+
+class Piped(msgspec.Struct, frozen=True):
+    """What a run has done.
+
+    Attributes:
+        query: The stream's id, which its checkpoint keeps.
+        batches: Micro-batches that had messages.
+        messages: Messages that were read.
+        rows: What the transform gave to be written.
+    """
+
+    query: str
+    batches: int
+    messages: int
+    rows: int
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """What would be written.
+
+    Attributes:
+        columns: Names and types.
+        sorted: Rows are shuffled, so those of a task are sorted.
+        rows: The first ones, as texts.
+    """
+
+    columns: dict[str, str]
+    sorted: bool
+    rows: tuple[dict[str, str | None], ...]
+
+
+def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
+    """Moves messages until it is stopped, or with ``once`` until all are moved.
+
+    Raises:
+        OptionError: The queues, the transform or its columns cannot be used. Nothing was moved.
+        QueueNotFound: A queue is not there.
+    """
+    check(pipe)
+    frame = _transformed(spark, pipe, _stream(spark, pipe))
+    if not frame.isStreaming:
+        raise OptionError("what the transform gives has nothing to do with the stream of messages")
+    written = _written(frame, pipe)
+    _prepare_target(pipe)
+    query = _start(written, pipe)
+    say(f"query {query.id} {'moves what is there' if pipe.once else 'is running'}")
+    return _follow(query, say, stop)
+
+
+def preview(spark: SparkSession, pipe: Pipe) -> Preview:
+    """Shows what would be written of what is there now; changes nothing.
+
+    Raises:
+        OptionError, QueueNotFound: As :func:`run`.
+    """
+    open_stores.selected(pipe.store, pipe.source)
+    reader = spark.read.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
+    if not isinstance(pipe.start, str):
+        reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
+    frame = _written(_transformed(spark, pipe, reader.load()), pipe)
+    rows = frame.limit(PREVIEW).collect()
+    columns = {field.name: field.dataType.simpleString() for field in frame.schema}
+    return Preview(columns, _shuffles(frame), tuple({name: _text(row[name]) for name in columns} for row in rows))
+
+
+def load(name: str) -> Callable[[DataFrame], DataFrame]:
+    """Imports a function; those that it hands to Spark need not be importable where tasks run.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        OptionError: There is none of that name.
+    """
+    from pyspark import cloudpickle
+
+    module_name, _, function_name = name.partition(":")
+    if not (module_name and function_name):
+        raise OptionError(f"{name!r} is not module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise OptionError(f"module {module_name} cannot be imported: {_told(error)}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise OptionError(f"module {module_name} has no function {function_name}")
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    found: Callable[[DataFrame], DataFrame] = function
+    return found
+
+
+# -- reading and transforming
+
+
+def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
+    return find_buckets.texts_of(store) | find_buckets.choice_of(selection)
+
+
+def _stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
+    reader = spark.readStream.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
+    if isinstance(pipe.start, str):
+        reader = reader.option("startingOffsets", pipe.start)
+    else:
+        reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
+    if pipe.most is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(pipe.most))
+    if pipe.group is not None:
+        reader = reader.option("group", pipe.group)
+    return reader.load()
+
+
+def _transformed(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    if pipe.watermark is not None:
+        messages = messages.withWatermark("timestamp", pipe.watermark)
+    messages.createOrReplaceTempView(VIEW)
+    if pipe.sql is not None:
+        return spark.sql(pipe.sql)
+    name = pipe.function or ""
+    function = load(name)
+    try:
+        found = function(messages)
+    except Exception as error:
+        if explain(error) is not None:
+            raise
+        raise OptionError(f"{name} failed: {_told(error)}") from error
+    if not isinstance(found, DataFrame):
+        raise OptionError(f"{name} gives {type(found).__name__}, not a DataFrame")
+    return found
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
+    """Leaves out what messages only brought along, and checks the rest.
+
+    Raises:
+        OptionError: The columns are not those of a write.
+    """
+    names = {name.lower() for name in frame.columns}
+    dropped = {*_OF_THE_SOURCE}
+    if pipe.target is not None:
+        dropped |= {"queue", "topic"}
+    if "ttl" in names or pipe.ttl is not None:
+        dropped.add("expires")
+    if "key" in names:
+        dropped.add("partition")
+    kept = frame.select(*(frame[f"`{name}`"] for name in frame.columns if name.lower() not in dropped))
+    layout_of(kept.schema, queue=pipe.target)
+    return kept
+
+
+def _shuffles(frame: DataFrame) -> bool:
+    """Returns whether the order of a frame's rows is accidental: anything but choosing and changing rows one by one."""
+    names = _nodes(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
+    return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
+
+
+def _nodes(plan: Any) -> Iterator[str]:  # noqa: ANN401 - a plan in the JVM
+    yield plan.nodeName()
+    children = plan.children()
+    for place in range(children.size()):
+        yield from _nodes(children.apply(place))
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="replace")
+    return None if value is None else str(value)
+
+
+# -- queues
+
+
+def check(pipe: Pipe) -> None:
+    """Makes sure that there are queues to read and to write, as far as that is known; needs no Spark.
+
+    Raises:
+        QueueNotFound: One is not there, and is not to be made.
+        OptionError: It cannot be made by this name.
+    """
+    open_stores.selected(pipe.store, pipe.source)
+    if pipe.target is not None and _target(pipe) is None:
+        open_stores.check_name(pipe.target)
+
+
+def _target(pipe: Pipe) -> Queue | None:
+    """Returns the target; None: it is to be made.
+
+    Raises:
+        QueueNotFound: It is not there and is not to be made.
+    """
+    try:
+        return open_stores.queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
+    except QueueNotFound:
+        if not pipe.create:
+            raise
+        return None
+
+
+def _prepare_target(pipe: Pipe) -> None:
+    """Makes the target if it is not there.
+
+    Raises:
+        QueueNotFound: It is not there and is not to be made.
+        QueueExists: It has another number of partitions than asked for.
+    """
+    if pipe.target is None:
+        return
+    there = _target(pipe)
+    if pipe.create:
+        store = open_stores.opened(pipe.store)
+        most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
+        wanted = pipe.partitions or (None if there else most)
+        store.create_queue(open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=wanted))
+
+
+# -- running
+
+
+def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
+    from pyspark.sql import functions as f
+
+    frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))
+    writer = frame.writeStream.option("checkpointLocation", pipe.checkpoint).outputMode(pipe.mode)
+    writer = writer.trigger(availableNow=True) if pipe.once else writer.trigger(processingTime=f"{pipe.every} seconds")
+    options = _sink(pipe)
+    if not _shuffles(frame):
+        return writer.format("queuey").options(**options).start()
+
+    name: Future[str] = Future()
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = batch.sortWithinPartitions(*batch.columns)
+        run = f"pipe/{name.result(_START)}/{number}"
+        rows.write.format("queuey").mode("append").options(**options, run=run).save()
+
+    query = writer.foreachBatch(write).start()
+    # The checkpoint keeps the id, so another run that does the same micro-batch again has the same name for it.
+    name.set_result(str(query.id))
+    return query
+
+
+def _sink(pipe: Pipe) -> dict[str, str]:
+    options: Mapping[str, str | None] = {
+        "queue": pipe.target,
+        "ttl": None if pipe.ttl is None else str(pipe.ttl),
+        "lead": str(pipe.lead),
+    }
+    return {**find_buckets.texts_of(pipe.store), **{name: text for name, text in options.items() if text is not None}}
+
+
+def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
+    """Waits until the stream ends, and ends it after a micro-batch on request."""
+    last, batches, messages, written = -1, 0, 0, 0
+    deadline: float | None = None
+    silent_until = 0.0
+    while True:
+        ended = query.awaitTermination(_LOOK if deadline is None else _LOOK_ENDING)  # type: ignore[arg-type]  # fractions are fine
+        before = last
+        for progress in query.recentProgress:
+            number, rows = int(progress["batchId"]), int(progress["numInputRows"])
+            if number > last:
+                last, batches, messages = number, batches + (rows > 0), messages + rows
+                counted = progress["observedMetrics"].get(_ROWS)
+                written += counted[_ROWS] if counted is not None else 0
+        if last > before and time.monotonic() >= silent_until:
+            say(f"{messages:,} messages in {batches:,} micro-batches, {written:,} written")
+            silent_until = time.monotonic() + _SAY
+        if ended:
+            return Piped(str(query.id), batches, messages, written)
+        if not stop.is_set():
+            continue
+        if deadline is None:
+            deadline = time.monotonic() + GRACE
+        elif last > before or not query.status["isTriggerActive"] or time.monotonic() > deadline:
+            query.stop()

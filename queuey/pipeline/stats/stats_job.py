@@ -1,0 +1,196 @@
+"""How much queues hold: depth, bytes, rate and skew, over any number of queues.
+
+The store measures each partition where its messages are (:meth:`queuey.storage.Bulk.measure`); a task goes through a
+range of queues and gives a row for each partition. No message becomes a row of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from queuey import ids
+from queuey.errors import QueueChanged, QueueNotFound
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.messages import Measure, Queue, Slice
+from queuey.pipeline import name_ranges, tasks
+from queuey.pipeline.name_ranges import RANGE, NameRange
+from queuey.pipeline.stats.totals import RecentCounts, Totals, by_queue, rate, totals
+from queuey.pipeline.tasks import Batches
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Selection, StoreOptions
+from queuey.spark.source.columns import arrow_schema
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_RECENT = 100_000
+"""Messages of a partition's last hour that are counted at most."""
+_MICROSECOND = TICKS_PER_SECOND // 1_000_000
+_SCHEMA = StructType(
+    [
+        StructField("queue", StringType(), nullable=False),
+        StructField("partitions", IntegerType(), nullable=False),
+        StructField("partition", IntegerType(), nullable=False),
+        StructField("messages", LongType(), nullable=False),
+        StructField("bytes", LongType(), nullable=False),
+        StructField("exact", BooleanType(), nullable=False),
+        StructField("oldest", TimestampType()),
+        StructField("newest", TimestampType()),
+        StructField("rate", DoubleType()),
+    ]
+)
+_ROWS = arrow_schema(_SCHEMA)
+
+
+class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured.
+
+    Attributes:
+        selection: Which queues; None: all of the application.
+        top: Length of the lists.
+        recent: Also count what the deepest queues got in the last minute and hour.
+        size: Queues of one task, about.
+    """
+
+    store: StoreOptions
+    selection: Selection | None = None
+    top: int = 10
+    recent: bool = True
+    size: int = RANGE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.selection, Assign):
+            raise OptionError("Queues are measured whole: assign names partitions.")
+        if self.top < 0 or self.size < 1:
+            raise OptionError("A list has no negative length, and a task at least one queue.")
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found.
+
+    Attributes:
+        tally: Sums and lists.
+        recent: By name of the deepest queues, what they got lately; below the read delay like any read.
+        at: When it began, seconds since 1970.
+    """
+
+    tally: Totals
+    recent: dict[str, RecentCounts] = {}
+    at: float
+
+
+def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> Stats:
+    """Measures queues.
+
+    Raises:
+        OptionError: The options cannot be used.
+        QueueNotFound: A queue that is named is not there.
+        StoreUnavailable: The store does not answer.
+    """
+    store = open_stores.opened(options.store)
+    at = ids.ticks_to_seconds(store.now())
+    if options.selection is not None:
+        name_ranges.check(options.store, options.selection)
+    say("listing queues")
+    queues = by_queue(_measures(spark, options, say)).persist()
+    tally = totals(queues, options.top)
+    queues.unpersist()
+    recent: dict[str, RecentCounts] = {}
+    if options.recent and tally.messages:
+        say("counting what came lately")
+        recent = _lately(store, options.store, tally)
+    return Stats(tally=tally, recent=recent, at=at)
+
+
+def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
+    """Returns measures as a DataFrame, a row for every partition that holds anything.
+
+    Columns: ``queue``, ``partitions`` (that the queue has), ``partition``, ``messages``, ``bytes``, ``exact``,
+    ``oldest``, ``newest`` and ``rate`` (messages a second between these two). The list of queues is walked now; they
+    are measured whenever the DataFrame is evaluated.
+
+    Raises:
+        OptionError, QueueNotFound, StoreUnavailable: As in :func:`run`.
+    """
+    if options.selection is not None:
+        name_ranges.check(options.store, options.selection)
+    return _measures(spark, options).where("messages > 0")
+
+
+def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> DataFrame:
+    """Returns measures, and a row of partition 0 for each queue that holds nothing."""
+    parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
+    say(f"measuring, in {len(parts):,} tasks")
+    return tasks.rows(spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts])
+
+
+def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Does the work of one task of :func:`frame`."""
+    found: list[tuple[object, ...]] = []
+    for queue, measures in _measured(options, payload):
+        found += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
+        if len(found) >= name_ranges.PAGE:
+            yield _batch(found)
+            found = []
+    if found:
+        yield _batch(found)
+
+
+def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
+    ends = one.oldest[0], one.newest[0]
+    oldest, newest = ((ticks - ids.EPOCH_TICKS) // _MICROSECOND for ticks in ends)
+    speed = rate(one.count, *map(ids.ticks_to_seconds, ends))
+    return queue.name, queue.partitions, one.partition, one.count, one.size, one.exact, oldest, newest, speed
+
+
+def _nothing(queue: Queue) -> tuple[object, ...]:
+    return queue.name, queue.partitions, 0, 0, 0, True, None, None, None
+
+
+def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
+
+
+def _measured(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
+    store = open_stores.opened(options)
+    for queues in name_ranges.queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
+        yield from zip(queues, store.measure(queues), strict=True)
+
+
+def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
+    """Counts the last minute and the last hour of the deepest queues: by ids, and up to a limit."""
+    found: dict[str, RecentCounts] = {}
+    now = store.now()
+    for one in tally.top.get("messages", ()):
+        try:
+            queue = open_stores.queue(store, options, one.queue)
+            minutes = [_since(store, queue, number, now, 60) for number in range(1, queue.partitions + 1)]
+            hours = [_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
+        except (QueueChanged, QueueNotFound):
+            continue
+        more = max(hours) >= MOST_RECENT
+        found[one.queue] = RecentCounts(sum(minutes), sum(hours), more)
+    return found
+
+
+def _since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
+    lower = now - seconds * TICKS_PER_SECOND, LOW_MIN
+    return store.extent(queue, Slice(partition, lower, limit=MOST_RECENT))[0]

@@ -1,0 +1,92 @@
+"""Queues that have something to be archived, and what an archive of them is compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.messages import Message, Meta, Queue
+from queuey.pipeline.archive.archive_job import ArchiveOptions
+from queuey.pipeline.archive.verify import CheckOptions, CheckReport, check
+from queuey.spark.options import Pattern
+from tests.spark.kept import Kept, quiet
+
+HOUR = 3600
+METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""))), Meta(json=True))
+
+
+@cache
+def last_hour() -> int:
+    """Returns the beginning of the hour in which the test first asked, in seconds since 1970, also when that has ended.
+
+    Everything before it is in closed buckets.
+    """
+    return int(time.time()) // HOUR * HOUR
+
+
+def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, ttl: int | None = None) -> Queue:
+    """Makes a queue with messages of all kinds from the last full hours, evenly spread."""
+    queue = kept.queue(name, partitions=partitions, ttl=ttl)
+    begin, low = last_hour() - hours * HOUR, ids.random_low()
+    kept.store.load(queue, [message(n, begin + n * hours * HOUR / count, low, partitions) for n in range(count)])
+    return queue
+
+
+def message(number: int, seconds: float, low: int, partitions: int) -> Message:
+    """Makes one message; its kind and its end follow from its number."""
+    meta = METAS[number % len(METAS)]
+    body: str | bytes = f"text {number} ä" if number % 3 else b"\x00\xff" + str(number).encode()
+    if meta == METAS[-1]:
+        body = f'{{"n": {number}}}'
+    expires = ids.seconds_to_ticks(time.time() + 90_000 + number)
+    return Message(ids.seconds_to_ticks(seconds), low, number % partitions + 1, expires, body, meta)
+
+
+def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN401 - fields of the options
+    """Returns what archives all queues of a store into a directory."""
+    return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Waits until something holds that comes with time."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
+    """Returns what counts of an archived message."""
+    headers = tuple((pair.key, bytes(pair.value).decode()) for pair in row.headers or ())
+    meta = row.contentType, headers, row.valueType
+    return row.partition, row.id, bytes(row.value), meta, round(row.expires.timestamp() * 1_000_000)
+
+
+def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
+    """Returns what counts of messages of a store, sorted."""
+    return sorted(map(_stored, messages))
+
+
+def _stored(one: Message) -> tuple[Any, ...]:
+    meta = one.meta or Meta()
+    kind = "json" if meta.json else "text" if isinstance(one.body, str) else "bytes"
+    body = one.body.encode() if isinstance(one.body, str) else one.body
+    expires = (one.expires - ids.EPOCH_TICKS) // 10
+    return one.partition, one.id, body, (meta.content_type, meta.headers, kind), expires
+
+
+def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
+    """Deletes every ``share``-th message, as TTL would."""
+    found = kept.all(queue)[::share]
+    kept.store.delete(queue, [(one.partition, one.position) for one in found])
+
+
+def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
+    """Checks an archive."""
+    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)

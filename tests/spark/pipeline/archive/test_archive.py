@@ -1,0 +1,255 @@
+"""Archives of queues: exact, idempotent, sealed, and never losing what they had."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import NewMessage
+from queuey.pipeline.archive import archive_stream, storage
+from queuey.pipeline.archive.archive_job import ArchiveReport, archive
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.directory import ArchiveDirectory
+from queuey.pipeline.archive.hadoop_files import HadoopFiles
+from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
+from queuey.pipeline.archive.manifest import ArchiveDamaged
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Subscribe
+from tests.replacing import replace
+from tests.spark.kept import Kept, quiet
+from tests.spark.pipeline.archive.archives import (
+    HOUR,
+    archived,
+    checked,
+    delete_all,
+    last_hour,
+    message,
+    options,
+    past,
+    stored,
+    until,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WEIRD = "100%, {a}=[b]*:? ü"
+"""The name of a queue with most of what directories cannot have in their names."""
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    """Where an archive goes."""
+    return tmp_path / "archive"
+
+
+def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
+    """Returns the archived messages of a queue, sorted."""
+    return sorted(archived(row) for row in storage.archived(spark, str(to), queue).collect())
+
+
+def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A run that begins while another one writes to the archive is told so, and changes nothing."""
+    past(embedded, "orders", 10, hours=2)
+    with (
+        ArchiveLease(embedded.store, HadoopFiles(spark, str(to)).root),
+        pytest.raises(ArchiveBusy, match="by another run: process"),
+    ):
+        archive(spark, options(embedded, to), quiet)
+    assert not to.exists()
+    assert archive(spark, options(embedded, to), quiet).messages == 10
+
+
+def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """All messages of closed buckets are in the archive with all that belongs to them, and nothing is done twice."""
+    first = past(embedded, "orders", 120, hours=2)
+    second = past(embedded, WEIRD, 30, hours=3, partitions=3)
+    embedded.post(first, [NewMessage("now", 1, 600)])
+    embedded.queue("empty")
+    planned = archive(spark, options(embedded, to, dry_run=True), quiet)
+    assert not to.exists()
+    report = archive(spark, options(embedded, to), quiet)
+    assert [(one.queue, one.count) for one in report.archived] == [(WEIRD, 10)] * 3 + [("orders", 60)] * 2
+    assert [(one.queue, one.bucket, one.count) for one in planned.archived] == [
+        (one.queue, one.bucket, one.count) for one in report.archived
+    ]
+    old = [one for one in embedded.all(first) if one.body != "now"]
+    assert rows(spark, to, "orders") == stored(old)
+    assert rows(spark, to, WEIRD) == stored(embedded.all(second))
+    sealed = json.loads(min((to / "manifests/queue=orders").glob("*.json")).read_text())
+    assert sealed["summary"]["count"] == 60
+    assert sealed["verified"]
+    assert (
+        sealed["summary"]["partitions"]["1"]["first"]
+        == min((one for one in old if one.partition == 1), key=lambda one: one.position).id
+    )
+    assert checked(spark, embedded, to).ok
+    # An hour may have ended meanwhile, that of the message of now.
+    done = {(one.queue, one.bucket) for one in report.archived}
+    assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
+    assert not (to / "_staging").exists()
+
+
+def test_a_run_that_was_killed_before_its_commit(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """What a killed run has written does not count, for readers, checks and the next run, which archives it again."""
+    queue = past(embedded, "orders", 40, hours=2)
+    everything = stored(embedded.all(queue))
+    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to), quiet)
+    assert len(list((to / "manifests").glob("*/*.json"))) == 2
+    with pytest.raises(QueueNotFound):
+        storage.archived(spark, str(to), "orders")
+    assert storage.archived(spark, str(to)).count() == 0
+    assert archive(spark, options(embedded, to), quiet).messages == 40
+    assert rows(spark, to, "orders") == everything
+    assert checked(spark, embedded, to).ok
+
+
+def killed(self: ArchiveDirectory, run: str, manifests: object) -> None:
+    """Ends a run when it is about to commit."""
+    raise OSError("killed")
+
+
+def test_a_run_that_was_killed_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket that was about to be replaced stays as it was."""
+    queue = past(embedded, "orders, {x}", 20, hours=1)
+    archive(spark, options(embedded, to), quiet)
+    before = rows(spark, to, "orders, {x}")
+    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
+    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to, again=True), quiet)
+    assert rows(spark, to, "orders, {x}") == before
+    assert [one.count for one in archive(spark, options(embedded, to, again=True), quiet).archived] == [21]
+    assert checked(spark, embedded, to).ok
+
+
+def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket that lacks messages at the second scan is not archived, and the others are."""
+    past(embedded, "orders", 40, hours=2)
+    lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
+    write = storage.write
+
+    def lossy(messages: Any, files: HadoopFiles, path: str) -> int:  # noqa: ANN401 - a frame
+        return write(messages.where(f"bucket != '{lost}' OR partition != 1"), files, path)
+
+    with replace(write, lossy):
+        report = archive(spark, options(embedded, to), quiet)
+    assert not report.ok
+    assert [(one.bucket, one.missing, one.changed) for one in report.failed] == [(lost, 10, 0)]
+    assert [one.count for one in report.archived] == [20]
+    assert len(list((to / "manifests").glob("*/*.json"))) == 1
+    assert not list((to / "messages").glob(f"*/*/bucket={lost}"))
+    assert [one.count for one in archive(spark, options(embedded, to), quiet).archived] == [20]
+
+
+def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A check finds lost files, files of others, manifests that are none, and what the store has beyond them."""
+    queue = past(embedded, "orders", 80, hours=4)
+    archive(spark, options(embedded, to), quiet)
+    names = [ArchiveBucket(last_hour() - back * HOUR, HOUR).name for back in (4, 3, 2, 1)]
+    files = [next((to / "messages").glob(f"run=*/queue=orders/bucket={name}/*.parquet")) for name in names]
+    files[0].unlink()
+    files[1].with_name(f".{files[1].name}.crc").unlink()
+    files[1].write_bytes(files[2].read_bytes())
+    next((to / "manifests/queue=orders").glob(f"{names[2]}.*.json")).write_text("{}")
+    low = ids.random_low()
+    embedded.store.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)])
+    report = checked(spark, embedded, to)
+    found = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
+    assert any("not there" in text for text in found[names[0]])
+    assert any("others" in text for text in found[names[1]])
+    assert found[names[3]] == ["it lacks 1 messages of the store"]
+    assert len(report.unreadable) == 1
+    assert not report.ok
+    again = archive(spark, options(embedded, to, again=True), quiet)
+    # One bucket was lost, and one holds the messages of another beside its own.
+    assert sum(one.count for one in again.archived) >= 81
+    assert any("is not there" in text for text in again.damaged)
+    assert {one.bucket for one in checked(spark, embedded, to).damaged} <= {names[1]}
+
+
+def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """Buckets that are older than their queue's TTL are reported as such."""
+    # Half an hour from the end of any bucket, so that an hour may end meanwhile.
+    ttl = int(time.time()) - last_hour() + 2 * HOUR + HOUR // 2
+    past(embedded, "orders", 40, hours=4, ttl=ttl)
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.expiring for one in report.archived] == [True, True, False, False]
+
+
+def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket of a queue that was purged is archived again, and keeps the messages of both."""
+    queue = past(embedded, "orders", 20, hours=1)
+    before = stored(embedded.all(queue))
+    archive(spark, options(embedded, to), quiet)
+    queue = embedded.store.purge_queue(queue)
+    assert archive(spark, options(embedded, to), quiet).archived == ()
+    embedded.store.load(queue, [message(5, last_hour() - 5, ids.random_low(), 2)])
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.count for one in report.archived] == [21]
+    assert rows(spark, to, "orders") == sorted(before + stored(embedded.all(queue)))
+
+
+def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
+    """Unknown queues, directories of something else, archives of other kinds and formats are refused."""
+    past(embedded, "orders", 4, hours=1)
+    with pytest.raises(QueueNotFound):
+        archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("x")
+    with pytest.raises(OptionError, match="other files"):
+        archive(spark, options(embedded, other), quiet)
+    archive(spark, options(embedded, to), quiet)
+    with pytest.raises(OptionError, match="width of buckets"):
+        archive(spark, options(embedded, to, seconds=60), quiet)
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 2}')
+    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 2, this program knows 1"):
+        archive(spark, options(embedded, newer), quiet)
+
+
+def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """What a stream has kept is in the bucket when that is over, though it is gone from the store by then."""
+    queue = past(embedded, "orders", 20, hours=1)
+    width = 5
+    items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
+    short = embedded.post(queue, items)
+    bucket = ArchiveBucket(int(ids.ticks_to_seconds(max(one.ticks for one in short))) // width * width, width)
+    everything = stored(embedded.all(queue))
+
+    def stream() -> archive_stream.StreamReport:
+        job = archive_stream.archive_stream
+        chosen = options(embedded, to, seconds=width)
+        return job(spark, chosen, str(to.with_name("checkpoint")), quiet, once=True)
+
+    first = stream()
+    delete_all(embedded, queue)
+    until(lambda: ids.now_ticks() > bucket.upper[0])
+    second = stream()
+    assert (first.failed, second.failed) == ((), ())
+    assert first.closed + second.closed >= 20
+    assert rows(spark, to, "orders") == everything
+    assert checked(spark, embedded, to).ok
+    assert archive(spark, options(embedded, to, seconds=width), quiet).ok
+
+
+def test_many_queues_are_one_run(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A run over many queues is a handful of Spark's jobs, however many there are."""
+    for number in range(40):
+        past(embedded, f"q{number}", 4, hours=1)
+    tracker = spark.sparkContext.statusTracker()
+    spark.sparkContext.setJobGroup("many", "many queues")
+    report: ArchiveReport = archive(spark, options(embedded, to), quiet)
+    jobs = tracker.getJobIdsForGroup("many")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    assert len(report.archived) == 40
+    assert report.messages == 160
+    assert 0 < len(jobs) <= 12

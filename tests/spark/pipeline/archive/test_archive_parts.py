@@ -1,0 +1,189 @@
+"""Parts of archives that Spark or a file system does: names of buckets, manifests in numbers, streams that go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey import ids
+from queuey.messages import NewMessage
+from queuey.pipeline.archive import directory, find_buckets, storage, stream_parts
+from queuey.pipeline.archive.archive_job import archive
+from queuey.pipeline.archive.archive_stream import StreamReport, archive_stream
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.directory import ArchiveDirectory
+from queuey.pipeline.archive.hadoop_files import FilesUnavailable, HadoopFiles
+from queuey.pipeline.archive.manifest import ArchiveDamaged
+from queuey.pipeline.archive.stream_parts import StreamParts
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign
+from tests.replacing import replace
+from tests.spark.kept import Kept, quiet
+from tests.spark.pipeline.archive.archives import checked, delete_all, options, past, stored, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOMENTS = (0, 59, 3599, 3600, 951_782_399, 1_774_749_600, 1_774_753_199, 1_792_890_000, 1_795_188_242)
+"""Seconds since 1970; among them ends of days and hours when clocks are changed."""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
+    """Spark names buckets as Python does, whatever time zone a session has."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    rows = [(seconds, datetime.fromtimestamp(seconds, UTC)) for seconds in MOMENTS]
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = spark.createDataFrame(rows, "seconds long, timestamp timestamp")
+        for width in (1, 900, 3600, 86_400):
+            name = stream_parts.bucket_name(frame["timestamp"], width).alias("name")
+            found = {row.seconds: row.name for row in frame.select("seconds", name).collect()}
+            assert found == {seconds: ArchiveBucket(seconds // width * width, width).name for seconds in MOMENTS}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Small files are replaced as a whole, files below a directory are listed, and what cannot be done is one error."""
+    files = HadoopFiles(spark, str(tmp_path))
+    assert (files.read("a/b"), files.list("a"), files.exists("a")) == (None, [], False)
+    for text in ("first ü", "second ü"):
+        files.write("a/b", text)
+        assert files.read("a/b") == text
+    assert [entry.name for entry in files.list("a") if not entry.name.startswith(".")] == ["b"]
+    files.write("c/d e/f", "more")
+    assert files.tree("c") == {"d e/f": 4}
+    assert (files.length("c/d e/f"), files.length("c/g"), files.tree("g")) == (4, None, {})
+    with replace(HadoopFiles.renames, lambda self: False):
+        files.write("a/b", "as in an object store")
+    assert files.read("a/b") == "as in an object store"
+    with pytest.raises(FilesUnavailable, match="a/b/_e"):
+        files.write("a/b/e", "below a file")
+    with pytest.raises(FilesUnavailable, match="nowhere"):
+        HadoopFiles(spark, "nowhere://x/y")
+    with pytest.raises(OptionError, match="the name of an archive has none of"):
+        HadoopFiles(spark, str(tmp_path / "a[1]"))
+
+
+def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """Manifests in numbers are read by a job, and the damaged one among them is found all the same."""
+    past(embedded, "orders, later = {x}", 40, hours=4)
+    to = tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    there = directory.open_existing(spark, str(to))
+    [name] = there.queues()
+    keys = {(name, bucket) for bucket in there.bucket_names(name)}
+    expected = there.manifests(keys)
+    there = ArchiveDirectory(spark, there.files, there.about, few=1)
+    assert there.manifests(keys) == expected
+    assert expected[1].path.startswith("manifests/queue=orders, later %3D %7Bx}/")
+    there.files.write(expected[1].path, "{}")
+    damaged: list[str] = []
+    assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
+    assert expected[1].bucket in damaged[0]
+
+
+def test_a_manifest_that_cannot_be_used(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A bucket whose manifest is broken is archived again from its files, though all has left the store."""
+    queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    delete_all(embedded, queue)
+    max((to / "manifests").glob("*/*.json")).write_text("{}")
+    with pytest.raises(ArchiveDamaged, match="manifests/queue=orders"):
+        storage.archived(spark, str(to))
+    assert len(archive(spark, options(embedded, to, dry_run=True), quiet).archived) == 1
+    report = archive(spark, options(embedded, to), quiet)
+    assert (len(report.damaged), [one.count for one in report.archived]) == (1, [10])
+    assert not checked(spark, embedded, to).damaged
+
+
+def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What was written is found though a listing lacks it at first; if it goes on lacking it, that is an error."""
+    past(embedded, "orders", 20, hours=2)
+    files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.tree, [1]
+
+    def listed(self: HadoopFiles, path: str) -> dict[str, int]:
+        late[0] -= 1
+        found = tree(self, path)
+        return dict(list(found.items())[2 * (late[0] >= 0) :])
+
+    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    messages = frame.option("subscribe", "orders").load()
+    named = messages.withColumn("bucket", stream_parts.bucket_name(messages["timestamp"], 3600))
+    count = storage.write(named, files, "x")
+    with replace(tree, listed):
+        rows, found = storage.written(spark, files, "x", count, waits=(0, 0))
+        assert (count, rows.count(), len(found)) == (20, 20, 2)
+        late[0] = 9
+        with pytest.raises(FilesUnavailable, match="20 messages were written, and its listing shows files of"):
+            storage.written(spark, files, "x", count, waits=(0, 0))
+
+
+def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What was kept of a micro-batch stays when it is done again with less, because messages have expired."""
+    queue = past(embedded, "orders", 10, hours=1)
+    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    messages = frame.option("subscribe", "orders").load()
+    files = HadoopFiles(spark, str(tmp_path / "archive"))
+    StreamParts(files).write(messages, "query", 3, 3600)
+    with replace(HadoopFiles.list, lambda self, path: []):
+        parts = StreamParts(files)
+    assert not parts.keys
+    parts.write(messages.limit(1), "query", 4, 3600)
+    StreamParts(files).write(messages.limit(1), "query", 3, 3600)
+    for known in (parts, StreamParts(files)):
+        assert len(known.keys) == 1
+        assert known.read(spark, known.keys).count() == len(embedded.all(queue))
+    parts.tidy("query", 5)
+    assert StreamParts(files).keys == parts.keys
+    parts.complete([*parts.keys])
+    parts.tidy("query", 4)
+    assert [name for name in files.tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
+    parts.tidy("query", 5)
+    assert files.tree("_incoming") == {}
+
+
+def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream does not go on into an archive that has nothing of what it has kept so far."""
+    embedded.queue("orders")
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    (checkpoint / "metadata").write_text('{"id":"566fb1bf-dd18-4045-a342-3cf1b9113a84"}')
+    with pytest.raises(OptionError, match="of a stream to another archive"):
+        archive_stream(spark, options(embedded, tmp_path / "archive"), str(checkpoint), quiet, once=True)
+
+
+def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream completes buckets while it runs, also when nothing comes any more, and ends when it is stopped."""
+    to, queue = tmp_path / "archive", embedded.queue("orders", partitions=2)
+    chosen = options(embedded, to, selection=Assign((("orders", (1,)),)))
+    with pytest.raises(OptionError, match="whole queues"):
+        archive_stream(spark, chosen, str(tmp_path / "checkpoint"), quiet)
+    messages = embedded.post(queue, [NewMessage(f"{n}", n % 2 + 1, 600) for n in range(20)])
+    ended: list[StreamReport] = []
+
+    def run() -> None:
+        ended.append(
+            archive_stream(spark, options(embedded, to, seconds=1), str(tmp_path / "checkpoint"), quiet, every=1)
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: bool(list(to.glob("manifests/*/*.json"))) or not thread.is_alive(), 90)
+    last = max(message.ticks for message in messages)
+    until(lambda: time.time() > ids.ticks_to_seconds(last) + 3)
+    for query in spark.streams.active:
+        query.stop()
+    thread.join(60)
+    [report] = ended
+    assert (report.messages, report.failed, report.open) == (20, (), 0)
+    found = storage.archived(spark, str(to))
+    assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in stored(messages))

@@ -1,0 +1,83 @@
+"""Looking for what can be archived, beside others who change the queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuey import ids
+from queuey.messages import Queue, QueueSpec
+from queuey.pipeline.archive import find_buckets
+from queuey.pipeline.archive.work_units import Search, WorkUnit
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Pattern, Subscribe
+from tests.backends import APP
+from tests.replacing import replace
+from tests.spark.kept import Kept
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
+
+
+def found(kept: Kept, queue: Queue) -> set[int]:
+    """Returns the partitions in which something is found."""
+    packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
+    return {msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find(kept.named, packed)}
+
+
+@contextmanager
+def first(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
+    """Lets somebody change something once, after so many calls of a method of the store."""
+    left = [after]
+
+    def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
+        left[0] -= 1
+        if left[0] == 0:
+            change()
+        return method(self, *parts)
+
+    with replace(method, call):
+        yield
+
+
+def test_partitions_that_are_new(embedded: Kept) -> None:
+    """A partition that was added, and written to, before the horizon was sampled is looked into."""
+    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+
+    def extend() -> None:
+        embedded.store.update_queue(queue, QueueSpec(partitions=4))
+        extended = embedded.store.queue(APP, "orders", fresh=True)
+        embedded.store.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)])
+
+    with first(type(embedded.store).horizon, extend, after=1):
+        assert found(embedded, queue) == {1, 2, 4}
+
+
+def test_all_partitions_or_none(embedded: Kept) -> None:
+    """When a queue's settings change between two partitions, the second is looked into all the same."""
+    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+
+    def change() -> None:
+        embedded.store.update_queue(queue, QueueSpec(ttl=86_400))
+
+    with first(type(embedded.store).extent, change, after=4):
+        assert found(embedded, queue) == {1, 2}
+
+
+def test_which_queues_a_stream_reads() -> None:
+    """Names that a list of names cannot hold are told by a pattern that matches them alone."""
+    assert find_buckets.choice_of(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
+    assert find_buckets.choice_of(Pattern("a.*")) == {"subscribePattern": "a.*"}
+    odd = find_buckets.choice_of(Subscribe(("a,b", " c", "x.y")))
+    assert [
+        name for name in ("a,b", " c", "x.y", "a", "b", "c", "x-y") if re.fullmatch(odd["subscribePattern"], name)
+    ] == [
+        "a,b",
+        " c",
+        "x.y",
+    ]
+    with pytest.raises(OptionError, match="whole queues"):
+        find_buckets.choice_of(Assign((("a", (1,)),)))

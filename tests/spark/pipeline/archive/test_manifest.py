@@ -1,0 +1,135 @@
+"""Manifests: the pure part of an archive."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.pipeline.archive import manifest, verify
+from queuey.pipeline.archive.manifest import (
+    Archive,
+    ArchiveDamaged,
+    ArchivedQueue,
+    DataFile,
+    Manifest,
+    MessageSetHash,
+    PartitionEnds,
+    Summary,
+)
+
+ID = "0764d916e4da11f1ace76f55453ea5fb"
+SUMMARY = Summary(
+    count=2,
+    bytes=20,
+    hash=MessageSetHash.combined(-1, -2),
+    partitions={1: PartitionEnds(1, ID, ID), 3: PartitionEnds(1, ID, ID)},
+    expires=("2026-11-21T16:00:46.724917Z", "2026-11-22T16:00:46.724917Z"),
+)
+ONE = Manifest(
+    queue="a=b/ü",
+    bucket="20261120T140000Z",
+    seconds=3600,
+    source=ArchivedQueue(uid="1", qid="2", partitions=3, consistency="strong", ttl=None),
+    summary=SUMMARY,
+    files=(DataFile("part-0.parquet", 123),),
+    archived="2026-11-20T15:01:47.137111Z",
+    verified=True,
+    expiring=False,
+    run="r1",
+)
+
+
+def test_a_manifest_survives_its_file() -> None:
+    """What is written is read back, and people can read it."""
+    text = manifest.encode(ONE)
+    assert manifest.decode(text, "x", Manifest) == ONE
+    assert json.loads(text)["summary"]["hash"] == {"xor": "f" * 16, "sum": "f" * 15 + "e"}
+    assert len(text.splitlines()) > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "x: "),
+        ("{}", "format"),
+        ('{"format": 2}', "format 2, this program knows 1"),
+        ('{"format": 1}', "queue"),
+        (manifest.encode(ONE)[:-9], "x: "),
+        (manifest.encode(ONE).replace("20261120T140000Z", "20261120T143000Z"), "no bucket"),
+    ],
+)
+def test_other_files_are_none(text: str, said: str) -> None:
+    """A file that is cut off, of another format or no manifest is refused, and the file is named."""
+    with pytest.raises(ArchiveDamaged, match=said) as caught:
+        manifest.decode(text, "x", Manifest)
+    assert str(caught.value).startswith("x")
+
+
+@given(st.text(st.characters(exclude_characters="/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=50))
+def test_names_in_places(name: str) -> None:
+    """A queue's name has one directory below its parent, which says it unmistakably."""
+    from urllib.parse import unquote  # noqa: PLC0415 - as the archive reads it
+
+    path = manifest.manifest_path(name, "20261120T140000Z", "r1")
+    assert path.count("/") == 2
+    assert unquote(path.split("/")[1].removeprefix("queue=")) == name
+    assert manifest.bucket_in(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
+
+
+def test_what_is_a_manifest() -> None:
+    """A file's name says which bucket and run it is of; files that are being written, and others, are none."""
+    name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
+    assert manifest.version_of(name) == ("20261120T140000Z", "r1")
+    for name in (
+        "_20261120T140000Z.r1.json.new",
+        "_20261120T140000Z.json",
+        "20261120T140000Z.json",
+        ".20261120T140000Z.json.crc",
+        "notes.txt",
+        "x",
+    ):
+        assert manifest.version_of(name) is None
+
+
+def test_identity() -> None:
+    """The identity of messages depends on what they are, not on when and how they were archived."""
+    again = msgspec.structs.replace(
+        ONE, archived="later", files=(), source=msgspec.structs.replace(ONE.source, qid="9")
+    )
+    other = msgspec.structs.replace(ONE, summary=msgspec.structs.replace(SUMMARY, hash=MessageSetHash.combined(1, 2)))
+    assert manifest.identity([ONE]) == manifest.identity([again])
+    assert len({manifest.identity(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
+    assert manifest.identity([ONE, other]) == manifest.identity([other, ONE])
+
+
+def test_kinds_of_archives() -> None:
+    """An archive says in which ways another one would differ."""
+    mine = Archive(application="acme", seconds=3600)
+    assert mine.differing(mine) == []
+    theirs = Archive(application="other", seconds=60)
+    assert mine.differing(theirs) == [
+        "its application is acme, not other",
+        "its width of buckets (s) is 3600, not 60",
+    ]
+    assert manifest.decode(manifest.encode(mine), "x", Archive) == mine
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "its 2 messages are not there"),
+        (msgspec.structs.replace(SUMMARY, count=1), "it holds 1 messages and not 2"),
+        (msgspec.structs.replace(SUMMARY, hash=MessageSetHash.combined(0, 0)), "others than when it was archived"),
+        (msgspec.structs.replace(SUMMARY, partitions={1: SUMMARY.partitions[1]}), "first and last"),
+    ],
+)
+def test_comparison(found: Summary | None, said: str) -> None:
+    """A bucket that is not what its manifest says is damaged, and it is said in what way."""
+    [damage] = verify.compared(ONE, found)
+    assert said in damage.text
+    assert (damage.queue, damage.bucket) == ONE.key
+    assert verify.compared(ONE, SUMMARY) == []

@@ -1,0 +1,207 @@
+"""Replays of archives: exact, once, and only where they are wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from pyspark.errors import ParseException
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.messages import Message, Queue, QueueSpec
+from queuey.pipeline.archive import replay as job
+from queuey.pipeline.archive.archive_job import archive
+from queuey.pipeline.archive.manifest import ArchiveDamaged
+from queuey.pipeline.archive.replay import ReplayOptions, ReplayReport
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Pattern, Subscribe
+from tests.backends import APP
+from tests.replacing import replace
+from tests.spark.kept import Kept, quiet
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, options, past, stored, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Replay = Any
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    """Where an archive is."""
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def orders(spark: SparkSession, embedded: Kept, to: Path) -> Queue:
+    """A queue of three partitions with 90 messages of three hours, archived."""
+    queue = past(embedded, "orders", 90, hours=3, partitions=3, ttl=86_400)
+    assert archive(spark, options(embedded, to), quiet).messages == 90
+    return queue
+
+
+@pytest.fixture
+def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
+    """Replays the queue with some options."""
+
+    def run(**more: Any) -> ReplayReport:  # noqa: ANN401 - fields of the options
+        chosen = ReplayOptions(store=embedded.named, archive=str(to), selection=Subscribe(("orders",)))
+        return job.replay(spark, msgspec.structs.replace(chosen, **more), quiet)
+
+    return run
+
+
+def content(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """Returns what messages are, apart from when they expire."""
+    return [row[:-1] for row in stored(messages)]
+
+
+def found(kept: Kept, name: str) -> list[Message]:
+    """Returns what is in a queue."""
+    return kept.all(kept.store.queue(APP, name, fresh=True))
+
+
+def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """A replay gives the same messages with the same ids in a queue like the archived one, however often it is run."""
+    planned = replay(into="copy", dry_run=True)
+    with pytest.raises(QueueNotFound):
+        found(embedded, "copy")
+    first, second = replay(into="copy"), replay(into="copy")
+    assert (planned.messages, first.messages, second.messages) == (90, 90, 90)
+    assert [one.queues[0].created for one in (planned, first, second)] == [True, True, False]
+    assert first.run == second.run == planned.run
+    copy = embedded.store.queue(APP, "copy", fresh=True)
+    assert (copy.partitions, copy.ttl, copy.consistency) == (orders.partitions, orders.ttl, orders.consistency)
+    assert content(found(embedded, "copy")) == content(embedded.all(orders))
+    now = ids.now_ticks()
+    assert all(one.expires <= now + 86_400 * TICKS_PER_SECOND for one in found(embedded, "copy"))
+
+
+def test_with_its_own_expiry(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """Messages may keep when they expire."""
+    replay(into="copy", keep_expiry=True)
+    assert stored(found(embedded, "copy")) == stored(embedded.all(orders))
+
+
+def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """With fresh ids every message is written once, in its order, to as many partitions as wanted."""
+    before = ids.now_ticks()
+    reports = [replay(into="again", fresh=True, partitions=2, lead=3) for _ in range(2)]
+    assert [(one.messages, one.written) for one in reports] == [(90, 90), (90, 0)]
+    until(lambda: len(found(embedded, "again")) == 90)
+    messages = found(embedded, "again")
+    assert min(one.ticks for one in messages) > before
+    assert sorted(map(text, messages)) == sorted(map(text, embedded.all(orders)))
+    for partition in (1, 2):
+        old = [one for one in embedded.all(orders) if (one.partition - 1) % 2 + 1 == partition]
+        new = [one for one in messages if one.partition == partition]
+        assert list(map(text, new)) == list(map(text, sorted(old, key=lambda one: one.position)))
+
+
+def text(message: Message) -> str:
+    """Returns what a message says."""
+    return str(message.body)
+
+
+def test_partitions_that_are_added_meanwhile(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """Messages stay in the partitions that they were numbered in, so none is written twice when there are more."""
+    small = embedded.queue("small", partitions=2)
+    first = replay(into="small", existing=True, fresh=True, lead=3)
+    embedded.store.update_queue(small, QueueSpec(partitions=3))
+    second = replay(into="small", existing=True, fresh=True, lead=3)
+    assert (first.written, second.written) == (90, 0)
+
+
+def test_one_id_in_several_partitions(spark: SparkSession) -> None:
+    """Messages of one id, which came from several partitions into one, have the same numbers each time."""
+    rows = [("copy", 1, "p", "orders", origin) for origin in (3, 1, 2)]
+    frame = spark.createDataFrame(rows, "queue string, partition int, position string, source string, origin int")
+    assert [row.origin for row in job._numbered(frame, ["queue", "partition", "origin"]).collect()] == [1, 2, 3]
+
+
+def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """A condition is one expression, and may not depend on chance; where messages are numbered, nor on the clock."""
+    for fresh, where in ((False, "rand() < 0.5"), (True, "rand() < 0.5"), (True, "expires > now()")):
+        with pytest.raises(OptionError, match="depends on"):
+            replay(into="new", fresh=fresh, where=where)
+    with pytest.raises(ParseException):
+        replay(into="new", where="partition 1")
+    assert replay(into="new", where="expires > now() -- still alive", dry_run=True).messages == 90
+    assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
+
+
+def test_names_that_the_service_refuses(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """No queue is made that could not be reached by its name afterwards."""
+    for name in ("a/b", "..", "_own", "x" * 51, "a\nb"):
+        with pytest.raises(OptionError, match="cannot be the name of a queue"):
+            replay(into=name)
+    assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
+
+
+def test_a_choice(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """Of the archive the part is replayed that is asked for: by time, end exclusive, and by a condition."""
+    lower = ids.EPOCH_TICKS + (last_hour() - 2 * HOUR) * TICKS_PER_SECOND
+    upper = lower + HOUR * TICKS_PER_SECOND + 1
+    wanted = [one for one in embedded.all(orders) if lower <= one.ticks < upper and isinstance(one.body, bytes)]
+    report = replay(into="part", lower=(lower, LOW_MIN), upper=(upper, LOW_MIN), where="valueType = 'bytes' OR false")
+    assert (report.buckets, report.messages) == (2, len(wanted))
+    assert len(wanted) > 5
+    assert content(found(embedded, "part")) == content(wanted)
+
+
+def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
+    """Existing targets, names of other replays, too few partitions and damaged archives are refused."""
+    with pytest.raises(OptionError, match="exists"):
+        replay()
+    small = embedded.queue("small", partitions=2)
+    for more in ({"into": "small", "existing": True}, {"into": "new", "partitions": 2}):
+        with pytest.raises(OptionError, match="only with fresh ids"):
+            replay(**more)
+    replay(into="one", run="mine", where="partition = 1")
+    with pytest.raises(OptionError, match="another replay"):
+        replay(into="one", run="mine", existing=True)
+    with pytest.raises(QueueNotFound, match="nothing of a queue 'other'"):
+        replay(selection=Subscribe(("other",)))
+    with pytest.raises(OptionError, match="TTL"):
+        replay(ttl=60, keep_expiry=True)
+    next(to.glob("messages/*/*/*/*.parquet")).unlink()
+    with pytest.raises(ArchiveDamaged, match="is not there, and a manifest lists it"):
+        replay(into="new")
+    assert embedded.all(small) == []
+
+
+def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """A run that made its queue and ended finds it to be its own; a queue that somebody else made is not."""
+    create = type(embedded.store).create_queue
+
+    def die(*parts: Any) -> None:  # noqa: ANN401 - of any method
+        create(*parts)
+        raise OSError("killed")
+
+    with replace(create, die), pytest.raises(OSError, match="killed"):
+        replay(into="copy")
+    report = replay(into="copy")
+    assert (report.messages, report.queues[0].created) == (90, False)
+    embedded.queue("theirs", partitions=3)
+    with pytest.raises(OptionError, match="exists"):
+        replay(into="theirs")
+    assert replay(into="theirs", existing=True).messages == 90
+
+
+def test_several_queues(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
+    """All queues of an archive come back under their names; one queue takes several only with fresh ids."""
+    past(embedded, "bills", 20, hours=1)
+    archive(spark, options(embedded, to), quiet)
+    before = {name: content(found(embedded, name)) for name in ("orders", "bills")}
+    with pytest.raises(OptionError, match="only with fresh ids"):
+        replay(selection=Pattern(".*"), into="both")
+    assert replay(selection=Pattern(".*"), into="both", fresh=True, lead=3).queues[0].sources == ("bills", "orders")
+    until(lambda: len(found(embedded, "both")) == 110)
+    for name in before:
+        embedded.store.delete_queue(embedded.store.queue(APP, name, fresh=True))
+    assert replay(selection=Pattern(".*")).messages == 110
+    assert {name: content(found(embedded, name)) for name in before} == before

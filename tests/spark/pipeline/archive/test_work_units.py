@@ -1,0 +1,71 @@
+"""Units of an archive's work."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.pipeline.archive import work_units
+from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, LEAST_WEIGHT, MOST_COUNTED, PIECES, WorkUnit
+
+
+def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
+    """Makes a unit of a whole bucket."""
+    bucket = ArchiveBucket(hour * 3600, 3600)
+    span = queue, partition, bucket.lower, bucket.upper
+    return WorkUnit(*span, 1, 2, bucket=bucket.start, seconds=3600, weight=weight)
+
+
+SOME = st.lists(
+    st.builds(unit, st.sampled_from("abc"), st.integers(0, 5), st.integers(1, 3), st.integers(1, MOST_COUNTED)),
+    max_size=40,
+    unique_by=lambda one: (one.queue, one.bucket, one.partition),
+)
+
+
+@given(SOME, st.integers(1, 12))
+def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
+    """Shared out, each unit is in one group, no group is empty, and none is much larger than its share."""
+    groups = work_units.grouped(some, tasks)
+    assert sorted((*one.key, one.partition) for group in groups for one in group) == sorted(
+        (*one.key, one.partition) for one in some
+    )
+    assert all(groups)
+    total = sum(one.weight + BUCKET_WEIGHT for one in some)
+    largest = max((one.weight + BUCKET_WEIGHT for one in some), default=0)
+    for group in groups:
+        assert sum(one.weight + BUCKET_WEIGHT for one in group) <= max(LEAST_WEIGHT, total // tasks + 1) + largest
+
+
+def test_small_buckets_stay_whole() -> None:
+    """The partitions of a small bucket are one task's, so that they become one file."""
+    some = [unit("q", hour, partition) for partition in range(1, 9) for hour in range(4)]
+    assert len(work_units.grouped(some, 8)) == 1
+
+
+def test_large_units_are_cut() -> None:
+    """What was too large to count is cut into parts that cover it without a gap."""
+    parts = work_units.divided([unit(weight=MOST_COUNTED), unit(hour=1)])
+    large, small = [one for one in parts if one.bucket == 0], [one for one in parts if one.bucket]
+    assert len(large) == PIECES
+    assert small == [unit(hour=1)]
+    assert (large[0].lower, large[-1].upper) == (unit().lower, unit().upper)
+    assert all(one.upper == other.lower for one, other in itertools.pairwise(large))
+
+
+@given(SOME, st.integers(1, 5), st.integers(1, 2 * MOST_COUNTED))
+def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: int) -> None:
+    """No bucket is in two waves, the oldest come first, and a wave ends when it has enough."""
+    found = work_units.waves(some, buckets=most, messages=messages)
+    keys = [{one.key for one in wave} for wave in found]
+    assert sum(map(len, keys)) == len({one.key for one in some})
+    assert sum(map(len, found)) == len(some)
+    starts = [one.bucket for wave in found for one in wave]
+    assert starts == sorted(starts)
+    assert all(len(one) <= most for one in keys)
+    for wave in found:
+        last = wave[-1].key
+        assert sum(one.weight for one in wave if one.key != last) < messages

@@ -1,0 +1,90 @@
+"""Dead letters over several queues: sorted, listed and sent back by tasks of Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queuey.deadletters import Cause, DeadLetterFilter
+from queuey.errors import QueueNotFound
+from queuey.messages import QueueSpec
+from queuey.pipeline.deadletter import deadletter_job
+from queuey.pipeline.deadletter.redrive import RedriveOrder
+from tests.backends import APP
+from tests.spark.kept import Kept, quiet
+from tests.spark.pipeline.deadletter.stored_dead_letters import bury, everything, grave
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def late(number: int, at: float = 0.0) -> Cause:
+    """One of a kind of causes."""
+    return Cause(attempts=number, error="acme.Late", text=f"order {number} is late", at=1_795_000_000.0 + at)
+
+
+def test_classes(spark: SparkSession, embedded: Kept) -> None:
+    """Of each class counts, ends, most attempts and the newest samples; beyond so many classes texts are left out."""
+    dead = grave(embedded.store, "orders")
+    causes = [late(number, at) for number, at in ((1, 5.0), (2, 3.0), (3, 9.0), (4, 1.0))]
+    wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
+    bury(embedded.store, dead.dead, "orders", [*causes, *wild])
+    wanted = DeadLetterFilter(queues=("orders",))
+    found = deadletter_job.classes(spark, embedded.named, wanted, samples=2, most=2, say=quiet)
+    assert [(one.error, one.text, one.count) for one in found.classes] == [
+        ("acme.Late", "order <n> is late", 4),
+        ("E", "one", 2),
+        ("E", deadletter_job.OTHERS, 2),
+    ]
+    one = found.classes[0]
+    assert (found.dead_letters, one.attempts, one.last - one.first) == (8, 4, 8.0)
+    assert [sample.text for sample in one.samples] == ["order 3 is late", "order 1 is late"]
+    none = deadletter_job.classes(spark, embedded.named, wanted, samples=0, say=quiet)
+    assert [one.samples for one in none.classes] == [()] * 4
+
+
+def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
+    """Tasks find the letters of all queues that match, sort them as one does, and send back those that are meant."""
+    store, options = embedded.store, embedded.named
+    graves = [grave(store, name) for name in ("crash-1", "crash-2", "other")]
+    for each in graves:
+        bury(store, each.dead, each.queue.name, [late(number) for number in range(1, 4)])
+        bury(store, each.dead, each.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
+    crashes = DeadLetterFilter(patterns=("crash-*",))
+    found = deadletter_job.classes(spark, options, crashes, samples=1, say=quiet)
+    assert found.dead_letters == 8
+    assert [(one.queue, one.error, one.text, one.count) for one in found.classes] == [
+        (name, error, text, count)
+        for error, text, count in (("acme.Late", "order <n> is late", 3), ("ValueError", "", 1))
+        for name in ("crash-1", "crash-2")
+    ]
+    listed = list(deadletter_job.each(spark, options, DeadLetterFilter(queues=("crash-2", "never")), quiet))
+    assert [(one.lies_in, one.body, one.cause.attempts) for one in listed] == [
+        ("crash-2.dead", f"body {number}", attempts) for number, attempts in ((0, 1), (2, 3), (0, 1), (1, 2))
+    ]
+    late_ones = DeadLetterFilter(patterns=("crash-*",), error="Late")
+    for dry_run, left in ((True, 4), (False, 1), (False, 1)):
+        order = RedriveOrder(run="again", wanted=late_ones, dry_run=dry_run)
+        outcome = deadletter_job.redrive(spark, options, order, quiet)
+        assert outcome.sent == {"crash-1": 3, "crash-2": 3}
+        assert [len(everything(store, each.dead)) for each in graves] == [left, left, 4]
+
+
+@pytest.mark.parametrize("wanted", [{"queues": ("orders",)}, {"patterns": ("order?",)}])
+def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[str, Any]) -> None:
+    """Letters are found in the queue that the option ``dead_letter`` names, and in the usual one beside it."""
+    store, dead = embedded.store, grave(embedded.store, "orders")
+    graveyard, _ = store.create_queue(APP, "graveyard", QueueSpec())
+    store.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name))
+    for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
+        bury(store, lies_in, name, [late(1)])
+    listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), quiet)
+    assert [(one.lies_in, one.queue) for one in listed] == [("graveyard", "orders"), ("orders.dead", "orders")]
+
+
+def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kept) -> None:
+    """Whoever names where the letters lie is told that it is not there; the job does not just find nothing."""
+    wanted = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
+    with pytest.raises(QueueNotFound):
+        deadletter_job.classes(spark, embedded.named, wanted, say=quiet)

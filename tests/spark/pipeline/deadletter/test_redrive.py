@@ -1,0 +1,227 @@
+"""Dead letters go back exactly once, whatever ends an attempt; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey import ids
+from queuey.deadletters import Cause, DeadLetterFilter, Redriven
+from queuey.messages import Message, NewMessage, QueueSpec
+from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder
+from queuey.pipeline.deadletter.selection import DeadLetterUnit
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import StoreOptions
+from queuey.storage import Store
+from tests.backends import APP, Clock, SqliteLocation
+from tests.spark.attempts import Killed, Mortal
+from tests.spark.kept import Kept
+from tests.spark.pipeline.deadletter.stored_dead_letters import TTL, Grave, arrived, bury, everything, grave
+
+CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
+ALL = DeadLetterFilter(queues=("orders",))
+CHANGES = frozenset(method.__name__ for method in (Store.enter, Store.load_unread, Store.delete))
+"""What an attempt calls that changes anything."""
+
+
+def mortal(store: Store, calls: int, *, after: bool) -> Mortal:
+    """A store that dies before or after the so-manieth call that changes something."""
+    return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Moved by hand."""
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """A store with an application."""
+    opened = SqliteLocation(tmp_path / "data").open(clock)
+    opened.create_application(APP)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def orders(store: Store) -> Grave:
+    """A queue with two partitions."""
+    return grave(store, "orders")
+
+
+def sent(store: Any, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
+    """Does an order on all partitions, in chunks of three."""
+    order = RedriveOrder(run=run, wanted=wanted, **options)
+    queue = partial(open_stores.existing, store, StoreOptions(application=APP))
+    work = Redrive(store, queue, order, TTL, chunk=3, page=2)
+    numbers = range(1, at.dead.partitions + 1)
+    units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]
+    outcome = Redriven()
+    for partitions in units:
+        unit = DeadLetterUnit(at.dead.name, at.dead.qid, partitions)
+        outcome += work.count(at.dead, unit) if options.get("dry_run") else work.send(at.dead, unit)
+    return outcome
+
+
+def told(messages: list[Message]) -> list[tuple[int, str | bytes]]:
+    """What can be compared of messages that were sent back."""
+    return sorted((message.partition, message.body) for message in messages)
+
+
+def test_letters_become_what_they_were(store: Store, orders: Grave, clock: Clock) -> None:
+    """A letter goes to the end of its partition with its own body, type and headers, and lives as the queue says."""
+    dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 9, json=True)
+    assert sent(store, orders) == Redriven(sent={"orders": 9})
+    assert everything(store, orders.dead) == []
+    assert everything(store, orders.queue) == []
+    clock.advance(60)
+    back = everything(store, orders.queue)
+    assert told(back) == told(dead_letters)
+    assert all(message.meta is not None and message.meta.json for message in back)
+    assert {message.meta.headers for message in back if message.meta} == {
+        (("trace", f"t{number}"),) for number in range(9)
+    }
+    assert {message.expires - message.ticks for message in back} == {TTL * ids.TICKS_PER_SECOND}
+    for number in (1, 2):
+        order = [message.body for message in dead_letters if message.partition == number]
+        assert [message.body for message in back if message.partition == number] == order
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, after: bool) -> None:  # noqa: FBT001 - a table
+    """Killed before or after each of its changes, in turn, a run that is repeated sends each letter exactly once."""
+    for calls in range(1, 40):
+        dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
+        lived = False
+        with suppress(Killed):
+            sent(mortal(store, calls, after=after), orders, run=f"run {calls}")
+            lived = True
+        outcome = sent(store, orders, run=f"run {calls}")
+        assert (outcome.sent, outcome.left) == ({"orders": 5}, {})
+        assert everything(store, orders.dead) == []
+        clock.advance(60)
+        back = everything(store, orders.queue)
+        assert told(back) == told(dead_letters)
+        store.delete(orders.queue, [(one.partition, one.position) for one in back])
+        if lived:
+            assert calls > 10
+            return
+    pytest.fail("no attempt lived")
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_late_retries_lose_nothing(store: Store, orders: Grave, clock: Clock, calls: int) -> None:
+    """A retry that comes when readers may have passed the reserved ids sends what is not there at other ids."""
+    dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
+    with pytest.raises(Killed):
+        sent(mortal(store, calls, after=True), orders)
+    clock.advance(100)
+    store.append(orders.queue, [NewMessage("x", 1, TTL), NewMessage("x", 2, TTL)])
+    sent(store, orders)
+    clock.advance(100)
+    assert told([one for one in everything(store, orders.queue) if one.body != "x"]) == told(dead_letters)
+    assert everything(store, orders.dead) == []
+
+
+def test_a_finished_run_does_nothing_more(store: Store, orders: Grave) -> None:
+    """Letters that come later need another run, and the report stays what it was."""
+    bury(store, orders.dead, "orders", [CAUSE] * 4)
+    first = sent(store, orders)
+    later = bury(store, orders.dead, "orders", [CAUSE] * 2)
+    assert sent(store, orders) == first
+    assert told(everything(store, orders.dead)) == told(later)
+    assert sent(store, orders, run="r2").sent == {"orders": 2}
+
+
+def test_a_letter_that_died_again_stays(store: Store, orders: Grave) -> None:
+    """A letter published anew under its id, between sending and removing, is not removed."""
+    [dead_letter] = bury(store, orders.dead, "orders", [CAUSE])
+    with pytest.raises(Killed):
+        sent(mortal(store, 4, after=False), orders)
+    store.put(orders.dead, [(1, dead_letter.position)], NewMessage(dead_letter.body, 1, TTL * 2, dead_letter.meta))
+    sent(store, orders)
+    assert [one.position for one in everything(store, orders.dead)] == [dead_letter.position]
+
+
+def test_only_what_is_meant(store: Store, orders: Grave) -> None:
+    """Filters and the limit choose as they do for workers; messages that are no letters stay too."""
+    other = Cause(attempts=1, error="acme.Broken", text="", at=CAUSE.at + 10)
+    bury(store, orders.dead, "orders", [CAUSE, other, CAUSE, other, CAUSE])
+    store.append(orders.dead, [NewMessage("no letter", 1, TTL)])
+    assert sent(store, orders, run="a", wanted=DeadLetterFilter(queues=("other",))).sent == {}
+    few = DeadLetterFilter(patterns=("ord*",), error="Late", limit=2)
+    assert sent(store, orders, run="b", wanted=few).sent == {"orders": 2}
+    late = DeadLetterFilter(queues=("orders",), since=CAUSE.at + 5)
+    assert sent(store, orders, run="c", wanted=late).sent == {"orders": 2}
+    assert sent(store, orders, run="d").sent == {"orders": 1}
+    assert [one.body for one in everything(store, orders.dead)] == ["no letter"]
+
+
+def test_what_cannot_go_back_stays(store: Store, orders: Grave) -> None:
+    """Letters whose queue is gone, or has fewer partitions now, stay and are told with the reason."""
+    bury(store, orders.dead, "orders", [CAUSE] * 2)
+    bury(store, orders.dead, "gone", [CAUSE])
+    store.delete_queue(orders.queue)
+    store.create_queue(APP, "orders", QueueSpec(partitions=1))
+    both = DeadLetterFilter(queues=("orders", "gone"))
+    planned = sent(store, orders, wanted=both, dry_run=True)
+    done = sent(store, orders, wanted=both)
+    assert planned == done
+    assert done.sent == {"orders": 1}
+    assert done.left == {"queue gone is gone": 1, "queue orders has only 1 partitions": 1}
+    assert [one.reason for one in done.samples] == ["queue gone is gone", "queue orders has only 1 partitions"]
+    assert len(everything(store, orders.dead)) == 2
+
+
+def test_trying_changes_nothing(store: Store, orders: Grave) -> None:
+    """A dry run tells what would be sent and enters nothing, so that the run itself still sees all letters."""
+    bury(store, orders.dead, "orders", [CAUSE] * 4)
+    assert sent(store, orders, dry_run=True).sent == {"orders": 4}
+    assert sent(store, orders, dry_run=True).sent == {"orders": 4}
+    bury(store, orders.dead, "orders", [CAUSE])
+    assert sent(store, orders).sent == {"orders": 5}
+
+
+def test_a_name_stands_for_one_order(store: Store, orders: Grave) -> None:
+    """A run cannot be continued with other filters: nobody could say what it is about."""
+    bury(store, orders.dead, "orders", [CAUSE] * 2)
+    sent(store, orders)
+    with pytest.raises(OptionError, match="begun with other"):
+        sent(store, orders, wanted=DeadLetterFilter(queues=("orders",), error="Late"))
+
+
+def test_on_cassandra(clustered: Kept) -> None:
+    """The same on the other store: killed after the first letters were sent, the repeated run sends each once."""
+    store = clustered.store
+    orders = grave(store, "orders")
+    dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 6)
+    with pytest.raises(Killed):
+        sent(mortal(store, 4, after=False), orders, lead=3.0)
+    assert sent(store, orders, lead=3.0).sent == {"orders": 6}
+    assert told(arrived(clustered, orders.queue)) == told(dead_letters)
+    assert everything(store, orders.dead) == []
+
+
+def test_a_letter_is_believed_only_where_those_of_its_queue_lie(store: Store, orders: Grave, clock: Clock) -> None:
+    """Who may send to a queue of dead letters cannot have a message sent elsewhere, unless the operator names it."""
+    payroll = grave(store, "payroll")
+    bury(store, orders.dead, "payroll", [CAUSE])
+    wanted = DeadLetterFilter(patterns=("*",))
+    reason = "dead letters of payroll do not go to orders.dead: check them, then name --dead-queue"
+    for dry_run in (True, False):
+        done = sent(store, orders, run="all", wanted=wanted, dry_run=dry_run)
+        assert (done.sent, done.left) == ({}, {reason: 1})
+    assert len(everything(store, orders.dead)) == 1
+    store.update_queue(payroll.queue, QueueSpec(dead_letter="orders.dead"))
+    assert sent(store, orders, run="again", wanted=wanted).sent == {"payroll": 1}
+    store.update_queue(store.queue(APP, "payroll", fresh=True), QueueSpec(), clear=["dead_letter"])
+    bury(store, orders.dead, "payroll", [CAUSE])
+    named = DeadLetterFilter(queues=("payroll",), dead_queue="orders.dead")
+    assert sent(store, orders, run="named", wanted=named).sent == {"payroll": 1}

@@ -1,0 +1,236 @@
+"""Measures of queues, and the lag of groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.ids import FIRST, TICKS_PER_SECOND
+from queuey.messages import NewMessage, OffsetChange
+from queuey.pipeline import name_ranges
+from queuey.pipeline.stats import lag, stats_job
+from queuey.pipeline.stats.lag import GroupObservation, LagOptions
+from queuey.pipeline.stats.stats_job import StatsOptions
+from queuey.pipeline.stats.totals import Totals
+from queuey.pipeline.stats.ttl_forecast import Forecast
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Pattern, Subscribe
+from queuey.storage import Store
+from tests.replacing import replace
+from tests.spark.kept import Kept
+from tests.spark.pipeline.archive.archives import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3}
+BODY = "x" * 500
+
+
+def filled(kept: Kept) -> Kept:
+    """Three queues of two partitions with messages, one without."""
+    for name, depth in DEPTHS.items():
+        queue = kept.queue(name, partitions=2)
+        kept.post(queue, [NewMessage(BODY, 2 if name != "uneven" and n % 2 else 1, 600) for n in range(depth)])
+    kept.queue("empty", partitions=2)
+    return kept
+
+
+def check(found: Totals) -> None:
+    """Compares with what :func:`filled` posted."""
+    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
+    assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
+    assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
+    assert [one.queue for one in found.top["skew"]] == ["uneven", "deep"]
+    assert [one.skew for one in found.top["skew"]] == [2.0, 1.0]
+
+
+def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - stands for any method
+    """Fails the test."""
+    raise AssertionError("a message was read")
+
+
+@contextmanager
+def unreadable(store: type[Store]) -> Iterator[None]:
+    """Takes from a store what hands out messages."""
+    with ExitStack() as replaced:
+        for method in (store.scan, store.scan_arrow, store.read, store.fetch, store.begin_read):
+            replaced.enter_context(replace(method, refuse))
+        yield
+
+
+def test_no_message_leaves_the_store(embedded: Kept) -> None:
+    """A task that measures never asks for messages, and what it hands back does not grow with them."""
+    filled(embedded)
+    with unreadable(type(embedded.store)):
+        [part] = name_ranges.name_ranges_of(embedded.named, None)
+        batches = list(stats_job.rows(embedded.named, msgspec.msgpack.encode(part)))
+    held = [(row["queue"], row["partition"]) for batch in batches for row in batch.to_pylist()]
+    assert len(held) == 6
+    assert ("empty", 0) in held
+
+
+def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
+    """Ranges of queues are measured by tasks, and put together."""
+    filled(embedded)
+    said: list[str] = []
+    found = stats_job.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
+    check(found.tally)
+    assert {name: (one.minute, one.hour, one.more) for name, one in found.recent.items()} == {
+        "deep": (60, 60, False),
+        "uneven": (41, 41, False),
+    }
+    assert said[:2] == ["listing queues", "measuring, in 2 tasks"]
+
+
+def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
+    """The DataFrame has a row for each partition that holds anything, whatever it holds."""
+    filled(embedded)
+    stats_job.frame(spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))).createOrReplaceTempView("m")
+    rows = spark.sql(
+        "SELECT queue, count(*) AS parts, sum(messages) AS messages, sum(bytes) AS bytes, bool_and(exact) AS exact, "
+        "bool_and(oldest <= newest AND oldest > now() - INTERVAL 10 MINUTES) AS timely FROM m GROUP BY queue ORDER BY 1"
+    ).collect()
+    assert [tuple(row) for row in rows] == [
+        ("deep", 2, 60, 60 * len(BODY), True, True),
+        ("uneven", 1, 41, 41 * len(BODY), True, True),
+    ]
+
+
+def test_measuring_nothing(spark: SparkSession, embedded: Kept) -> None:
+    """A store without queues is measured too; a queue that is named has to be there, and is measured whole."""
+    assert stats_job.run(spark, StatsOptions(store=embedded.named)).tally == Totals()
+    with pytest.raises(QueueNotFound):
+        stats_job.run(spark, StatsOptions(store=embedded.named, selection=Subscribe(("absent",))))
+    with pytest.raises(OptionError, match="partitions"):
+        StatsOptions(store=embedded.named, selection=Assign((("q", (1,)),)))
+
+
+def behind(kept: Kept) -> list[str]:
+    """A queue of which a group has read 30 of the 50 messages of partition 1; returns their ids."""
+    queue = kept.queue("deep", partitions=2, ttl=1000)
+    posted = kept.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(50)])
+    kept.queue("other")
+    kept.store.set_offsets(queue, "g", [OffsetChange(1, posted[29].position)])
+    return [message.id for message in posted]
+
+
+def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
+    """Each group is shown in each partition; what it will miss if nobody acts is what the TTL takes in that time."""
+    stored = behind(embedded)
+    found = lag.run(spark, LagOptions(store=embedded.named, within=2000))
+    assert (found.partitions, found.behind, found.messages, found.lost) == (2, 1, 20, 20)
+    [row] = found.rows
+    assert (row.queue, row.partition, row.group, row.offset, row.messages) == ("deep", 1, "g", stored[29], 20)
+    assert row.forecast.first is not None
+    assert 900 < row.forecast.first <= 1000
+    soon = lag.run(spark, LagOptions(store=embedded.named, selection=Subscribe(("deep", "other")), within=60))
+    assert (soon.messages, soon.lost, soon.first) == (20, 0, None)
+
+
+def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept) -> None:
+    """Observed twice, the backlog of a group that stands still grows older by a second a second, of others by less."""
+    stored = behind(embedded)
+    queue = embedded.queue("deep")
+    embedded.store.set_offsets(queue, "idle", [OffsetChange(1, ids.parse_position(stored[0]))])
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        last, new = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(2)])
+        embedded.store.set_offsets(queue, "g", [OffsetChange(1, last.position)])
+        waited.append(seconds)
+        until(lambda: ids.now_ticks() > new.ticks + TICKS_PER_SECOND)
+
+    found = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
+    assert waited == [5]
+    rows = {row.group: row for row in found.rows}
+    assert {group: row.messages for group, row in rows.items()} == {"idle": 51, "g": 1}
+    assert rows["idle"].forecast.lost >= 51
+    assert rows["idle"].growth == pytest.approx(1, abs=0.01)
+    assert rows["g"].growth is not None
+    assert rows["g"].growth < 0.9
+
+
+def observation(at: float, oldest: float, newest: float) -> GroupObservation:
+    """A group that has 101 messages unread."""
+    read, written, now = (round(seconds * TICKS_PER_SECOND) for seconds in (at - oldest, at - newest, at))
+    ages = {"oldest": oldest, "newest": newest, "ttl": 1000.0}
+    return GroupObservation("q", 1, "g", FIRST, 101, exact=True, read=read, written=written, at=now, **ages)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "growth", "first"), [(130, 1, 870), (106, 0.2, 4470), (100, 0, None), (90, -1 / 3, None)]
+)
+def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: float | None) -> None:
+    """The growth is by how much older the oldest unread message became in each second between two observations."""
+    earlier = observation(1000, 100, 20)
+    found = lag.judged(observation(1030, oldest, 20), earlier, 10_000)
+    assert found.growth == pytest.approx(growth, abs=0.001)
+    assert found.forecast.first == (None if first is None else pytest.approx(first))
+    assert lag.judged(observation(1030, oldest, 20), None, 10_000).growth is None
+    over = lag.judged(observation(1030, oldest, 50), earlier, 10_000).forecast
+    assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
+
+
+def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
+    """A group that the store does not know is looked at through its file; queues that are gone are left out."""
+    stored = behind(embedded)
+    given = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
+    options = LagOptions(store=embedded.named, offsets=given, groups=("workers",))
+    rows = [
+        msgspec.msgpack.decode(one, type=lag.GroupObservation)
+        for payload in lag._payloads(options)
+        for one in lag._observe(options.store, options.groups, payload)
+    ]
+    assert [(row.queue, row.partition, row.group, row.count) for row in rows] == [
+        ("deep", 1, "workers", 40),
+        ("deep", 2, "workers", 0),
+    ]
+    assert ids.to_hex(rows[0].position) == stored[9]
+    with pytest.raises(OptionError, match="stands still"):
+        LagOptions(store=embedded.named, offsets=given, sample=1)
+
+
+def test_the_report_is_a_document(embedded: Kept) -> None:
+    """A report survives JSON, and lists those first that lose first."""
+    rows = [
+        lag.Behind(
+            queue=f"q{number}",
+            partition=1,
+            group="g",
+            offset=None,
+            messages=number,
+            exact=True,
+            seconds=1.0,
+            growth=None,
+            forecast=Forecast(first, 1 if first else 0),
+        )
+        for number, first in enumerate([None, 5.0, 2.0, None])
+    ]
+    found = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    assert [row.queue for row in found.rows] == ["q2", "q1", "q3"]
+    assert (found.partitions, found.behind, found.messages, found.first, found.lost) == (4, 3, 6, 2.0, 2)
+    assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
+
+
+def test_measuring_cassandra(spark: SparkSession, clustered: Kept) -> None:
+    """A cluster is measured by its nodes, with the same sums, and groups are behind there as anywhere."""
+    filled(clustered)
+    queue = clustered.queue("deep", partitions=2)
+    read = [one for one in clustered.all(queue) if one.partition == 1][9]
+    clustered.store.set_offsets(queue, "g", [OffsetChange(1, read.position)])
+    found = stats_job.run(spark, StatsOptions(store=clustered.named, top=2)).tally
+    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
+    if found.exact:
+        check(found)
+    late = lag.run(spark, LagOptions(store=clustered.named, within=10_000))
+    assert (late.partitions, late.behind) == (2, 2)
+    assert {row.partition: row.messages for row in late.rows if row.exact} in ({1: 20, 2: 30}, {})
+    assert all(0 < row.forecast.lost <= row.messages for row in late.rows)

@@ -1,0 +1,106 @@
+"""What TTL takes before it is read, against message-by-message simulation."""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
+
+
+def simulated(backlog: Backlog, within: float) -> list[float]:
+    """When messages go unread, each followed on its own; the reader takes the next one as soon as its pace lets it."""
+    step = (backlog.oldest - backlog.newest) / max(1, backlog.count - 1)
+    pause = step / (1 - backlog.growth) if backlog.growth < 1 else math.inf
+    lost, now = [], pause
+    for number in count() if backlog.coming else range(backlog.count):
+        ends = max(0.0, backlog.ttl - backlog.oldest + number * step)
+        if ends > within:
+            break
+        if ends >= now:
+            now += pause
+        else:
+            lost.append(ends)
+    return lost
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> Backlog:
+    """Any partition of a few messages that were not all sent at once, the oldest still alive."""
+    ttl = draw(st.floats(5.0, 60.0))
+    oldest = draw(st.floats(5.0, ttl))
+    newest = draw(st.floats(0.0, 0.9)) * oldest
+    growth = draw(st.one_of(st.just(1.0), st.floats(0.05, 1.0), st.floats(-2.0, 0.0)))
+    coming, number = draw(st.sampled_from([(False, 0), (False, 1), (False, 50), (True, 2), (True, 50)]))
+    return Backlog(count=number, oldest=oldest, newest=newest, ttl=ttl, growth=growth, coming=coming)
+
+
+@given(backlogs(), st.floats(0.5, 90.0))
+@example(Backlog(count=200, oldest=20, newest=0, ttl=20, growth=0.01), 100)
+def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) -> None:
+    """The number lost is that of a simulation of single messages, to within three at both ends."""
+    lost = simulated(backlog, within)
+    found = forecast(backlog, within)
+    assert abs(found.lost - len(lost)) <= 3
+    assert (found.first is None) == (found.lost == 0)
+    assert found.first is None or 0 <= found.first <= within
+
+
+@given(backlogs(), st.floats(0.5, 90.0))
+def test_a_group_that_stands_still_loses_exactly_what_expires(backlog: Backlog, within: float) -> None:
+    """Without reading the forecast is exact: what reaches the age of the TTL, and when the first does."""
+    still = msgspec.structs.replace(backlog, growth=1.0)
+    lost = simulated(still, within)
+    found = forecast(still, within)
+    assert abs(found.lost - len(lost)) <= 1
+    if found.lost and lost:
+        assert found.first == pytest.approx(lost[0], abs=1e-6)
+
+
+@given(backlogs(), st.floats(0.5, 60.0), st.floats(0.0, 60.0), st.floats(0.0, 1.0))
+def test_more_time_loses_more_and_more_reading_less(
+    backlog: Backlog, within: float, longer: float, faster: float
+) -> None:
+    """Looking further ahead never shows fewer losses, and reading faster never more."""
+    found = forecast(backlog, within)
+    assert forecast(backlog, within + longer).lost >= found.lost
+    quick = msgspec.structs.replace(backlog, growth=backlog.growth - faster)
+    assert forecast(quick, within).lost <= found.lost
+
+
+def test_a_group_that_is_slower_than_its_producers() -> None:
+    """A group that reads 8 of 10 messages a second loses, when its backlog is as old as the TTL, every fifth."""
+    backlog = Backlog(count=1001, oldest=100, newest=0, ttl=150, growth=0.2, coming=True)
+    assert forecast(backlog, 1250) == Forecast(250.0, 1 + 1000 * 10 // 5)
+    assert forecast(msgspec.structs.replace(backlog, coming=False), 1250) == Forecast()
+    assert forecast(backlog, 249) == Forecast()
+
+
+def test_a_group_that_keeps_up_loses_nothing() -> None:
+    """A group whose backlog does not grow older loses none, however far the forecast looks."""
+    assert forecast(Backlog(count=1000, oldest=50, newest=0, ttl=100, growth=0.0), 1e9) == Forecast()
+
+
+def test_messages_of_one_moment_expire_together() -> None:
+    """What was sent at once and stands still goes at once."""
+    assert forecast(Backlog(count=3, oldest=10, newest=10, ttl=10), 5) == Forecast(0.0, 3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": -1, "oldest": 1, "newest": 1, "ttl": 1},
+        {"count": 1, "oldest": 1, "newest": 2, "ttl": 1},
+        {"count": 1, "oldest": 1, "newest": 1, "ttl": 0},
+        {"count": 1, "oldest": 1, "newest": 1, "ttl": 1, "growth": 2},
+    ],
+)
+def test_impossible_backlogs_are_refused(fields: dict[str, float]) -> None:
+    """A struct that cannot be is not made."""
+    with pytest.raises(ValueError, match=r"backlog|grows"):
+        Backlog(**fields)  # type: ignore[arg-type]

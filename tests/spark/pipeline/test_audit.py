@@ -1,0 +1,276 @@
+"""Audits: every way in which receipts and messages can differ is told from every other."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from queuey import ids
+from queuey.client.calls.send_calls import Outgoing
+from queuey.client.receipts import Journal, SentMessage
+from queuey.messages import Message, NewMessage, OffsetChange, Queue
+from queuey.pipeline.archive import archive_job
+from queuey.pipeline.audit import audit_job, body_hashes, receipt_columns, receipt_join
+from queuey.pipeline.audit.audit_job import Account, Audit, AuditOptions, Passed
+from queuey.spark.errors import OptionError
+from queuey.spark.source import columns
+from tests.backends import APP
+from tests.spark.kept import Kept
+from tests.spark.pipeline.archive import archives
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, past
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TTL = 3600
+
+
+class Told:
+    """What producers were told, on file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of(self, queue: str, *messages: Message, delay: float = 0.01, ttl: int | None = None, **other: Any) -> None:  # noqa: ANN401
+        """Writes receipts as the client does, so long after the ids' times."""
+        with closing(Journal(self.path, APP)) as journal:
+            for message in messages:
+                sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
+                journal.write([journal.line(queue, sent, at, (message.partition, message.id), **other)])
+
+    def unknown(self, queue: str, body: str) -> None:
+        """Writes a receipt of a send that nobody answered."""
+        with closing(Journal(self.path, APP)) as journal:
+            journal.write([journal.line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    """An empty file of receipts."""
+    return Told(tmp_path / "receipts.jsonl")
+
+
+def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
+    """Posts texts, turn by turn to all partitions."""
+    return kept.post(queue, [NewMessage(body, n % queue.partitions + 1, TTL) for n, body in enumerate(bodies)])
+
+
+def audited(spark: SparkSession, kept: Kept, told: Told, **options: Any) -> Audit:  # noqa: ANN401 - of the options
+    """Runs an audit."""
+    return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
+
+
+def kinds(found: Audit) -> dict[str, set[str]]:
+    """The ids of the samples, by kind."""
+    by_kind: dict[str, set[str]] = {}
+    for sample in found.samples:
+        by_kind.setdefault(sample.kind, set()).add(sample.id)
+    return by_kind
+
+
+def test_all_is_well(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """What was accepted is there once, as it was, in every partition, and groups stand where they said."""
+    queue = embedded.queue(partitions=2)
+    messages = posted(embedded, queue, *(f"body {n}" for n in range(40)))
+    told.of("orders", *messages)
+    embedded.store.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)])
+    offsets = {"h": {"orders": {2: messages[39].position}}}
+    found = audited(spark, embedded, told, groups=("g",), offsets=offsets)
+    assert found.sound
+    groups = {"g": Passed(6, 34, 0), "h": Passed(20, 20, 0)}
+    assert found.total == Account(accepted=40, present=40, groups=groups)
+    assert found.partitions["orders"][2].groups == {"g": Passed(0, 20, 0), "h": Passed(20, 0, 0)}
+    assert (found.lines, found.broken, found.foreign, found.strays, found.samples) == (40, 0, 0, 0, ())
+
+
+def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """Lost, altered, doubled, late, expired and delayed messages are each counted as what they are, and named."""
+    queue = embedded.queue(partitions=2)
+    fine, lost, altered, doubled, late, *others = posted(
+        embedded, queue, "a", "b", "c", "d", "e", "d", "u", "u", "v", "s"
+    )
+    copy, answer, surplus, put, _stray = others
+    told.of("orders", fine, lost, altered, doubled)
+    told.of("orders", late, delay=30.0)
+    told.unknown("orders", "u")
+    told.unknown("orders", "never stored")
+    told.of("orders", put, outcome="unknown", put=True)
+    hour = ids.seconds_to_ticks(ids.ticks_to_seconds(fine.ticks) - 3600)
+    told.of("orders", Message(hour, 7, 1, 0, "x"), ttl=60)
+    [due] = embedded.store.append(queue, [NewMessage("w", 1, TTL, delay=500.0)])
+    told.of("orders", Message(*due, 1, 0, "w"), delay=-500.0)
+    embedded.store.delete(queue, [(lost.partition, lost.position)])
+    embedded.store.put(queue, [(altered.partition, altered.position)], NewMessage("C", altered.partition, TTL))
+    with told.path.open("a") as file:
+        file.write('{"torn\n\n{"queue":"orders","sha256":"00","size":1,"at":1.0}\n')
+        file.write(json.dumps({"queue": "orders", "app": "x", "partition": 1, "id": fine.id} | body(b"")) + "\n")
+    found = audited(spark, embedded, told)
+    assert not found.sound
+    assert found.total == Account(
+        accepted=7, present=4, missing=1, expired=1, ahead=1, copies=2, differs=1, late=1, maybe=1, found=1
+    )
+    assert (found.lines, found.broken, found.foreign) == (13, 2, 1)
+    assert (found.doubtful, found.answered, found.strays) == (2, 1, 4)
+    assert kinds(found) == {
+        "missing": {lost.id},
+        "differs": {altered.id},
+        "copies": {copy.id, max(answer, surplus, key=lambda one: one.position).id},
+        "late": {late.id},
+    }
+    assert found.total.copies == 2
+    allowed = audited(spark, embedded, told, copies=False)
+    assert allowed.total.copies == 0
+
+
+def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """An answer counts as late when the queue's reads may have come by, unless the caller says another time."""
+    delayed = embedded.queue(read_delay=60)
+    ago, expires = (ids.seconds_to_ticks(time.time() + seconds) for seconds in (-100, TTL))
+    early, late = (Message(ago + number, 7, 1, expires, "x") for number in range(2))
+    embedded.store.load(delayed, [early, late])  # in the past: readers of this queue stay a minute behind
+    told.of("orders", early, delay=30.0)
+    told.of("orders", late, delay=90.0)
+    assert [audited(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
+
+
+def body(content: bytes) -> dict[str, object]:
+    """The fields of a receipt that are of the body."""
+    return {"sha256": sha256(content).hexdigest()[:32], "size": len(content), "at": 1.0}
+
+
+def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """What was in a deleted queue is missing; a queue that has been replayed into another is looked for there."""
+    queue = embedded.queue("first")
+    messages = posted(embedded, queue, "a", "b", "c")
+    told.of("first", *messages)
+    told.of("gone", *messages[:1])
+    second = embedded.queue("second")
+    embedded.store.load(second, messages[:2])
+    found = audited(spark, embedded, told, names={"first": "second"}, samples=1)
+    assert found.partitions == {
+        "gone": {1: Account(accepted=1, missing=1)},
+        "second": {1: Account(accepted=3, present=2, missing=1)},
+    }
+    assert len(found.samples) == 1
+    assert audited(spark, embedded, told, queues=("first",)).sound
+
+
+def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+    """What TTL took from the store is present in the archive; alone it promises nothing behind its last bucket."""
+    queue = past(embedded, "orders", 60, hours=2)
+    earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
+    archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
+    told.of("orders", *messages)
+    told.of("orders", *posted(embedded, queue, "new"))
+    embedded.store.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
+    where = {"archive": str(tmp_path / "archive")}
+    both = audited(spark, embedded, told, **where)
+    assert both.total == Account(accepted=60, present=60, archived=59)
+    assert (both.sound, both.strays) == (True, 0)
+    alone = audited(spark, embedded, told, only_archive=True, **where)
+    assert alone.total == Account(accepted=60, present=59, archived=59, ahead=1)
+    assert audited(spark, embedded, told).total.missing == 20
+
+
+def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+    """A message that was alive when its bucket was archived is missing if the archive has lost it, and not expired."""
+    queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
+    archive_job.archive(spark, archives.options(embedded, to), print)
+    path = min((to / "manifests/queue=orders").glob("*.json"))
+    end = ids.seconds_to_ticks(last_hour() - 2 * HOUR)
+    archived = datetime.fromtimestamp(ids.ticks_to_seconds(end), UTC).isoformat()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"archived": archived}))
+    told.of("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
+    embedded.store.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)])
+    where = {"archive": str(to), "margin": 0.0}
+    assert audited(spark, embedded, told, **where).sound
+    shutil.rmtree(min((to / "messages").glob("run=*/queue=orders/bucket=*"), key=lambda place: place.name))
+    found = audited(spark, embedded, told, **where)
+    # One every six minutes; those of the first 1900 seconds had expired when the hour was over.
+    assert (found.total.missing, found.total.expired) == (4, 6)
+
+
+def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """Files that are not there are an error; options that contradict each other are one before anything begins."""
+    with pytest.raises(OptionError, match="no receipts"):
+        audited(spark, embedded, told)
+    told.path.write_text("")
+    with pytest.raises(OptionError, match="no receipts in these files"):
+        audited(spark, embedded, told)
+    told.of("orders", *posted(embedded, embedded.queue(), "a"))
+    with pytest.raises(OptionError, match="no receipts of queue 'order'"):
+        audited(spark, embedded, told, queues=("order",))
+    hidden = Told(told.path.with_name("_receipts.jsonl"))
+    hidden.path.write_text(told.path.read_text())
+    for pattern in (hidden.path.name, "*.jsonl"):
+        with pytest.raises(OptionError, match="overlooks"):
+            audited(spark, embedded, Told(told.path.with_name(pattern)))
+    for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
+        with pytest.raises(OptionError):
+            AuditOptions(receipts=("x",), store=embedded.named, **wrong)
+
+
+def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
+    """Times and positions that SQL makes of ids are those that Python makes, over the whole range of ids."""
+    rng = random.Random(5)
+    some = [(rng.getrandbits(60), rng.getrandbits(64) - (1 << 63)) for _ in range(300)] + [ids.FIRST, ids.LAST]
+    frame = spark.createDataFrame([(ids.to_hex(one), *one) for one in some], "id string, ticks long, low long")
+    rows = frame.select(
+        "ticks", "low", receipt_columns.ticks("id").alias("t"), receipt_columns.position("id").alias("p")
+    ).collect()
+    assert all(row.t == row.ticks and row.p == columns.text_of((row.ticks, row.low)) for row in rows)
+
+
+def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
+    """A message that is twice in an archive is found, also beside the store's own; in both once is no duplicate."""
+    row = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 0)), b"\0" * 16, 1)
+    other = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 1)), b"\0" * 16, 1)
+    stored = spark.createDataFrame([row, other], body_hashes.SCHEMA)
+    kept = spark.createDataFrame([row, other, other], body_hashes.SCHEMA)
+    lines = spark.createDataFrame(
+        [("q", 1, one[2], one[3], 1, 5.0, None, False, False) for one in (row, other)],
+        "queue string, partition int, id string, hash binary, size long, at double, ttl long, put boolean, "
+        "unknown boolean",
+    )
+    about = spark.createDataFrame([("q", 60.0, 1 << 59, 5.0)], receipt_join.ABOUT)
+    rows = receipt_join.matched(
+        receipt_join.promised(lines, about), receipt_join.present(stored, kept), [], now=9.0, late=60.0, margin=0.0
+    ).collect()
+    assert {item.id: (item.twice, item.archived, item.present) for item in rows} == {
+        row[2]: (0, 1, 1),
+        other[2]: (1, 1, 1),
+    }
+
+
+def test_hashes_are_those_of_receipts() -> None:
+    """What a scan hashes and what the client writes down are the same digits."""
+    bodies = [b"", b"\xff", "ä".encode()]
+    schema = columns.arrow_schema(body_hashes._READ)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(bodies, pa.binary()), pa.array(["q"] * 3), pa.array([1] * 3, pa.int32()), pa.array(["0" * 32] * 3)],
+        schema=schema,
+    )
+    found = body_hashes.hashed(batch).to_pylist()
+    sent = [SentMessage.of(Outgoing(one)) for one in bodies]
+    assert [(row["hash"].hex(), row["size"]) for row in found] == [(one.sha256, one.size) for one in sent]
+
+
+def test_accounts_add_up() -> None:
+    """The total has every number of every partition, groups by their names; only some findings are unsound."""
+    one = Account(accepted=3, present=2, missing=1, groups={"g": Passed(1, 1, 0)})
+    other = Account(accepted=2, expired=1, late=1, groups={"g": Passed(0, 1, 1), "h": Passed(1, 0, 0)})
+    assert audit_job.summed([one, other]) == Account(
+        accepted=5, present=2, missing=1, expired=1, late=1, groups={"g": Passed(1, 2, 1), "h": Passed(1, 0, 0)}
+    )
+    assert other.sound
+    assert not one.sound

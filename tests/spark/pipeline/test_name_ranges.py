@@ -1,0 +1,65 @@
+"""Walks over queues, each range in a task of its own; here without Spark."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuey.errors import QueueNotFound
+from queuey.pipeline import name_ranges
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Pattern, Subscribe
+from tests.backends import APP
+from tests.spark.kept import Kept
+
+NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40)
+
+
+def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
+    """The names of all queues in the ranges."""
+    return [queue.name for part in parts for page in name_ranges.queues(kept.named, part, page=3) for queue in page]
+
+
+@given(NAMES, NAMES, st.integers(1, 7))
+@settings(max_examples=20)
+def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set[str], size: int) -> None:
+    """Ranges hold every queue once, in order, also those that are made after the ranges were cut."""
+    store = embedded.store
+    for queue in store.list_queues(APP):
+        store.delete_queue(queue)
+    for name in names:
+        embedded.queue(name)
+    parts = name_ranges.name_ranges_of(embedded.named, None, size, page=3)
+    assert walked(embedded, parts) == sorted(names)
+    assert len(parts) <= 1 + len(names) // min(size, 3)
+    for name in later:
+        embedded.queue(name)
+    assert walked(embedded, parts) == sorted(names | later)
+
+
+def test_a_pattern_takes_whole_names(embedded: Kept) -> None:
+    """A pattern chooses in every range, and has to match the whole name."""
+    for name in ("logs", "logs-1", "logs-2", "xlogs-1"):
+        embedded.queue(name)
+    assert walked(embedded, name_ranges.name_ranges_of(embedded.named, Pattern("logs-."), 1)) == ["logs-1", "logs-2"]
+
+
+def test_queues_by_name(embedded: Kept) -> None:
+    """Queues that are named are looked up, and one that is not there is an error before any task begins."""
+    for name in ("a", "b", "c"):
+        embedded.queue(name)
+    chosen = Subscribe(("c", "a"))
+    name_ranges.check(embedded.named, chosen)
+    assert sorted(walked(embedded, name_ranges.name_ranges_of(embedded.named, chosen))) == ["a", "c"]
+    with pytest.raises(QueueNotFound):
+        name_ranges.check(embedded.named, Subscribe(("a", "absent")))
+    with pytest.raises(OptionError, match="regular expression"):
+        name_ranges.check(embedded.named, Pattern("("))
+
+
+def test_a_wrong_application_is_noticed_first(embedded: Kept) -> None:
+    """The driver says so, not a task."""
+    options = type(embedded.named)(settings=embedded.named.settings, application="absent")
+    with pytest.raises(OptionError, match="absent"):
+        name_ranges.name_ranges_of(options, None)
