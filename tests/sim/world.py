@@ -6,8 +6,8 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -115,20 +115,40 @@ class Process:
 
 
 class _Call:
-    """Something that a loop is to call."""
+    """Something that a loop is to call.
 
-    __slots__ = ("_cancelled",)
+    Attributes:
+        was_cancelled: It was taken back.
+    """
+
+    __slots__ = ("was_cancelled",)
 
     def __init__(self) -> None:
-        self._cancelled = False
+        self.was_cancelled = False
 
     def cancel(self) -> None:
         """Takes it back."""
-        self._cancelled = True
+        self.was_cancelled = True
 
     def cancelled(self) -> bool:
         """Returns whether it was taken back."""
-        return self._cancelled
+        return self.was_cancelled
+
+
+class _Running:
+    """Makes a loop that of the thread meanwhile; every call does this, and a generator would take twice the time."""
+
+    __slots__ = ("_before", "_loop")
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(self._before)
 
 
 class _Coroutine(Coroutine[Any, Any, Any]):
@@ -247,22 +267,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         call, where = _Call(), context or copy_context()
 
         def run() -> None:
-            if not call.cancelled():
-                with self.running():
+            if not call.was_cancelled:
+                with _Running(self):
                     where.run(callback, *args)
 
         self._process.soon(max(0.0, delay), run, self._life)
         return call
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Makes this the loop of the thread meanwhile."""
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
-        try:
-            yield
-        finally:
-            asyncio._set_running_loop(before)
+        return _Running(self)
 
 
 class SimulatedCore(Core):

@@ -7,11 +7,12 @@ timestamp stands, of a write and a delete with equal ones the delete.
 from __future__ import annotations
 
 import math
+import operator
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -122,7 +123,8 @@ class Row:
         if other.marker is not None and other.marker.beats(self.marker):
             self.marker = other.marker
         for name, cell in other.cells.items():
-            if cell.beats(self.cells.get(name)):
+            mine = self.cells.get(name)
+            if mine is not cell and cell.beats(mine):
                 self.cells[name] = cell
 
     def alive(self, deleted: float, now: float) -> dict[str, Any] | None:
@@ -154,16 +156,17 @@ class Partition:
     rows: dict[Key, Row] = field(default_factory=dict)
     static: Row = field(default_factory=Row)
 
-    def absorb(self, other: Partition, wanted: Callable[[Key], bool] = lambda _key: True) -> None:
+    def absorb(self, other: Partition, wanted: Callable[[Key], bool] | None = None) -> None:
         """Takes in what another replica knows of it, or of some of its rows."""
         self.deleted = max(self.deleted, other.deleted)
         self.spans |= other.spans
         self.static.absorb(other.static)
         for key, row in other.rows.items():
-            if wanted(key):
+            if wanted is None or wanted(key):
                 if (mine := self.rows.get(key)) is None:
-                    mine = self.rows[key] = Row()
-                mine.absorb(row)
+                    self.rows[key] = Row(row.deleted, row.marker, dict(row.cells))
+                else:
+                    mine.absorb(row)
 
     def alive(self, table: Table, now: float) -> list[dict[str, Any]]:
         """Returns the rows that are there, in order, with the columns of their keys."""
@@ -196,17 +199,19 @@ def _compare(found: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of an
         return found in value
     if sign == "=" or found is None or value is None:
         return bool(found == value)
-    left, right = _ordered(found), _ordered(value)
-    return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[sign])
+    return bool(_SIGNS[sign](_ordered(found), _ordered(value)))
+
+
+_SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 def _ordered(value: Any) -> Any:  # noqa: ANN401 - of any type
-    return _position(value) if isinstance(value, UUID) else value
+    return _position(value.int) if isinstance(value, UUID) else value
 
 
 @lru_cache(maxsize=100_000)
-def _position(value: UUID) -> ids.Position:
-    return ids.parse_position(value.hex)
+def _position(number: int) -> ids.Position:
+    return ids.parse_position(f"{number:032x}")
 
 
 _CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|\([^)]*\))")
@@ -323,13 +328,17 @@ class Command:
 
     def places(self, values: Sequence[Any]) -> list[Place]:
         """Returns the partitions that it is about."""
-        given: dict[str, Any] = {name: value(values) for name, value in self.assignments}
-        given |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
         keys: list[Key] = [()]
-        for name in self.table.partition:
-            some = given[name] if isinstance(given[name], list | tuple) else [given[name]]
+        for value in self._partition_key:
+            given = value(values)
+            some = given if isinstance(given, list | tuple) else [given]
             keys = [(*key, one) for key in keys for one in some]
         return [(self.table.name, key) for key in keys]
+
+    @cached_property
+    def _partition_key(self) -> list[Value]:
+        given = dict(self.assignments) | {name: value for name, _, value in self.where if isinstance(name, str)}
+        return [given[name] for name in self.table.partition]
 
     def changes(self, values: Sequence[Any], stamp: int, now: float) -> list[Change]:
         """Returns what it writes.
@@ -400,18 +409,17 @@ class Command:
 
     def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
         """Returns the rows that it selects."""
-        conditions = [(name, sign, value(values)) for name, sign, value in self.where]
+        on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
         found: Rows = []
         for place, partition in there.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))
             statics = partition.statics(now)
             rows = partition.alive(self.table, now)
-            on_rows = [one for one in conditions if one[0] not in self.table.partition]
             if not rows and statics and not on_rows and self.table.static & {*self.columns}:
                 rows = [{}]
             for row in reversed(rows) if self.descending else rows:
                 whole = keys | statics | row
-                if all(self._selects(whole, *one) for one in conditions):
+                if all(self._selects(whole, *one) for one in on_rows):
                     found.append(tuple(_column(whole, name) for name in self.columns))
         return found if self.limit is None else found[: self.limit(values)]
 
@@ -426,7 +434,7 @@ class Command:
         """Returns the values of a serialized row."""
         found, at = [], 0
         for kind in self._markers:
-            (size,) = struct.unpack_from(">i", row, at)
+            (size,) = _SIZE.unpack_from(row, at)
             at += 4
             found.append(UNSET if size == -2 else None if size < 0 else _decode(kind, row[at : at + size]))
             at += max(0, size)
@@ -439,7 +447,7 @@ class Command:
             for row in rows
             for name, value in zip(self.columns, row, strict=True)
         ]
-        packed = [struct.pack(">i", -1) if cell is None else struct.pack(">i", len(cell)) + cell for cell in cells]
+        packed = [_SIZE.pack(-1) if cell is None else _SIZE.pack(len(cell)) + cell for cell in cells]
         return struct.pack(">iiii", 2, 4, len(self.columns), len(rows)) + b"".join(packed)
 
 
@@ -461,19 +469,22 @@ def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any 
     return row.get(name)
 
 
-_FORMATS = {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}
+_SIZE = struct.Struct(">i")
+_FORMATS = {
+    kind: struct.Struct(text) for kind, text in {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}.items()
+}
 
 
 def _decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
     if kind.startswith("list "):
-        (count,), at, found = struct.unpack_from(">i", data), 4, []
+        (count,), at, found = _SIZE.unpack_from(data), 4, []
         for _ in range(count):
-            (size,) = struct.unpack_from(">i", data, at)
+            (size,) = _SIZE.unpack_from(data, at)
             found.append(_decode(kind.removeprefix("list "), data[at + 4 : at + 4 + size]))
             at += 4 + size
         return found
     if kind in _FORMATS:
-        return struct.unpack(_FORMATS[kind], data)[0]
+        return _FORMATS[kind].unpack(data)[0]
     if kind == "timeuuid":
         return UUID(bytes=data)
     return data.decode() if kind == "text" else data
@@ -483,5 +494,5 @@ def _encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any typ
     if value is None or isinstance(value, bytes):
         return value
     if kind in _FORMATS:
-        return struct.pack(_FORMATS[kind], value)
+        return _FORMATS[kind].pack(value)
     return value.bytes if isinstance(value, UUID) else str(value).encode()
