@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuey.access import VERBS, Grant, Verb, matches, parse_principals
-from queuey.errors import NotAuthenticated
+from queuey.errors import NotAuthenticated, QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.storage import Store
 from queuey.web import make_app
@@ -177,11 +178,12 @@ class Scene:
 
     def made_ready(self) -> Queue:
         """Returns the queue, made anew if a request has deleted it, with a message and a group."""
+        with suppress(QueueNotFound):
+            return self._store.queue(self.names.owner, self.names.queue, fresh=True)
         spec = QueueSpec(type=self._type, principals=self._principals)
-        queue, new = self._store.create_queue(self.names.owner, self.names.queue, spec)
-        if new:
-            position = self._store.append(queue, [NewMessage(SECRET, 1, 3600)])[0]
-            self._store.set_offsets(queue, "g", [OffsetChange(1, position)])
+        queue, _ = self._store.create_queue(self.names.owner, self.names.queue, spec)
+        position = self._store.append(queue, [NewMessage(SECRET, 1, 3600)])[0]
+        self._store.set_offsets(queue, "g", [OffsetChange(1, position)])
         return queue
 
     def request(self, route: str, caller: Caller) -> Reply:
