@@ -34,8 +34,9 @@ CONF = INTERPRETED | {
 }
 """Of sessions in tests: small, as are the data. To plan a query anew after each of its stages costs a tenth of all;
 the demo and the programs of the pages do so."""
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Has Java compile quickly instead of well, which for so short a life takes about half the processor time."""
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+"""Has Java compile quickly instead of well, which for so short a life takes about half the processor time, and with
+room for all that it compiles: by itself it has 48 MB then, and looks all the time for what could go."""
 DELAYS = {"consistency.weak": "delay=0.8", "consistency.very_strong": "write=QUORUM"}
 """Settings of Cassandra with which a test does not wait for long until messages can be read."""
 
