@@ -245,6 +245,7 @@ NO_QUEUES = {
         "receipts",
         "retry",
         "since",
+        "states",
         "text",
         "timezone",
         "ttl",
