@@ -1,4 +1,4 @@
-"""The stored form of members, targets and offsets.
+"""The stored form of members, assignments and offsets.
 
 A value is a mark (``qdo1``: the number is the format), a byte that says how the rest is packed (``=`` as it is, ``~``
 by zlib), and JSON. Short values stay readable in whatever shows them.
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from qdo.coordination import CommittedOffset, HandlingNote, Member, TargetAssignment
+from qdo.coordination.records import CommittedOffset, HandlingNote, Member
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
@@ -21,8 +21,6 @@ MARK = b"qdo"
 FORMAT = b"1"
 MEMBER_FORMAT = b"3"
 """1: members reported what they found. 2: they named the service by its address."""
-TARGET_FORMAT = b"2"
-"""1: partitions named the service by its address."""
 PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + FORMAT + PLAIN)
 
@@ -45,12 +43,6 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
     steps: list[int]
 
 
-class _Target(msgspec.Struct, frozen=True):
-    owners: dict[str, list[QueuePartitions]]
-    absent: dict[str, float]
-    static: list[str]
-
-
 class _Offset(msgspec.Struct, frozen=True):
     id: str | None
     at: float
@@ -62,7 +54,6 @@ class _Offset(msgspec.Struct, frozen=True):
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 _MEMBER = msgspec.json.Decoder(Member)
-_TARGET = msgspec.json.Decoder(_Target)
 _OFFSET = msgspec.json.Decoder(_Offset)
 
 
@@ -124,23 +115,6 @@ def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]
     for partition, member in owners.items():
         found.setdefault(member, []).append(partition)
     return {member: frozenset(partitions) for member, partitions in found.items()}
-
-
-def encode_target(target: TargetAssignment) -> bytes:
-    """Returns what is stored for a target."""
-    owners = {member: list(shares(mine)) for member, mine in by_member(target.owners).items()}
-    return pack(_Target(owners, dict(target.absent), sorted(target.static)), TARGET_FORMAT)
-
-
-def decode_target(data: bytes) -> TargetAssignment:
-    """Returns the target.
-
-    Raises:
-        CoordinationIncompatible: Another version wrote it, or it is none.
-    """
-    stored = unpack("target", data, _TARGET, TARGET_FORMAT)
-    owners = {partition: member for member, mine in stored.owners.items() for partition in unshare(mine)}
-    return TargetAssignment(owners, stored.absent, frozenset(stored.static))
 
 
 def encode_offset(offset: CommittedOffset) -> bytes:

@@ -6,14 +6,13 @@ A service's package is imported when it is asked for, so that neither needs what
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from qdo.coordination.coordinator import Coordinator
 from qdo.coordination.encoding import valid_name
+from qdo.coordination.paths import GroupPaths
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
-
-if TYPE_CHECKING:
-    from qdo.coordination import Coordinator
 
 SCHEMES = ("local", "zookeeper")
 
@@ -53,11 +52,14 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
     if scheme == "local":
         from qdo.coordination import local  # noqa: PLC0415 - only needed if it is used
 
-        return local.LocalCoordinator(group, local.parse_url(url, session_timeout=session_timeout, **options))
+        place, paths = local.parse_url(url, session_timeout=session_timeout, **options), GroupPaths("", group)
+        connect = local.connector(place, paths.top, paths.may_be_watched)
+        return Coordinator(group, connect, place.session_timeout)
     need_zookeeper()
     from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
 
-    return zookeeper.ZooKeeperCoordinator(zookeeper.parse_url(url, session_timeout=session_timeout, **options), group)
+    access = zookeeper.parse_url(url, session_timeout=session_timeout, **options)
+    return Coordinator(group, zookeeper.connector(access), access.session_timeout, access.chroot)
 
 
 def need_zookeeper() -> None:

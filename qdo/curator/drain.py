@@ -25,19 +25,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.zookeeper.batching import make
-from qdo.coordination.zookeeper.transactions import (
-    NODE_LIMIT,
-    Change,
-    Check,
-    Create,
-    Delete,
-    Operation,
-    Rejection,
-    RejectionReason,
-    Rounds,
-    size,
-)
+from qdo.coordination.changes import Rounds, make, size
+from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason
 from qdo.curator import items
 from qdo.curator.names import RECIPES, SIMPLE, Child, Names
 from qdo.curator.place import WINDOW, QueuePlace, note_of

@@ -21,18 +21,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.zookeeper.batching import make
-from qdo.coordination.zookeeper.transactions import (
-    NODE_LIMIT,
-    OVERHEAD,
-    Check,
-    Create,
-    Delete,
-    Rejection,
-    RejectionReason,
-    Rounds,
-    SetData,
-)
+from qdo.coordination.changes import OVERHEAD, Rounds, make
+from qdo.coordination.tree import NODE_LIMIT, Check, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.curator import items
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
 from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE

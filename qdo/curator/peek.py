@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from qdo.coordination.zookeeper.transactions import NodeData
+from qdo.coordination.tree import NodeData
 from qdo.curator.drain import decoded
 from qdo.curator.names import RECIPES, Child, Names
 from qdo.curator.place import WINDOW, QueuePlace

@@ -19,9 +19,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper import parse_url
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.transactions import NodeData
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.errors import CuratorError, InvalidArgument
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class QueuePlace(NamedTuple):
         shown: The path as the caller gave it, for errors.
     """
 
-    link: Link
+    link: ZooKeeperLink
     path: str
     shown: str
 
@@ -113,7 +113,7 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
     if _PATH.fullmatch(path) is None:
         raise InvalidArgument(f"The path of a queue begins with / and names a node. {path!r} does not.")
     access = parse_url(url, session_timeout=session_timeout)
-    link = Link(access, None if access.tls is None else access.tls.context())
+    link = ZooKeeperLink(access, None if access.tls is None else access.tls.context())
     try:
         await link.open()
         await link.sync("/")

@@ -8,14 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from qdo.coordination.zookeeper.transactions import (
-    MOST_BYTES,
-    MOST_OPERATIONS,
-    Create,
-    Rejection,
-    RejectionReason,
-    size,
-)
+from qdo.coordination.changes import MOST_BYTES, MOST_OPERATIONS, size
+from qdo.coordination.tree import Create, Rejection, RejectionReason
 from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.znodes import Answer, Znodes

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Generic, Self, TypeVar
 
-from qdo.coordination.zookeeper.transactions import Create, Delete, Operation, Rejection
+from qdo.coordination.tree import Create, Delete, Operation, Rejection
 from qdo.curator.consuming.backlog import Backlog
 from qdo.curator.consuming.taking import DeletingTaker, LockingTaker, Taker
 from qdo.curator.consuming.threads import Consumption, Handling

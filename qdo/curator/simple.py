@@ -8,7 +8,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from qdo.coordination.zookeeper.transactions import Create, Delete, Rejection, RejectionReason
+from qdo.coordination.tree import Create, Delete, Rejection, RejectionReason
 from qdo.curator.items import largest
 from qdo.curator.names import SIMPLE
 from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
+from qdo.coordination.tree import Operation, Rejection
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.requests import send
-from qdo.coordination.zookeeper.transactions import Operation, Rejection
 from qdo.errors import CoordinationLost, InvalidArgument
 
 T = TypeVar("T")

@@ -1,10 +1,9 @@
-"""Coordination of the processes of one machine: a file, no server, nothing to install.
+"""A tree for the processes of one machine: a file, no server, nothing to install.
 
 ::
 
-    coordinator            the contract; each call is handed to the session thread and awaited
-    session_thread         a member's session, and the one thread of a coordinator: transactions, signs of life, events
-    transactions           what is done inside a transaction
+    link                     a session on the tree, and the one thread of it: transactions, signs of life, events
+    nodes                    the table of nodes and of sessions: what is done inside a transaction
     database, wakeup_socket  the file, and how processes wake each other
 
 What cannot be done with a file: a process that is stopped (not killed) in the middle of a transaction keeps all others
@@ -12,7 +11,17 @@ from writing until it goes on. No process can record anything meanwhile, so noth
 that end meanwhile are lost.
 """
 
-from qdo.coordination.local.coordinator import LocalCoordinator
-from qdo.coordination.local.options import LocalOptions, default_path, parse_url
+from __future__ import annotations
 
-__all__ = ["LocalCoordinator", "LocalOptions", "default_path", "parse_url"]
+from collections.abc import Callable
+
+from qdo.coordination.local.link import LocalLink
+from qdo.coordination.local.options import LocalOptions, default_path, parse_url
+from qdo.coordination.tree import Connect, Operation
+
+__all__ = ["LocalLink", "LocalOptions", "connector", "default_path", "parse_url"]
+
+
+def connector(options: LocalOptions, scope: str, may_be_watched: Callable[[Operation], bool]) -> Connect:
+    """Returns a maker of links; see :class:`LocalLink`."""
+    return lambda outlast: LocalLink(options, scope, may_be_watched, outlast)

@@ -36,14 +36,12 @@ class FileTransaction:
     Attributes:
         now: Of :func:`now`, read after what the transaction sees was settled. A sign of life given in between would
             lie further ahead than any may, and its member would count as dead.
-        told: The group in which something changed that concerns other members; None: nothing did.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.execute = connection.execute
         self.changes = connection.changes
         self.now = now()
-        self.told: int | None = None
 
     def rows(self, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
         """Runs a statement and returns its rows."""
@@ -52,10 +50,6 @@ class FileTransaction:
     def one(self, statement: str, *values: Any) -> Any:  # noqa: ANN401 - likewise
         """Runs a statement and returns its only row, or None; nothing of it is left open before the commit."""
         return next(iter(self.execute(statement, values).fetchall()), None)
-
-    def named(self, statement: str, **values: Any) -> list[Any]:  # noqa: ANN401 - likewise
-        """Runs a statement whose values have names and returns its rows."""
-        return self.execute(statement, values).fetchall()
 
 
 class CoordinationFile:
@@ -195,10 +189,9 @@ class CoordinationFile:
         if owner == APPLICATION_ID and version == FORMAT:
             return True
         if owner == APPLICATION_ID:
-            age, way = ("a newer", "update Qdo") if version > FORMAT else ("an older", "use another file")
-            raise CoordinationIncompatible(
-                f"{age} program than this one made {self.path}: its format is {version} and not {FORMAT}; {way}"
-            )
+            age, way = ("a newer", "update Qdo") if version > FORMAT else ("an older", OLDER)
+            made = f"{age} program than this one made {self.path}"
+            raise CoordinationIncompatible(f"{made}: its format is {version} and not {FORMAT}. To go on, {way}")
         if owner or filled:
             raise CoordinationIncompatible(f"{self.path} is a database of something else")
         return False
@@ -217,7 +210,7 @@ class CoordinationFile:
                 return
 
     def _fill(self, connection: apsw.Connection) -> None:
-        if self._check(connection) and not _missing(connection):
+        if self._check(connection):
             return
         with contextlib.ExitStack() as undo:
             connection.execute("BEGIN IMMEDIATE")
@@ -226,8 +219,6 @@ class CoordinationFile:
                 connection.execute(TABLES)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", FORMAT)
-            for column in _missing(connection):
-                connection.execute(f"ALTER TABLE partitions ADD COLUMN {column} {ADDED[column]}")
             connection.execute("COMMIT")
 
     def _wait(self, looks: int) -> bool:
@@ -258,12 +249,6 @@ class CoordinationFile:
                 return CoordinationLost(f"the coordination file {self.path} cannot be used: {text}")
 
 
-def _missing(connection: apsw.Connection) -> list[str]:
-    """Returns the columns that a file from before has not."""
-    there = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('partitions')")}
-    return [name for name in ADDED if name not in there]
-
-
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     """Opens a file or directory by its descriptor; what is made is private."""
@@ -276,46 +261,33 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 APPLICATION_ID = 0x51646F43
 """``QdoC``: distinguishes our files from other SQLite databases."""
-FORMAT = 2
-
-ADDED = {
-    "held": "INTEGER NOT NULL DEFAULT 0",  # the owner before has lost it, and did not release it
-    "note": "BLOB",  # what an owner had begun of it, as JSON
-}
-"""Columns of ``partitions`` that files from before have not; programs from before pass over them."""
+FORMAT = 3
+OLDER = "remove it while no worker runs, or name another file; groups then begin without offsets (qdo offsets seek)"
 
 TABLES = """
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again after the group was forgotten
-    name TEXT NOT NULL UNIQUE,
-    members INTEGER NOT NULL DEFAULT 0,    -- goes up when a member comes, goes, or tells something else
-    freed INTEGER NOT NULL DEFAULT 0,      -- goes up when partitions lose their owner
-    version INTEGER NOT NULL DEFAULT -1,   -- of the target
-    target BLOB
-);
+CREATE TABLE nodes (
+    parent TEXT NOT NULL,       -- the path of the node that it lies in; '' is the root's
+    name TEXT NOT NULL,         -- '' is the root itself
+    data BLOB NOT NULL,
+    version INTEGER NOT NULL,   -- of the data
+    changed INTEGER NOT NULL,   -- number of the transaction that set the data last
+    listed INTEGER NOT NULL,    -- number of the transaction that added or removed a child last
+    session INTEGER,            -- of an ephemeral node
+    PRIMARY KEY (parent, name)
+) WITHOUT ROWID;
+CREATE INDEX nodes_by_session ON nodes (session) WHERE session IS NOT NULL;
+INSERT INTO nodes VALUES ('', '', x'', 0, 0, 0, NULL);
 
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,     -- random: no other file that takes the place of this one has it
-    group_id INTEGER NOT NULL,
-    member TEXT NOT NULL,
-    member_data BLOB NOT NULL,  -- the member, encoded
-    process TEXT NOT NULL,      -- the coordinator, by the name of its bell
+    scope TEXT NOT NULL,        -- sessions of one scope wake each other, and remove each other's nodes
     timeout REAL NOT NULL,      -- seconds
-    expires REAL NOT NULL,      -- seconds since the machine was started
-    UNIQUE (group_id, member)
+    expires REAL NOT NULL       -- seconds since the machine was started
 );
-CREATE INDEX sessions_by_process ON sessions (process);
 
-CREATE TABLE partitions (
-    group_id INTEGER NOT NULL,
-    queue TEXT NOT NULL,       -- service/application/name, quoted
-    number INTEGER NOT NULL,
-    owner_session INTEGER,     -- of the owner
-    version INTEGER NOT NULL,  -- goes up with each taking and each commit
-    offset TEXT,
-    updated_at REAL NOT NULL DEFAULT 0,
-    member TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (group_id, queue, number)
-) WITHOUT ROWID;
-CREATE INDEX partitions_by_session ON partitions (owner_session) WHERE owner_session IS NOT NULL;
+CREATE TABLE counter (
+    number INTEGER NOT NULL,    -- of the last transaction that changed nodes
+    watchable INTEGER NOT NULL  -- of the last one that changed what a session may be watching
+);
+INSERT INTO counter VALUES (0, 0);
 """

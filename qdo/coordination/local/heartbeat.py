@@ -1,4 +1,4 @@
-"""``python -m …local.heartbeat <program> <vitals> <line> <file> <process> <timeout>``; see :mod:`qdo.keepalive`.
+"""``python -m …local.heartbeat <program> <vitals> <line> <file> <session> <timeout>``; see :mod:`qdo.keepalive`.
 
 Gives a program's signs of life in the file while the program's own thread cannot: when half of the session's time has
 gone since the last one.
@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from qdo.coordination.local import transactions
+from qdo.coordination.local import nodes
 from qdo.coordination.local.database import CoordinationFile
 from qdo.errors import CoordinationError
 from qdo.keepalive.vitals import READY, Vitals, now, stay
@@ -21,7 +21,7 @@ RETRY = 0.1
 """Seconds between two tries while the file cannot be used."""
 
 
-def main(program: str, vitals: str, line: str, path: str, process: str, timeout: str) -> None:
+def main(program: str, vitals: str, line: str, path: str, session: str, timeout: str) -> None:
     """Works until the program is gone."""
     stay()
     known = Vitals(int(vitals), int(program))
@@ -34,14 +34,14 @@ def main(program: str, vitals: str, line: str, path: str, process: str, timeout:
         while not select.select([talk], [], [], max(0.0, due - now()))[0]:
             due = (known.last_heard or 0.0) + late
             if due <= now():
-                due = now() + (late / 2 if not known.running or _beat(database, process) else RETRY)
+                due = now() + (late / 2 if not known.running or _beat(database, int(session)) else RETRY)
 
 
-def _beat(database: CoordinationFile, process: str) -> bool:
+def _beat(database: CoordinationFile, session: int) -> bool:
     """Gives the sign of life; returns whether the file could be used."""
     try:
         with database.transaction() as tx:
-            transactions.renew(tx, process)
+            nodes.renew(tx, session)
     except CoordinationError:
         return False
     return True

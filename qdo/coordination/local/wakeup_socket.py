@@ -1,4 +1,4 @@
-"""How processes wake each other: a datagram socket for each coordinator, beside the file.
+"""How processes wake each other: a datagram socket for each session, beside the file.
 
 A datagram only means "check the file". A lost one only costs time: processes also check at each sign of life. The
 kernel refuses datagrams to a socket whose process has ended, so other processes also learn that it was killed, long
@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 import time
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,15 +21,15 @@ OLD = 60.0
 
 
 class WakeupSocket:
-    """One coordinator's socket.
+    """One session's socket.
 
     Attributes:
         name: Its name, unlike any other.
         socket: Becomes readable when a datagram comes; None: there can be no socket here.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    def __init__(self, file: Path, name: str) -> None:
+        self.name = name
         self._directory = file.with_name(f"{file.name}-bells")
         self._handle: int | None = None
         self.socket: socket.socket | None = None
@@ -50,7 +49,7 @@ class WakeupSocket:
                 self._sweep()
 
     def ring(self, names: Iterable[str]) -> None:
-        """Wakes other coordinators; never waits and never fails."""
+        """Wakes other sessions; never waits and never fails."""
         if self.socket is None:
             return
         for name in names:
@@ -67,7 +66,7 @@ class WakeupSocket:
         return rung
 
     def silent(self, names: Iterable[str]) -> list[str]:
-        """Returns those of other coordinators whose process has certainly ended."""
+        """Returns those of other sessions whose process has certainly ended."""
         return [name for name in names if self._refuses(name)]
 
     def remove(self, name: str) -> None:

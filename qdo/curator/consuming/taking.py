@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from qdo.coordination.zookeeper.transactions import Check, Create, Delete, Operation, Rejection, RejectionReason
+from qdo.coordination.tree import Check, Create, Delete, Operation, Rejection, RejectionReason
 from qdo.curator.items import largest
 from qdo.curator.names import Child
 from qdo.curator.znodes import Changed, Znodes

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from qdo.coordination import Member
-from qdo.coordination.local import LocalCoordinator
+from qdo.coordination import Coordinator, Member
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run
@@ -224,9 +223,9 @@ def test_migrate_is_refused_while_the_group_works(
 def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """When somebody else moves an offset between the look and the change, nothing is changed and that is said."""
     group.record({group.partition(queue, 1): sent[0].id})
-    look = LocalCoordinator.offsets
+    look = Coordinator.offsets
 
-    async def looked(self: LocalCoordinator, partitions: Iterable[Partition] | None = None) -> object:
+    async def looked(self: Coordinator, partitions: Iterable[Partition] | None = None) -> object:
         seen = await look(self, partitions)
         await self.set_offsets({group.partition(queue, 1): sent[3].id})
         return seen

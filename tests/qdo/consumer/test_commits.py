@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from qdo.consumer.rebalance.partition_table import PartitionTable
-from qdo.coordination import OwnedOffset
-from qdo.coordination.local.session_thread import LocalSession
+from qdo.coordination import OwnedOffset, Session
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
@@ -112,11 +111,9 @@ async def test_commits_of_the_same_at_the_same_time_are_one(system: System) -> N
     queue = await system.queue(partitions=5)
     for partition in range(1, 6):
         await system.send(queue, 1, partition)
-    record, calls = LocalSession.commit, []
+    record, calls = Session.commit, []
 
-    async def counted(
-        self: LocalSession, offsets: Iterable[tuple[OwnedOffset, str]]
-    ) -> dict[Partition, OwnedOffset | None]:
+    async def counted(self: Session, offsets: Iterable[tuple[OwnedOffset, str]]) -> dict[Partition, OwnedOffset | None]:
         wanted = list(offsets)
         calls.append(len(wanted))
         return await record(self, wanted)

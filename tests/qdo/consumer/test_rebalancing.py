@@ -13,6 +13,7 @@ from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
 from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
+from tests.qdo.contract.local import writing
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
@@ -259,7 +260,7 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System
     await collect(consumer, 4, most=4)
     await consumer.commit()
     found = await collect(consumer, 4, most=4)
-    with system.service.writing() as tx:
+    with writing(system.service.path) as tx:
         tx.execute("UPDATE sessions SET expires = 0")
     with pytest.raises((NotOwner, SessionLost)):
         await consumer.commit()

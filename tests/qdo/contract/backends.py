@@ -1,21 +1,22 @@
-"""The coordination services that the suite runs on: how each is reached, broken, and what it can do.
-
-A difference is a named capability. A test that needs one says so with ``@pytest.mark.needs(name)`` and is skipped,
-visibly, where it is missing:
-
-* ``whole``: ``set_offsets`` moves the offsets of several queues all or none as well.
-"""
+"""The coordination services that the suite runs on: how each is reached and broken."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING
 
 import pytest
 
-from qdo.coordination import Coordinator, Session
+from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
+from qdo.coordination.encoding import encode_offset
+from qdo.coordination.local import LocalLink
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.paths import GroupPaths
+from qdo.coordination.tree import ANY, Applied, Link, SetData
+from qdo.partitions import Partition
+from tests.replacing import replace
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper
@@ -27,59 +28,111 @@ LONG_ENOUGH = 8.0
 """Seconds of a session that outlasts a short pause of the machine, and whose signs of life are not far apart."""
 
 
-class Service(Protocol):
-    """A coordination service with nothing in it, for one test."""
+class Service(abc.ABC):
+    """A coordination service with nothing in it, for one test.
 
-    @property
-    def url(self) -> str:
-        """What ``open_coordinator`` takes, in other processes as well."""
+    Attributes:
+        url: For ``open_coordinator``, in other processes as well.
+        root: The path that the group lies under.
+        short: Seconds of a session that a test can wait for the end of.
+    """
 
-    @property
-    def short(self) -> float:
-        """Seconds of a session that a test can wait for the end of."""
+    url: str
+    root: str = ""
+    short: float
 
     def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
         """Returns a coordinator that is not open; the test closes it."""
+        return open_coordinator(self.url, group, session_timeout=session_timeout)
 
+    @abc.abstractmethod
+    def link(self, *, session_timeout: float = LONG) -> Link:
+        """Returns a link that is not open."""
+
+    @abc.abstractmethod
     async def expire(self, session: Session) -> None:
         """Has the service end a session; its member hears of it later."""
 
+    @abc.abstractmethod
     async def cut(self) -> None:
         """Makes the service unreachable for everybody in this test."""
 
+    @abc.abstractmethod
     async def heal(self) -> None:
         """Makes it reachable again, with all that it had."""
 
-    def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
-        """Has commits through a coordinator ask neither who owns the partition nor for the offset's version."""
-
-    async def write_target(self, group: str, data: bytes) -> None:
-        """Puts bytes where a group's target is stored."""
-
-    async def write_member(self, group: str, member: str, data: bytes) -> None:
-        """Puts bytes where a live member is stored."""
-
+    @abc.abstractmethod
     async def close(self) -> None:
         """Gives back what the service took for the test."""
 
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[Link]:
+        """A link of the test's own."""
+        link = self.link()
+        await link.open()
+        try:
+            yield link
+        finally:
+            await link.close()
 
-@dataclass(frozen=True)
-class Backend:
-    """One kind of service and what it can do."""
+    async def write_target(self, group: str, data: bytes) -> None:
+        """Puts bytes where a group's target is stored."""
+        await self.write(GroupPaths(self.root, group).target, data)
 
-    name: str
-    capabilities: frozenset[str]
-    locate: Callable[[pytest.FixtureRequest], Service]
+    async def write_member(self, group: str, member: str, data: bytes) -> None:
+        """Puts bytes where a live member is stored."""
+        await self.write(GroupPaths(self.root, group).member(member), data)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Puts bytes into a node."""
+        async with self.opened() as link:
+            (outcome,) = await link.apply([(SetData(path, data, ANY),)])
+        assert isinstance(outcome, Applied)
 
 
-def local_service(request: pytest.FixtureRequest) -> Service:
+def another(link: Link) -> Link:
+    """Returns a link to the place of another one, with a session of its own; it is not open."""
+    if isinstance(link, LocalLink):
+        return LocalLink(link._options, "elsewhere")
+    from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
+
+    assert isinstance(link, ZooKeeperLink)
+    return ZooKeeperLink(link._access)
+
+
+async def commit_unfenced(
+    self: Session, offsets: Iterable[tuple[OwnedOffset, str | None]]
+) -> dict[Partition, OwnedOffset | None]:
+    """Commits over whatever is there, under another session.
+
+    That is what comes of using a client of ZooKeeper plainly: it begins a new session by itself and sends there what
+    was asked for under the old one.
+    """
+    written: dict[Partition, OwnedOffset | None] = {}
+    link = another(self.link)
+    await link.open()
+    for (partition, _, _), identifier in offsets:
+        offset = CommittedOffset(identifier)
+        (outcome,) = await link.apply([(SetData(self._paths.offset(partition), encode_offset(offset), ANY),)])
+        assert isinstance(outcome, Applied)
+        written[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
+    await link.close()
+    return written
+
+
+def unfenced() -> contextlib.AbstractContextManager[None]:
+    """Has commits ask neither for the session, nor who owns the partition, nor for the offset's version."""
+    return replace(Session.commit, commit_unfenced)
+
+
+def local(request: pytest.FixtureRequest) -> Service:
     """A file of its own."""
     from tests.qdo.contract.local import LocalService  # noqa: PLC0415 - only who uses it needs it
 
     return LocalService(request.getfixturevalue("tmp_path") / "coordination.sqlite3")
 
 
-def zookeeper_service(request: pytest.FixtureRequest) -> Service:
+def zookeeper(request: pytest.FixtureRequest) -> Service:
     """A chroot of its own on the shared server."""
     from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
@@ -87,8 +140,4 @@ def zookeeper_service(request: pytest.FixtureRequest) -> Service:
     return ZooKeeperService(server.connect_string)
 
 
-BACKENDS = {
-    "local": Backend("local", frozenset({"whole"}), local_service),
-    "zookeeper": Backend("zookeeper", frozenset(), zookeeper_service),
-}
-CAPABILITIES = frozenset[str]().union(*(backend.capabilities for backend in BACKENDS.values()))
+BACKENDS = {"local": local, "zookeeper": zookeeper}

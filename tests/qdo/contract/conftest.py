@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from qdo.coordination import Coordinator, Member, Session
-from tests.qdo.contract.backends import BACKENDS, CAPABILITIES, LONG, Backend, Service
+from tests.qdo.contract.backends import BACKENDS, LONG, Service
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import ONE
@@ -20,20 +20,15 @@ Join = Callable[..., Awaitable[tuple[Session, Heard]]]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each service in turn; skips what it cannot do."""
-    found = BACKENDS[request.param]
-    wanted = {name for mark in request.node.iter_markers("needs") for name in mark.args}
-    assert wanted <= CAPABILITIES, f"no service claims to have {wanted - CAPABILITIES}"
-    if missing := wanted - found.capabilities:
-        pytest.skip(f"{found.name} has no {', '.join(sorted(missing))}")
-    return found
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each service in turn."""
+    return str(request.param)
 
 
 @pytest.fixture
-async def service(backend: Backend, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
+async def service(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     """A service with nothing in it."""
-    found = backend.locate(request)
+    found = BACKENDS[backend](request)
     try:
         yield found
     finally:

@@ -5,32 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
-from qdo.coordination.local import transactions
+from qdo.coordination import Session
+from qdo.coordination.local import LocalLink, LocalOptions
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
-from qdo.coordination.local.session_thread import LocalSession
-from qdo.coordination.opening import open_coordinator
-from qdo.partitions import Partition
-from tests.qdo.contract.backends import LONG
-from tests.replacing import replace
-
-WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE group_id = ? AND queue = ? AND number = ?
-    RETURNING version"""
-
-
-async def commit_unfenced(
-    self: LocalSession, offsets: Iterable[tuple[OwnedOffset, str | None]]
-) -> dict[Partition, OwnedOffset | None]:
-    """Writes offsets over whatever they are, and whoever owns the partition."""
-    written: dict[Partition, OwnedOffset | None] = {}
-    with writing(self._thread._database.path) as tx:
-        for (partition, _, _), identifier in offsets:
-            (version,) = tx.one(WRITE, identifier, self.where, transactions.key(partition.queue), partition.number)
-            written[partition] = OwnedOffset(partition, CommittedOffset(identifier, 0.0, self._member.id), version)
-    return written
+from tests.qdo.contract.backends import LONG, Service
 
 
 @contextlib.contextmanager
@@ -44,7 +25,7 @@ def writing(path: Path) -> Iterator[FileTransaction]:
         database.close()
 
 
-class LocalService:
+class LocalService(Service):
     """A file."""
 
     short = 1.5
@@ -54,17 +35,17 @@ class LocalService:
         self.url = f"local://{path}"
         self._away = path.with_name("away")
 
-    def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
-        """See the protocol."""
-        return open_coordinator(self.url, group, session_timeout=session_timeout)
+    def link(self, *, session_timeout: float = LONG) -> LocalLink:
+        """See the base class."""
+        return LocalLink(LocalOptions(self.path, session_timeout), "scope")
 
     async def expire(self, session: Session) -> None:
         """Lets its time be over, and has the next sign of life made then, however long the session was to be."""
-        assert isinstance(session, LocalSession)
-        with self.writing() as tx:
-            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.key,))
+        assert isinstance(session.link, LocalLink)
+        with writing(self.path) as tx:
+            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.link.session,))
             assert tx.changes()
-        session._thread.submit(session._thread._beat)
+        session.link._thread.submit(session.link._thread.beat)
 
     async def cut(self) -> None:
         """Puts the file away, and what is none in its place."""
@@ -78,23 +59,6 @@ class LocalService:
             self.path.rmdir()
             self._away.rename(self.path)
 
-    def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
-        """Leaves out what commits ask."""
-        return replace(LocalSession.commit, commit_unfenced)
-
-    async def write_target(self, group: str, data: bytes) -> None:
-        """See the protocol."""
-        with self.writing() as tx:
-            tx.execute("UPDATE groups SET target = ?, version = version + 1 WHERE name = ?", (data, group))
-            assert tx.changes()
-
-    async def write_member(self, group: str, member: str, data: bytes) -> None:
-        """See the protocol."""
-        where = "member = ? AND group_id = (SELECT id FROM groups WHERE name = ?)"
-        with self.writing() as tx:
-            tx.execute(f"UPDATE sessions SET member_data = ? WHERE {where}", (data, member, group))
-            assert tx.changes()
-
     async def close(self) -> None:
         """Nothing is running."""
 
@@ -107,7 +71,3 @@ class LocalService:
             yield
         finally:
             os.close(directory)
-
-    def writing(self) -> contextlib.AbstractContextManager[FileTransaction]:
-        """A transaction of the test's own."""
-        return writing(self.path)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.curator.drain import Drain, Drained, Plan, Target
 from qdo.curator.fill import Fill, Filled, FillPlan
 from qdo.curator.place import open_place
@@ -55,7 +55,7 @@ class Steps:
     def run(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - any answer
         """Runs something with its steps counted; returns None if it was ended."""
         with (
-            replace(Link.apply, self.around(Link.apply)),
+            replace(ZooKeeperLink.apply, self.around(ZooKeeperLink.apply)),
             replace(AsyncClient.send_many, self.around(AsyncClient.send_many)),
             replace(AsyncJobQueue.receive, self.around(AsyncJobQueue.receive)),
             replace(AsyncJobQueue.ack, self.around(AsyncJobQueue.ack)),

@@ -11,11 +11,10 @@ from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance import member_states
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import Member, TargetAssignment
-from qdo.coordination.local.session_thread import LocalSession
 from qdo.partitions import Partition, Queue
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
-from tests.qdo.contract import local
+from tests.qdo.contract.backends import unfenced
 from tests.replacing import replace, replace_in
 
 
@@ -30,12 +29,7 @@ def take_out(mechanism: str) -> Iterator[None]:
 
 def _fencing() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Commits write offsets over whatever they are, and whoever owns the partition."""
-    yield replace(LocalSession.commit, local.commit_unfenced)
-    with contextlib.suppress(ModuleNotFoundError):
-        from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
-        from tests.qdo.contract import zookeeper  # noqa: PLC0415 - needs it, too
-
-        yield replace(ZooKeeperSession.commit, zookeeper.commit_unfenced)
+    yield unfenced()
 
 
 def _stickiness() -> Iterator[contextlib.AbstractContextManager[object]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdo.coordination import Member, Session
-from qdo.coordination.local import LocalCoordinator, LocalOptions
+from qdo.coordination.opening import open_coordinator
 from tests.qdo.contract.events import Heard
 
 Join = Callable[..., Awaitable[tuple[Session, Heard]]]
@@ -29,7 +29,7 @@ async def join(path: Path) -> AsyncIterator[Join]:
     async with contextlib.AsyncExitStack() as opened:
 
         async def join(name: str, *, session_timeout: float = 20.0) -> tuple[Session, Heard]:
-            coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=session_timeout))
+            coordinator = open_coordinator(f"local://{path}", "group", session_timeout=session_timeout)
             opened.push_async_callback(coordinator.close)
             await coordinator.open()
             heard = Heard()

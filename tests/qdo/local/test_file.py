@@ -12,8 +12,9 @@ import apsw
 import pytest
 
 from qdo.coordination import Member, Session
-from qdo.coordination.local import LocalCoordinator, LocalOptions, transactions
+from qdo.coordination.local import nodes
 from qdo.coordination.local.database import APPLICATION_ID, CoordinationFile
+from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
@@ -40,7 +41,7 @@ async def test_the_file_and_its_directory_are_private(join: Join, path: Path) ->
 async def refused(path: Path) -> str:
     """Returns why a file is refused, which must stay as it is."""
     before = path.read_bytes()
-    coordinator = LocalCoordinator("group", LocalOptions(path))
+    coordinator = open_coordinator(f"local://{path}", "group")
     with pytest.raises(CoordinationIncompatible) as caught:
         await coordinator.open()
     with pytest.raises(CoordinationLost):
@@ -67,7 +68,7 @@ async def test_another_database_is_refused(tmp_path: Path) -> None:
     assert "something else" in await refused(path)
 
 
-@pytest.mark.parametrize(("version", "said"), [(1, "an older program"), (7, "a newer program")])
+@pytest.mark.parametrize(("version", "said"), [(2, "an older program"), (7, "a newer program")])
 async def test_a_file_of_another_format_is_refused(tmp_path: Path, version: int, said: str) -> None:
     """The error says whether the file is too old or too new for this program."""
     path = tmp_path / "other.sqlite3"
@@ -91,7 +92,7 @@ async def test_a_damaged_file_is_refused(join: Join, path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
-    coordinator = LocalCoordinator("group", LocalOptions(path))
+    coordinator = open_coordinator(f"local://{path}", "group")
     await coordinator.open()
     with pytest.raises(CoordinationIncompatible, match="damaged"):
         await coordinator.offsets()
@@ -105,7 +106,7 @@ async def test_a_place_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "coordination.sqlite3"):
         with pytest.raises(CoordinationLost):
-            await LocalCoordinator("group", LocalOptions(path)).open()
+            await open_coordinator(f"local://{path}", "group").open()
 
 
 async def test_many_processes_begin_at_once(path: Path) -> None:
@@ -113,7 +114,7 @@ async def test_many_processes_begin_at_once(path: Path) -> None:
     starting = [Process.start(f"local://{path}", "group", f"p{number}", 30) for number in range(8)]
     processes = await asyncio.gather(*starting)
     try:
-        coordinator = LocalCoordinator("group", LocalOptions(path))
+        coordinator = open_coordinator(f"local://{path}", "group")
         await coordinator.open()
         assert set(await coordinator.members()) == {f"p{number}" for number in range(8)}
         await coordinator.close()
@@ -167,7 +168,7 @@ async def test_a_file_that_is_removed_is_made_anew(join: Join, path: Path) -> No
 
 async def test_the_same_coordinator_joins_again_after_a_removal(path: Path) -> None:
     """A member whose file is gone needs nobody else to go on."""
-    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=MIDDLING))
+    coordinator = open_coordinator(f"local://{path}", "group", session_timeout=MIDDLING)
     await coordinator.open()
     heard = Heard()
     await coordinator.join(Member("a"), heard)
@@ -241,13 +242,13 @@ def test_commits_wait_for_the_disk_when_asked(path: Path, *, sync: bool, level: 
 
 def test_a_sign_of_life_during_a_look_ends_no_session(tmp_path: Path) -> None:
     """What is looked at is settled before the clock is read, so that no session ends further off than it may."""
-    file, member = CoordinationFile(tmp_path / "coordination", patience=1), Member("a")
+    file = CoordinationFile(tmp_path / "coordination", patience=1)
     with file.transaction(create=True) as tx:
-        _, where = transactions.join(tx, "group", member, "process", MIDDLING, replace=False)
+        nodes.NodeChanges(tx, 1, lambda _: True).begin("scope", MIDDLING)
     other = CoordinationFile(file.path, patience=1)
     with file.transaction(write=False) as tx:
         with other.transaction() as beating:
-            transactions.renew(beating, "process")
-        assert transactions.members(tx, where) == {"a": member}
+            nodes.renew(beating, 1)
+        assert not nodes.dead(tx, "scope")
     file.close()
     other.close()

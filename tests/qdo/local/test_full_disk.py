@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from qdo.coordination import Member, OwnedOffset
-from qdo.coordination.local import LocalCoordinator, LocalOptions
+from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition
 from tests.qdo.contract.events import Heard
@@ -31,7 +31,7 @@ async def fill(path: Path) -> tuple[list[str], list[str | None]]:
     Returns:
         The events in between, and what is recorded in the end for each partition.
     """
-    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=20))
+    coordinator = open_coordinator(f"local://{path}", "group", session_timeout=20)
     await coordinator.open()
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)

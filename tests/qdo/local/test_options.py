@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qdo.coordination.local import LocalCoordinator, LocalOptions, default_path
+from qdo.coordination import Coordinator
+from qdo.coordination.local import LocalOptions, default_path
 from qdo.coordination.local.options import parse_url
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument
@@ -52,7 +53,7 @@ def test_a_session_has_a_length(seconds: float) -> None:
 def test_a_coordinator_is_opened_by_its_url() -> None:
     """The scheme says which service it is; what is none is refused, and so is a group without a name."""
     coordinator = open_coordinator("local:///a", "orders", session_timeout=7)
-    assert isinstance(coordinator, LocalCoordinator)
+    assert isinstance(coordinator, Coordinator)
     assert (coordinator.group, coordinator.session_timeout) == ("orders", 7)
     for url in ("", "local", "/path", "redis://host", "file:///a"):
         with pytest.raises(InvalidArgument, match="local: or zookeeper:"):

@@ -28,7 +28,7 @@ def bells(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Wake
     """Two wakeup sockets beside one file, whose path is short or too long for a socket's address."""
     file = tmp_path / ("x" * 120 if request.param == "long" else "") / "file"
     file.parent.mkdir(exist_ok=True)
-    found = WakeupSocket(file), WakeupSocket(file)
+    found = WakeupSocket(file, "1"), WakeupSocket(file, "2")
     for wakeup_socket in found:
         wakeup_socket.open()
     yield found
@@ -75,7 +75,7 @@ def test_what_dead_processes_left_is_removed(bells: tuple[WakeupSocket, WakeupSo
     assert other.socket is not None
     other.socket.close()
     left = mine._directory / other.name
-    again = WakeupSocket(left.parent.parent / "file")
+    again = WakeupSocket(left.parent.parent / "file", "3")
     again.open()
     assert left.exists()
     again.close()

@@ -1,4 +1,4 @@
-"""What is stored for members, targets and offsets comes back, stays small, and is not guessed at."""
+"""What is stored for members, assignments and offsets comes back, stays small, and is not guessed at."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
-from qdo.coordination import CommittedOffset, Member, Sight, TargetAssignment
+from qdo.coordination import CommittedOffset, Member, Sight
 from qdo.coordination.encoding import (
     MEMBER_FORMAT,
     decode_member,
     decode_offset,
-    decode_target,
     encode_member,
     encode_offset,
-    encode_target,
     pack,
     shares,
     unpack,
     unshare,
     valid_name,
 )
-from qdo.coordination.zookeeper.transactions import NODE_LIMIT
+from qdo.coordination.tree import NODE_LIMIT
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -39,12 +37,6 @@ wanted = st.builds(
     Subscription, st.frozensets(texts, max_size=20), st.lists(texts, max_size=5).map(tuple), texts, texts
 )
 members = st.builds(Member, texts, wanted, static=st.booleans(), since=instants)
-targets = st.builds(
-    TargetAssignment,
-    st.dictionaries(partitions, texts, max_size=50),
-    st.dictionaries(texts, instants, max_size=5),
-    st.frozensets(texts, max_size=5),
-)
 offsets = st.builds(CommittedOffset, st.none() | texts, instants, texts)
 
 
@@ -54,41 +46,13 @@ def test_members_come_back(member: Member) -> None:
     assert decode_member(encode_member(member)) == member
 
 
-@given(targets)
-def test_targets_come_back(target: TargetAssignment) -> None:
-    """A target is what it was."""
-    assert decode_target(encode_target(target)) == target
-
-
 @given(offsets)
 def test_offsets_come_back(offset: CommittedOffset) -> None:
     """An offset is what it was."""
     assert decode_offset(encode_offset(offset)) == offset
 
 
-@given(targets)
-def test_equal_targets_are_stored_alike(target: TargetAssignment) -> None:
-    """However their parts were put together: who finds the same target needs not set it."""
-    backwards = TargetAssignment(
-        dict(reversed([*target.owners.items()])), dict(reversed([*target.absent.items()])), frozenset(target.static)
-    )
-    assert encode_target(backwards) == encode_target(target)
-
-
-@pytest.mark.parametrize("count", [1, 10_000])
-def test_large_targets_stay_small(count: int) -> None:
-    """10,000 partitions, of one queue or of as many, shared by 1,000 members take a fifth of ZooKeeper's 1 MB."""
-    chance = random.Random(7)
-    names = [f"worker-{n % 50}.example.org-{1000 + n}-{chance.randrange(2**24):06x}" for n in range(1000)]
-    places = [
-        Queue("queuey.example.org:5000", "socorro", f"crashes-{n}-{chance.randrange(2**32):x}") for n in range(count)
-    ]
-    owners = {Partition(queue, 1 + n): chance.choice(names) for queue in places for n in range(10_000 // count)}
-    assert len(owners) == 10_000
-    assert len(encode_target(TargetAssignment(owners))) < 200_000
-
-
-@pytest.mark.parametrize("decode", [decode_member, decode_target, decode_offset])
+@pytest.mark.parametrize("decode", [decode_member, decode_offset])
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -105,7 +69,7 @@ def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], da
         decode(data)
 
 
-@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"3"), (decode_target, b"2"), (decode_offset, b"1")])
+@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"3"), (decode_offset, b"1")])
 @pytest.mark.parametrize("rest", [b"", b"={}", b"=[", b"~[", b"?{}"])
 def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: bytes, rest: bytes) -> None:
     """Each kind has a format of its own."""

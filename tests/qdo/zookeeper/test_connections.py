@@ -12,15 +12,13 @@ from unittest import mock
 
 import pytest
 
-from qdo.coordination import Member, OwnedOffset, Session
+from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.tree import NodeData
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.coordination.zookeeper.driver.handler import Handler, Wire
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
 from qdo.coordination.zookeeper.lease import SessionLease
-from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.transactions import NodeData
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.contract.conftest import Join, Open
@@ -33,9 +31,9 @@ from tests.replacing import replace
 SHORT = 3.0
 
 
-def link_of(session: Session) -> Link:
+def link_of(session: Session) -> ZooKeeperLink:
     """Returns the connection of a member."""
-    assert isinstance(session, ZooKeeperSession)
+    assert isinstance(session.link, ZooKeeperLink)
     return session.link
 
 
@@ -106,8 +104,8 @@ async def test_a_commit_in_doubt_is_settled_by_taking_again(join: Join, service:
     service.proxy.mute()
     committing = asyncio.ensure_future(session.commit([(held, "7")]))
     with plain(service._direct) as client:
-        group_paths = session._paths  # type: ignore[attr-defined] # of this kind of session
-        await until(lambda: b'"7"' in client.get(group_paths.offset(ONE))[0])
+        path = session._paths.offset(ONE)
+        await until(lambda: b'"7"' in client.get(path)[0])
     await asyncio.to_thread(service.proxy.drop)
     with pytest.raises(CoordinationLost):
         await committing
@@ -141,7 +139,7 @@ async def test_kazoo_alone_begins_a_second_session(join: Join, service: ZooKeepe
         self.over = False
         return connect(self, *where, **how)
 
-    with replace(Link._stop, lambda _: None), replace(connect, connect_again):
+    with replace(ZooKeeperLink._stop, lambda _: None), replace(connect, connect_again):
         await service.expire(session)
         await until(lambda: link._client.connected)
         asked = link._client.create_async(path)
@@ -154,7 +152,7 @@ async def test_kazoo_alone_begins_a_second_session(join: Join, service: ZooKeepe
 
 
 async def test_leaving_while_suspended_closes_the_session_later(
-    join: Join, coordinator: ZooKeeperCoordinator, service: ZooKeeperService
+    join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
     """Leaving does not wait for a network that is gone; the member goes when it is back, not when its time is over."""
     session, heard = await join("a")
@@ -197,7 +195,7 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     await mine.claim([ONE])
     await mine.assignment()
     with plain(service._direct) as client:
-        client.delete(mine._paths.member("a"))  # type: ignore[attr-defined] # of this kind of session
+        client.delete(mine._paths.member("a"))
     await heard.next("changed")
     with pytest.raises(SessionLost):
         await mine.assignment()
@@ -266,9 +264,9 @@ async def test_members_are_read_again_only_where_something_is_new(join: Join) ->
     others = [(await join(f"m{number}"))[0] for number in range(12)]
     assert len(await mine.members()) == 13
     read: list[list[str]] = []
-    link, reading = link_of(mine), Link.read
+    link, reading = link_of(mine), ZooKeeperLink.read
 
-    async def note(self: Link, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+    async def note(self: ZooKeeperLink, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         wanted = list(paths)
         if self is link:
             read.append([path.rpartition("/")[2] for path in wanted])
@@ -293,9 +291,9 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
     partitions = some(1000)
     await mine.claim(some(1))
     counted: dict[str, int] = {"read": 0, "apply": 0, "rounds": 0}
-    asking = Link._ask
+    asking = ZooKeeperLink._ask
 
-    async def count(self: Link, calls: Any) -> Any:  # noqa: ANN401 - as the method's
+    async def count(self: ZooKeeperLink, calls: Any) -> Any:  # noqa: ANN401 - as the method's
         counted["rounds"] += 1
         counted["read" if "get_async" in repr(calls[:1]) else "apply"] += len(calls)
         return await asking(self, calls)
@@ -341,7 +339,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: ZooKeeperCoordinator) -> None:
+async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: Coordinator) -> None:
     """It is gone when its process is, and not only when its time is over; a child of it ends nothing."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FORGETFUL, service.url, cwd=ROOT, stdout=asyncio.subprocess.PIPE
@@ -349,36 +347,3 @@ async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator
     said, _ = await process.communicate()
     assert said == b"['a']\n"
     assert await coordinator.members() == {}
-
-
-async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: ZooKeeperCoordinator) -> None:
-    """Whatever it had taken when it was cancelled is given up with the rest, although nobody was told of it."""
-    session, _ = await join("a")
-    partitions = some(300)
-    await session.claim(partitions)
-    await session.release(partitions)
-    for pause in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08):
-        taking = asyncio.ensure_future(session.claim(partitions))
-        await asyncio.sleep(pause)
-        taking.cancel()
-        await asyncio.wait({taking})
-        await session.release(partitions)
-        assert await coordinator.owners() == {}
-
-
-async def test_an_offset_that_cannot_be_read_is_left_out(
-    join: Join, service: ZooKeeperService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The other partitions are taken, and the log names the one that is not, once."""
-    first, _ = await join("a")
-    await first.claim(some(3))
-    await first.leave()
-    assert isinstance(first, ZooKeeperSession)
-    for strange in (b"qdo9={}", b"\xff"):
-        with plain(service._direct) as client:
-            client.set(first._paths.offset(ONE), strange)
-        session, _ = await join("b")
-        for _ in range(2):
-            assert set(await session.claim(some(3))) == set(some(3)[1:])
-        await session.leave()
-    assert len([record for record in caplog.records if f"{ONE} is skipped" in record.message]) == 2

@@ -9,9 +9,9 @@ from typing import TypeVar
 import pytest
 
 from deploy.local import ZooKeeperNode
-from qdo.coordination import Member, OwnedOffset, Session
-from qdo.coordination.zookeeper import ConnectionOptions, ZooKeeperCoordinator
-from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination import Coordinator, Member, OwnedOffset, Session
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, Heard
@@ -20,7 +20,7 @@ from tests.qdo.contract.zookeeper import until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
 T = TypeVar("T")
-Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
+Open = Callable[..., Awaitable[Coordinator]]
 
 SESSION = 16.0
 """Seconds; a connection counts as broken after two thirds, and servers agree on a new leader within two or three."""
@@ -32,11 +32,9 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
     """Opens coordinators of one chroot and closes them at the test's end."""
     root, opened = f"/{unique_name('qdo')}", []
 
-    async def open_one(session_timeout: float = SESSION) -> ZooKeeperCoordinator:
-        access = ConnectionOptions(
-            zookeeper_nodes.connect_string, root, session_timeout=session_timeout, connect_timeout=30
-        )
-        coordinator = ZooKeeperCoordinator(access, "group")
+    async def open_one(session_timeout: float = SESSION) -> Coordinator:
+        url = f"zookeeper://{zookeeper_nodes.connect_string}{root}?connect_timeout=30"
+        coordinator = open_coordinator(url, "group", session_timeout=session_timeout)
         opened.append(coordinator)
         await coordinator.open()
         return coordinator
@@ -69,7 +67,7 @@ def leader(ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
 
 def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
     """Returns the server that a member is connected to."""
-    assert isinstance(session, ZooKeeperSession)
+    assert isinstance(session.link, ZooKeeperLink)
     _, port = session.link._client._connection._socket.getpeername()
     return next(node for node in ensemble.nodes if node.port == port)
 

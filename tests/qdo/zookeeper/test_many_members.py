@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
-from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.unit.zookeeper.test_large_groups import PATIENCE, JoinedMember, shared
 from tests.replacing import replace
@@ -22,7 +22,7 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
         asked = 0
 
         def counting(method: Reading) -> Reading:
-            def counted(self: Link, paths: Iterable[str], *, watch: bool = False) -> object:
+            def counted(self: ZooKeeperLink, paths: Iterable[str], *, watch: bool = False) -> object:
                 nonlocal asked
                 wanted = list(paths)
                 asked += len(wanted)
@@ -32,7 +32,7 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
 
         members = []
         with ExitStack() as replaced:
-            for method in (Link.read, Link.look, Link.children):
+            for method in (ZooKeeperLink.read, ZooKeeperLink.look, ZooKeeperLink.children):
                 replaced.enter_context(replace(method, counting(method)))
             for number in range(count):
                 coordinator = service.coordinator(f"of-{count}")

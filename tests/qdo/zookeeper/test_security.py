@@ -16,7 +16,7 @@ import pytest
 from deploy.local.addresses import claim
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from queuey.extras import install_command
 from tests.qdo.contract.events import Heard
@@ -120,7 +120,7 @@ async def refuses(open_one: Open, url: str) -> None:
     """Expects that nothing of the group can be seen or changed, not even by who skips the look at the chroot."""
     with pytest.raises(CoordinationRefused):
         await open_one(url)
-    with replace(Link.look, mock.AsyncMock()):
+    with replace(ZooKeeperLink.look, mock.AsyncMock()):
         coordinator = await open_one(url)
     for call in (
         coordinator.members,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from qdo.coordination.zookeeper.driver.link import Link, State
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 
-__all__ = ["Link", "State"]
+__all__ = ["ZooKeeperLink"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from kazoo import exceptions
 
-from qdo.coordination.zookeeper.transactions import Rejection, RejectionReason
+from qdo.coordination.tree import Rejection, RejectionReason
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 
 REFUSED: Mapping[type[Exception], RejectionReason] = {

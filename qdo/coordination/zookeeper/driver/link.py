@@ -1,15 +1,5 @@
 """One session of ZooKeeper from its beginning to its end, for an event loop.
 
-::
-
-    new ──► connected ◄──► suspended
-                │              │
-                └──► lost ◄────┘      final: a link is never used for a second session
-
-The session is lost when the servers say so, when they were not heard for its timeout (:mod:`.lease`), or when the link
-is closed. What was asked for and not answered when the connection breaks is in doubt, and all calls that wait for it
-get the error ``CoordinationLost``; nothing is sent a second time.
-
 A link that is lost while the connection is broken goes on trying to connect, for one purpose: to close the session, so
 that its nodes do not stay for longer than they must.
 """
@@ -26,29 +16,22 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
+from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, Rejection, State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
 from qdo.coordination.zookeeper.driver.requests import send
 from qdo.coordination.zookeeper.lease import SessionLease
-from qdo.coordination.zookeeper.transactions import (
-    Applied,
-    Change,
-    NodeData,
-    Outcome,
-    Rejection,
-)
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
-from qdo.tasks import happens
 
 
 class Inbox:
@@ -82,15 +65,12 @@ class Inbox:
             self._handle(items)
 
 
-State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
 Call: TypeAlias = Callable[[], PendingAnswer]
 
 MOST_FLYING = 100
 """Requests under way. Kazoo sends its thread a byte for each through a socket that holds some 270 before it blocks."""
 LONGEST_PAUSE = 0.5
 """Seconds between two tries to connect, at most; kazoo's own go up to an hour."""
-BRIEFLY = 1.5
-"""Seconds that :meth:`Link.wait` waits for a connection to be back."""
 LOOKS = 4
 """A session checks its lease so often in its timeout."""
 
@@ -114,27 +94,17 @@ class RequestBatch:
             self.future.set_exception(error)
 
 
-class Link:
-    """See the module. To be made and used in one event loop.
+class ZooKeeperLink(Link):
+    """See the contract.
 
     Args:
         access: How the service is reached.
         context: For encrypted connections; None: they are not.
-        outlast: Seconds for which a helper process keeps the session alive while this program is held up; 0: there is
-            none.
-
-    Attributes:
-        outlast: As given.
-        session: Its number, 0 before it began.
-        on_state: Called when the state changes; not for ``lost`` by :meth:`close`.
-        on_watch: Called with the paths of watched nodes that changed, before later requests are answered.
+        outlast: See the contract.
     """
 
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
-        self.outlast = outlast
-        self.session = 0
-        self.on_state: Callable[[State], None] = lambda _: None
-        self.on_watch: Callable[[list[str]], None] = lambda _: None
+        super().__init__(outlast)
         self._access = access
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
@@ -146,7 +116,6 @@ class Link:
         self._error: CoordinationError | None = None
         self._inbox = Inbox(self._handle)
         self._changed: list[str] = []
-        self._settled = asyncio.Event()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -193,23 +162,18 @@ class Link:
 
     @property
     def state(self) -> State:
-        """The present state, also if ``on_state`` was not called for it yet."""
+        """See the contract."""
         if self._state == "connected" and (self._lease.lapsed or not self._client.connected):
             return "lost" if self._lease.lapsed else "suspended"
         return "lost" if self._state == "suspended" and self._lease.lapsed else self._state
 
     @property
     def timeout(self) -> float:
-        """Seconds without a sign of life after which the servers end the session."""
+        """See the contract."""
         return self._lease.timeout
 
     async def open(self) -> None:
-        """Begins the session.
-
-        Raises:
-            CoordinationLost: Not within the time allowed.
-            CoordinationRefused: The servers do not accept the credentials.
-        """
+        """See the contract."""
         atexit.register(self._leave_at_exit)
         self._client.start_async()
         try:
@@ -228,26 +192,21 @@ class Link:
             await self.close()
             raise
 
-    async def wait(self) -> State:
-        """Waits a little for a connection that broke to be back; returns the state that it has then."""
-        await happens(self._settled, BRIEFLY)
-        return self.state
-
     async def close(self) -> None:
-        """Ends the session; waits until the servers know, if they can be reached. Never raises; idempotent."""
+        """See the contract."""
         self._finish(SessionLost("the session was ended"))
         self._retire()
         await self._until_stopped()
 
     async def abandon(self) -> None:
-        """Ends the session, or leaves its end to the servers if they cannot be reached now. Never raises."""
+        """See the contract."""
         self._finish(SessionLost("the session was ended"))
         self._stop()
         await self._until_stopped()
 
     @property
     def finished(self) -> bool:
-        """Nothing of it is left but this object."""
+        """See the contract."""
         return self._stopped is not None and self._stopped.done()
 
     def end(self, why: CoordinationError) -> None:
@@ -366,53 +325,31 @@ class Link:
     # Requests.
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """Returns nodes, None for those that are not there; only those that are there are watched.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """See the contract."""
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """Returns nodes without their data, None for those that are not there; all of them are watched.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """See the contract."""
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """Returns the names of the nodes inside of nodes, None for those that are not there.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """See the contract."""
         watcher = self._watched if watch else None
         return await self._ask([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """Makes changes, each for itself, in order; returns what came of each.
-
-        Raises:
-            CoordinationLost: Each was made or not.
-            SessionLost: None was made.
-            CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
-        """
+        """See the contract."""
         answers = await self._ask([partial(send, self._client, change) for change in changes])
         return [
             answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
         ]
 
     async def sync(self, path: str) -> None:
-        """Makes the server of this connection catch up with the other servers.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """See the contract."""
         await self._ask([partial(self._client.sync_async, path)])
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdo.coordination.zookeeper.transactions import Change, Create, Delete, SetData
+from qdo.coordination.tree import Change, Create, Delete, SetData
 
 
 def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from qdo.coordination import CommittedOffset
+import pytest
+
+from qdo.coordination import CommittedOffset, Coordinator
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import eventually
@@ -126,3 +128,34 @@ async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) ->
         partition: f"id{partition.number}" for partition in partitions
     }
     assert len(await (await open_one()).owners()) == 1000
+
+
+async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Coordinator) -> None:
+    """Whatever it had taken when it was cancelled is given up with the rest, although nobody was told of it."""
+    session, _ = await join("a")
+    partitions = some(300)
+    await session.claim(partitions)
+    await session.release(partitions)
+    for pause in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08):
+        taking = asyncio.ensure_future(session.claim(partitions))
+        await asyncio.sleep(pause)
+        taking.cancel()
+        await asyncio.wait({taking})
+        await session.release(partitions)
+        assert await coordinator.owners() == {}
+
+
+async def test_an_offset_that_cannot_be_read_is_left_out(
+    join: Join, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other partitions are taken, and the log names the one that is not, once."""
+    first, _ = await join("a")
+    await first.claim(some(3))
+    await first.leave()
+    for strange in (b"qdo9={}", b"\xff"):
+        await service.write(first._paths.offset(ONE), strange)
+        session, _ = await join("b")
+        for _ in range(2):
+            assert set(await session.claim(some(3))) == set(some(3)[1:])
+        await session.leave()
+    assert len([record for record in caplog.records if f"{ONE} is skipped" in record.message]) == 2

@@ -10,7 +10,7 @@ import pytest
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, unfenced
 from tests.qdo.contract.conftest import Hold, Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.processes import Refused
@@ -163,7 +163,7 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
 async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
     """The same scenario shows the violation once commits ask neither for the owner nor for the version."""
     old, held = await takeover(join, service)
-    with service.unfenced(coordinator):
+    with unfenced():
         await old.commit([(held, "2")])
     assert await recorded(coordinator) == "2"
 

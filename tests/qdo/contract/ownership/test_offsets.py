@@ -117,16 +117,3 @@ async def test_nothing_is_moved_from_where_it_is_not(coordinator: Coordinator) -
         with pytest.raises(OffsetMoved):
             await coordinator.set_offsets({one: "9", two: "9", three: "9"}, expected=expected)
     assert await ids(coordinator) == {one: "1", two: "2"}
-
-
-@pytest.mark.needs("whole")
-async def test_offsets_of_several_queues_are_moved_together(join: Join, coordinator: Coordinator) -> None:
-    """One that cannot be moved keeps those of other queues where they are as well."""
-    session, _ = await join("a")
-    await coordinator.set_offsets({ONE: "1", OTHER: "1"})
-    with pytest.raises(OffsetMoved):
-        await coordinator.set_offsets({ONE: "2", OTHER: "2"}, expected={OTHER: "9"})
-    await session.claim([OTHER])
-    with pytest.raises(GroupActive):
-        await coordinator.set_offsets({ONE: "2", OTHER: "2"})
-    assert await ids(coordinator) == {ONE: "1", OTHER: "1"}

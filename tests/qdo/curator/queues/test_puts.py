@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from qdo.coordination.zookeeper.transactions import MOST_BYTES
+from qdo.coordination.changes import MOST_BYTES
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.options import NODE_LIMIT
 from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts

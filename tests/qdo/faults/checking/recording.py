@@ -10,6 +10,7 @@ from itertools import count
 from typing import TypeVar
 
 from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Session
+from qdo.coordination.local import LocalLink
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from tests.harness.history import Journal, now
@@ -108,12 +109,10 @@ class Calls:
 
 def name_of(session: Session) -> str:
     """Says how the service knows a session, so that another process can end it."""
-    from qdo.coordination.local.session_thread import LocalSession  # noqa: PLC0415 - either service does without the other
+    if isinstance(session.link, LocalLink):
+        return str(session.link.session)
+    from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
-    if isinstance(session, LocalSession):
-        return str(session.key)
-    from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
-
-    assert isinstance(session, ZooKeeperSession)
+    assert isinstance(session.link, ZooKeeperLink)
     number, password = session.link._client.client_id or (0, b"")
     return f"{number}:{password.hex()}"

@@ -292,13 +292,13 @@ class ScriptedSession(Session):
 
     async def set_sight(self, sight: Sight) -> None:
         """See the contract."""
-        await self._update("set_sight", msgspec.structs.replace(self.member, sight=sight))
+        await self._replace("set_sight", msgspec.structs.replace(self.member, sight=sight))
 
     async def retire(self) -> None:
         """See the contract."""
-        await self._update("retire", msgspec.structs.replace(self.member, leaving=True))
+        await self._replace("retire", msgspec.structs.replace(self.member, leaving=True))
 
-    async def _update(self, call: str, member: Member) -> None:
+    async def _replace(self, call: str, member: Member) -> None:
         def effect() -> None:
             self.member = self.service.there[member.id] = member
             self.service.tell("changed")

@@ -1,8 +1,6 @@
-"""ZooKeeper in memory, as far as sessions of members see it: nodes, transactions, ephemeral nodes, watches.
+"""A tree in memory: nodes, transactions, ephemeral nodes, watches that fire once.
 
-A watch fires once.
-
-That the real one behaves like it is held by the coordination suite; this is for groups of hundreds of members, whose
+``tests/qdo/contract/test_tree.py`` holds it to what the real ones do. It is for groups of hundreds of members, whose
 requests are counted.
 """
 
@@ -11,32 +9,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
-from qdo.coordination import Coordinator, Listen, Member
-from qdo.coordination.zookeeper.driver import State
-from qdo.coordination.zookeeper.paths import GroupPaths, parent
-from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.transactions import (
+from qdo.coordination import Coordinator
+from qdo.coordination.tree import (
     ANY,
     Applied,
     Change,
     Check,
     Create,
     Delete,
+    Link,
     NodeData,
     Operation,
     Outcome,
     Rejection,
     RejectionReason,
     SetData,
+    State,
+    parent,
 )
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
-from tests.qdo.unit.group.scripted import Stub
 
 Wanted = TypeVar("Wanted")
-TREE = GroupPaths("/qdo", "group")
 
 
 class Servers:
@@ -124,17 +120,27 @@ class Servers:
                 link.tell(above)
 
 
-class SimulatedLink:
-    """One session; in the place of the driver's link."""
+class SimulatedLink(Link):
+    """One session; see the contract."""
+
+    state: State = "new"
+    timeout: float = 10.0
 
     def __init__(self, servers: Servers) -> None:
+        super().__init__(0.0)
         self.session = next(servers.sessions)
-        self.state: State = "connected"
-        self.on_state: Callable[[State], None] = lambda _: None
-        self.on_watch: Callable[[list[str]], None] = lambda _: None
         self.allowed: int | None = None
         """So many transactions until it dies; None: any number."""
         self._servers = servers
+
+    @property
+    def finished(self) -> bool:
+        """See the contract."""
+        return self.state == "lost"
+
+    async def open(self) -> None:
+        """See the contract."""
+        self.state = "connected"
 
     def tell(self, path: str) -> None:
         """Tells of a watched node that has changed."""
@@ -142,23 +148,25 @@ class SimulatedLink:
             self.on_watch([path])
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the driver: only nodes that are there are watched."""
+        """See the contract."""
         return [self._one("read", path, watch=watch and path in self._servers.nodes) for path in await self._ask(paths)]
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the driver."""
-        return [self._one("look", path, watch=watch) for path in await self._ask(paths)]
+        """See the contract."""
+        found = [self._one("look", path, watch=watch) for path in await self._ask(paths)]
+        return [node and node._replace(data=b"") for node in found]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """See the driver."""
+        """See the contract."""
         wanted = await self._ask(paths)
         self._servers.asked["children"] += len(wanted)
         for path in wanted if watch else ():
-            self._servers.child_watches[path].add(self)
+            if path in self._servers.nodes:
+                self._servers.child_watches[path].add(self)
         return [self._servers.names(path) for path in wanted]
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the driver."""
+        """See the contract."""
         outcomes = []
         for change in await self._ask(changes):
             if self.allowed == 0:
@@ -170,12 +178,19 @@ class SimulatedLink:
             outcomes.append(self._servers.apply(self.session, change))
         return outcomes
 
+    async def sync(self, path: str) -> None:
+        """See the contract."""
+
     async def close(self) -> None:
-        """See the driver."""
+        """See the contract."""
         self._leave()
 
-    def end(self, _: CoordinationError) -> None:
-        """See the driver."""
+    async def abandon(self) -> None:
+        """See the contract."""
+        self._leave()
+
+    def end(self, why: CoordinationError) -> None:
+        """See the contract."""
         if self.state != "lost":
             self._leave()
             self.on_state("lost")
@@ -197,24 +212,8 @@ class SimulatedLink:
         return list(wanted)
 
 
-class SimulatedCoordinator(Stub, Coordinator):
-    """Members of one process, each with a session of its own."""
-
-    group = "group"
-    session_timeout = 10.0
-
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-
-    async def open(self) -> None:
-        """See the contract."""
-
-    async def close(self) -> None:
-        """See the contract."""
-
-    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ZooKeeperSession:
-        """See the contract."""
-        link = SimulatedLink(self._servers)
-        session = ZooKeeperSession(link, TREE, member, listen)  # type: ignore[arg-type] # does what a link does
-        await session.join(replace=replace)
-        return session
+async def opened(servers: Servers) -> Coordinator:
+    """Returns an open coordinator."""
+    coordinator = Coordinator("group", lambda _: SimulatedLink(servers), SimulatedLink.timeout)
+    await coordinator.open()
+    return coordinator

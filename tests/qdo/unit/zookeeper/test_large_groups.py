@@ -13,13 +13,13 @@ import pytest
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Coordinator, Member, TargetAssignment
-from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.transactions import NODE_LIMIT
+from qdo.coordination.session import Session
+from qdo.coordination.tree import NODE_LIMIT
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 from tests.qdo.unit.group.scripted import Catalogue, Diary
-from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedCoordinator, SimulatedLink
+from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedLink, opened
 
 QUEUE = Queue("host", "app", "orders")
 WANTS = Subscription(frozenset(), ("*",), "host", "app")
@@ -41,7 +41,7 @@ class JoinedMember:
 async def joining(count: int, names: list[str]) -> Servers:
     """Has members join one after another, each when the others have come to rest; returns what it cost."""
     servers = Servers()
-    members = [JoinedMember(SimulatedCoordinator(servers), name) for name in names[:count]]
+    members = [JoinedMember(await opened(servers), name) for name in names[:count]]
     async with asyncio.timeout(PATIENCE):
         for number, member in enumerate(members, 1):
             await member.group.start()
@@ -85,7 +85,7 @@ def test_no_node_grows_with_the_group() -> None:
 
     async def largest(count: int) -> int:
         servers = Servers()
-        session = await SimulatedCoordinator(servers).join(Member(members[0], WANTS), lambda _: None)
+        session = await (await opened(servers)).join(Member(members[0], WANTS), lambda _: None)
         target = None
         for number in (1, count):
             owners = {partition: members[at % number] for at, partition in enumerate(partitions)}
@@ -102,7 +102,7 @@ def dealt(by: int) -> TargetAssignment:
     return TargetAssignment({each: f"m{(each.number + by) % 150:03}" for each in ALL})
 
 
-async def assignments(sessions: Mapping[str, ZooKeeperSession]) -> TargetAssignment:
+async def assignments(sessions: Mapping[str, Session]) -> TargetAssignment:
     """Puts together what members are told to own."""
     return TargetAssignment({each: name for name, session in sessions.items() for each in await session.assignment()})
 
@@ -111,7 +111,7 @@ async def assignments(sessions: Mapping[str, ZooKeeperSession]) -> TargetAssignm
 async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) -> None:
     """After however many transactions: the members have what they had, or all that is new; the next leader goes on."""
     servers = Servers()
-    coordinator = SimulatedCoordinator(servers)
+    coordinator = await opened(servers)
     leader = await coordinator.join(Member("leader"), lambda _: None)
     sessions = {f"m{n:03}": await coordinator.join(Member(f"m{n:03}"), lambda _: None) for n in range(150)}
     assert await leader.set_target(dealt(0), -1)
@@ -136,7 +136,7 @@ async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) ->
 async def test_two_leaders_do_not_mix_what_they_set(transactions: int) -> None:
     """One goes on in the middle of what it sets when another has set the target: what it wrote never counts."""
     servers = Servers()
-    coordinator = SimulatedCoordinator(servers)
+    coordinator = await opened(servers)
     old = await coordinator.join(Member("old"), lambda _: None)
     new = await coordinator.join(Member("new"), lambda _: None)
     sessions = {f"m{n:03}": await coordinator.join(Member(f"m{n:03}"), lambda _: None) for n in range(150)}

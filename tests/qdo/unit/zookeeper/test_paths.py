@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.paths import GroupPaths, decode, encode, parent, partition_of
+from qdo.coordination.paths import GroupPaths, decode, encode, partition_of
+from qdo.coordination.tree import parent
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
 

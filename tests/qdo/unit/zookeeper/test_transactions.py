@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper import transactions
-from qdo.coordination.zookeeper.transactions import Applied, Change, Check, Create, Delete, Rounds, SetData
+from qdo.coordination import changes
+from qdo.coordination.changes import Rounds
+from qdo.coordination.tree import Applied, Change, Check, Create, Delete, SetData
 from qdo.errors import CoordinationLost
 
 DATA = st.integers(0, 200_000).map(bytes)
@@ -23,7 +24,7 @@ CHANGES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), max_
 @given(CHANGES)
 def test_every_change_is_in_one_bundle(wanted: list[Change]) -> None:
     """Nothing is left out, sent twice or moved before another; no bundle is empty."""
-    bundles = [wanted[part] for part in transactions.bundle(wanted)]
+    bundles = [wanted[part] for part in changes.bundle(wanted)]
     assert [change for bundle in bundles for change in bundle] == wanted
     assert all(bundles)
 
@@ -31,26 +32,26 @@ def test_every_change_is_in_one_bundle(wanted: list[Change]) -> None:
 @given(CHANGES)
 def test_bundles_stay_small(wanted: list[Change]) -> None:
     """A bundle of several changes is no larger than a server likes, in operations and in bytes."""
-    for part in transactions.bundle(wanted):
+    for part in changes.bundle(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
-            assert len(transactions.join(bundle)) <= transactions.MOST_OPERATIONS
-            assert transactions.size(transactions.join(bundle)) <= transactions.MOST_BYTES
+            assert len(changes.join(bundle)) <= changes.MOST_OPERATIONS
+            assert changes.size(changes.join(bundle)) <= changes.MOST_BYTES
 
 
 def test_small_changes_go_together() -> None:
-    """A thousand takings are some dozen transactions."""
+    """A thousand takings are some dozen changes."""
     taking: Change = (
         Create("/groups/g/owners/h/a/q/1", b"m", ephemeral=True),
         SetData("/groups/g/offsets/h/a/q/1", b"", 1),
     )
-    assert len(list(transactions.bundle([taking] * 1000))) == 16
+    assert len(list(changes.bundle([taking] * 1000))) == 16
 
 
 def test_each_change_is_told_what_came_of_it() -> None:
     """The versions of a bundle are handed back to the changes that they belong to."""
     wanted: list[Change] = [(Check("/a"),), (SetData("/b", b"", 1), Check("/c")), (Create("/d"),)]
-    done = list(transactions.split(Applied((1, 2, 3, 4)), wanted))
+    done = list(changes.split(Applied((1, 2, 3, 4)), wanted))
     assert done == [Applied((1,)), Applied((2, 3)), Applied((4,))]
 
 

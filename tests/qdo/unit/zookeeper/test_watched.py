@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from qdo.coordination.zookeeper.transactions import NodeData
-from qdo.coordination.zookeeper.watched import WatchedNodes
+from qdo.coordination.tree import NodeData
+from qdo.coordination.watched import WatchedNodes
 
 
 class ScriptedLink:

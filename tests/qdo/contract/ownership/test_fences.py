@@ -9,13 +9,11 @@ import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.encoding import encode_offset
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.transactions import ANY, Change, Check, SetData
+from qdo.coordination.tree import ANY, Change, Check, Link, SetData
 from qdo.errors import SessionLost
+from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.samples import ONE
-from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.replacing import replace
 
 
@@ -25,7 +23,7 @@ def named(parts: set[str]) -> str:
 
 
 @contextlib.contextmanager
-def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Iterator[None]:
+def only(parts: frozenset[str], session: Session, fresh: Link) -> Iterator[None]:
     """Leaves of what fences a commit only some parts.
 
     Args:
@@ -35,13 +33,13 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
         fresh: Another session, under which they go otherwise.
     """
 
-    def recording(self: ZooKeeperSession, held: OwnedOffset, offset: CommittedOffset) -> Change:
+    def recording(self: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
         owner = (Check(self._paths.owner(held.partition)),) if "owner" in parts else ()
         version = held.version if "version" in parts else ANY
         return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
     link = session.link
-    with replace(ZooKeeperSession._recording, recording):
+    with replace(Session._recording, recording):
         if "session" not in parts:
             session.link = fresh
         try:
@@ -51,20 +49,19 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
 
 
 async def recorded_after(
-    parts: frozenset[str], join: Join, coordinator: Coordinator, service: ZooKeeperService, *, claimed: bool
+    parts: frozenset[str], join: Join, coordinator: Coordinator, service: Service, *, claimed: bool
 ) -> str | None:
     """Has a member commit after its session has ended, with some parts of the fence; returns what is recorded then.
 
     The member has committed 1, whoever takes over has committed 5, and what comes late is 2.
     """
     old, _ = await join("old")
-    assert isinstance(old, ZooKeeperSession)
     held = await commit(old, (await old.claim([ONE]))[ONE], "1")
     new, _ = await join("new")
     await service.expire(old)
     if claimed:
         await commit(new, (await new.claim([ONE]))[ONE], "5")
-    fresh = Link(old.link._access)
+    fresh = service.link()
     await fresh.open()
     with only(parts, old, fresh):
         if "session" in parts:
@@ -87,7 +84,7 @@ async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedO
     "parts", [{"session"}, {"version"}, {"owner", "version"}, {"session", "owner", "version"}], ids=named
 )
 async def test_a_late_commit_changes_nothing_after_a_takeover(
-    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+    parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """The session alone keeps it out, and so does the version alone."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "5"
@@ -95,7 +92,7 @@ async def test_a_late_commit_changes_nothing_after_a_takeover(
 
 @pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=named)
 async def test_without_session_and_version_an_offset_moves_back(
-    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+    parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """With both taken out the late commit overwrites the new owner's; that there is an owner does not help."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "2"
@@ -103,7 +100,7 @@ async def test_without_session_and_version_an_offset_moves_back(
 
 @pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=named)
 async def test_a_late_commit_changes_nothing_although_nobody_took_over(
-    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+    parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """The session alone keeps it out, and so does the owner alone."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "1"
@@ -111,17 +108,16 @@ async def test_a_late_commit_changes_nothing_although_nobody_took_over(
 
 @pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=named)
 async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
-    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+    parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """With both taken out the late commit is recorded: the version is still that of the last commit."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "2"
 
 
 async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coordinator) -> None:
-    """The servers do not tell one owner from another: with the session's own memory taken out a stranger commits."""
+    """The tree does not tell one owner from another: with the session's own memory taken out a stranger commits."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    assert isinstance(other, ZooKeeperSession)
     held = (await mine.claim([ONE]))[ONE]
     assert await other.commit([(held, "1")]) == {ONE: None}
     assert await coordinator.offsets() == {}

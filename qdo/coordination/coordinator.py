@@ -1,53 +1,88 @@
-"""A group kept by ZooKeeper.
+"""A group at a coordination service.
 
-Connections: every member has its own session and connection, because its session must end when it dies. Other requests
-use an existing connection: that of ``open`` until the first member joins and takes it over, then a member's. Only if
-there is none, a new one is opened. So a worker has one connection and one session.
+Connections: every member has its own link and session, because its session must end when it dies. Other requests use
+an existing link: that of ``open`` until the first member joins and takes it over, then a member's. Only if there is
+none, a new one is opened. So a worker has one connection and one session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from qdo.coordination import Listen, Member
+from qdo.coordination.administration import GroupAdministration
 from qdo.coordination.encoding import valid_name
-from qdo.coordination.zookeeper.administration import GroupAdministration
-from qdo.coordination.zookeeper.connection_options import ConnectionOptions
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.records import Listen, Member
+from qdo.coordination.session import Session
+from qdo.coordination.stored_assignments import MakeMark, new_mark
+from qdo.coordination.tree import Connect, Link
 from qdo.errors import CoordinationLost, SessionLost
 
 
-class ZooKeeperCoordinator(GroupAdministration):
-    """See the contract.
+class Coordinator(GroupAdministration):
+    """The connection of a group to its coordination service. Many members of one process may use it.
+
+    Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
+    ``open`` and after ``close``.
+
+    Example:
+        >>> from qdo import Coordinator, open_coordinator
+        >>> isinstance(open_coordinator("local:", "billing"), Coordinator)
+        True
 
     Args:
-        access: How the service is reached: ``Access("host1:2181,host2:2181", chroot="/qdo", login=...)``. The servers
-            have limits for the time of a session; the attribute has the time that they granted, once one has answered.
         group: The group's name.
+        connect: Makes a link to the service.
+        session_timeout: See the attribute.
+        root: A path that everything is kept under; empty: none.
+        clock: Returns seconds since 1970, for what is recorded.
+        new_mark: Returns text that was never returned before.
+
+    Attributes:
+        group: Its name.
+        session_timeout: Seconds after which the service takes a member that it did not hear of for gone. Servers of
+            ZooKeeper have limits for it: once one has answered it is the time that they granted.
+        outlast: Seconds for which members that join from now on stay members while this program cannot run, because
+            something holds the interpreter: a helper process gives the signs of life then. A program that has ended, or
+            is stopped by a signal, is not kept. 0: there is no such process.
 
     Raises:
-        InvalidArgument: No group has such a name, or TLS cannot be set up.
+        InvalidArgument: No group has such a name.
     """
 
-    def __init__(self, access: ConnectionOptions, group: str) -> None:
-        super().__init__(group, access.chroot)
-        self.session_timeout = access.session_timeout
-        self._access = access
-        self._context = None if access.tls is None else access.tls.context()
+    outlast: float = 0.0
+
+    def __init__(
+        self,
+        group: str,
+        connect: Connect,
+        session_timeout: float,
+        root: str = "",
+        *,
+        clock: Callable[[], float] = time.time,
+        new_mark: MakeMark = new_mark,
+    ) -> None:
+        super().__init__(group, root, clock)
+        self.session_timeout = session_timeout
+        self._connect = connect
+        self._new_mark = new_mark
         self._opened = False
         self._spare: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
-        self._sessions: set[ZooKeeperSession] = set()
+        self._sessions: set[Session] = set()
         self._links: set[Link] = set()
 
     async def open(self) -> None:
-        """See the contract."""
+        """Connects. Idempotent.
+
+        Raises:
+            CoordinationLost: Not within the time allowed.
+            CoordinationIncompatible
+        """
         self._opened = True
         try:
             await self._any()
@@ -55,13 +90,25 @@ class ZooKeeperCoordinator(GroupAdministration):
             self._opened = False
             raise
 
-    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ZooKeeperSession:
-        """See the contract."""
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
+        """Adds a member with its own session.
+
+        Args:
+            member: The member that joins; ``since`` is set here.
+            listen: Called with events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
+            replace: A live member of this id is put out of the group: its session is lost, it can record nothing from
+                the moment on when this one takes what it owned, which can be taken at once.
+
+        Raises:
+            MemberExists: A live member has this id, and it is not to be replaced.
+            InvalidArgument: The id is no name.
+            CoordinationLost
+        """
         valid_name("member", member.id)
         self._require()
         link = await self._own()
-        member = msgspec.structs.replace(member, since=time.time())
-        session = ZooKeeperSession(link, self._paths, member, listen)
+        member = msgspec.structs.replace(member, since=self._clock())
+        session = Session(link, self._paths, member, listen, clock=self._clock, new_mark=self._new_mark)
         try:
             await session.join(replace=replace)
             self._require()
@@ -75,7 +122,10 @@ class ZooKeeperCoordinator(GroupAdministration):
         return session
 
     async def close(self) -> None:
-        """See the contract."""
+        """Ends all sessions and the connection. Idempotent, never raises.
+
+        Sessions that have not left get the event ``lost``.
+        """
         self._opened = False
         for session in list(self._sessions):
             session.link.end(SessionLost("the coordinator was closed"))
@@ -92,14 +142,14 @@ class ZooKeeperCoordinator(GroupAdministration):
 
     @asynccontextmanager
     async def _asking(self, path: str) -> AsyncIterator[Link]:
-        """See there."""
+        """Gives a link to a service that has caught up; see :class:`GroupAdministration`."""
         self._require()
         try:
             link = await self._any()
             await link.sync(path)
             yield link
         except SessionLost as error:
-            raise CoordinationLost("the connection to ZooKeeper was lost meanwhile") from error
+            raise CoordinationLost("the connection to the coordination service was lost meanwhile") from error
 
     async def _any(self) -> Link:
         """Returns a link that is connected: the spare one, a member's, or a new one that is spare from now on.
@@ -147,12 +197,12 @@ class ZooKeeperCoordinator(GroupAdministration):
         """
         if link.state == "connected" or await link.wait() == "connected":
             return link
-        raise CoordinationLost("ZooKeeper cannot be reached now")
+        raise CoordinationLost("the coordination service cannot be reached now")
 
     async def _new(self) -> Link:
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
-        link = Link(self._access, self._context, self.outlast)
+        link = self._connect(self.outlast)
         self._links.add(link)
         await link.open()
         self.session_timeout = link.timeout

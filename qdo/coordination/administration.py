@@ -1,36 +1,34 @@
-"""What is asked about a group from outside, and what is changed from there.
+"""What is asked about a group, and changed in it, without being a member.
 
-Other clients' changes may reach a server later than ours reach theirs, so the server is asked to catch up first.
+Other sessions' changes may reach a server later than ours reach theirs, so the server is asked to catch up first.
 """
 
 from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 
-from qdo.coordination import CommittedOffset, Coordinator, Member, TargetAssignment
+from qdo.coordination import stored_assignments
+from qdo.coordination.changes import Rounds, apply_each, join, make, size
 from qdo.coordination.encoding import decode_member, decode_offset, encode_offset, valid_name
-from qdo.coordination.zookeeper import stored_assignments
-from qdo.coordination.zookeeper.batching import apply_each, make
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.paths import GroupPaths, decode, parent, partition_of
-from qdo.coordination.zookeeper.transactions import (
+from qdo.coordination.paths import GroupPaths, decode, partition_of
+from qdo.coordination.records import CommittedOffset, Member, TargetAssignment
+from qdo.coordination.tree import (
     NODE_LIMIT,
     Applied,
     Change,
     Check,
     Create,
     Delete,
+    Link,
     NodeData,
     Outcome,
     Rejection,
     RejectionReason,
-    Rounds,
     SetData,
-    join,
-    size,
+    parent,
 )
 from qdo.errors import CoordinationIncompatible, GroupActive, InvalidArgument, OffsetMoved
 from qdo.partitions import Partition, Queue
@@ -39,17 +37,19 @@ LEVELS = 4
 """Of owners and offsets: service, application, queue, partition."""
 
 
-class GroupAdministration(Coordinator):
-    """The part of the contract that needs no session of a member, over whatever connection there is.
+class GroupAdministration(abc.ABC):
+    """The part of a coordinator that needs no session of a member, over whatever connection there is.
 
     Args:
         group: The group's name.
         root: A path that everything is kept under; empty: none.
+        clock: Returns seconds since 1970, for what is recorded.
     """
 
-    def __init__(self, group: str, root: str) -> None:
+    def __init__(self, group: str, root: str, clock: Callable[[], float] = time.time) -> None:
         self.group = valid_name("group", group)
         self._paths = GroupPaths(root, group)
+        self._clock = clock
 
     @abc.abstractmethod
     def _asking(self, path: str) -> AbstractAsyncContextManager[Link]:
@@ -60,7 +60,7 @@ class GroupAdministration(Coordinator):
         """
 
     async def members(self) -> dict[str, Member]:
-        """See the contract."""
+        """Returns all live members by id."""
         async with self._asking(self._paths.members) as link:
             (names,) = await link.children([self._paths.members])
             paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
@@ -68,7 +68,7 @@ class GroupAdministration(Coordinator):
         return {member.id: member for member in sorted(found, key=lambda member: member.id)}
 
     async def target(self) -> TargetAssignment | None:
-        """See the contract."""
+        """Returns the target, None while there is none."""
         async with self._asking(self._paths.target) as link:
             rounds = Rounds("the target")
             while rounds:
@@ -80,7 +80,7 @@ class GroupAdministration(Coordinator):
         raise AssertionError  # rounds end by an error
 
     async def owners(self) -> dict[Partition, str]:
-        """See the contract."""
+        """Returns the present owner of every owned partition."""
         async with self._asking(self._paths.owners) as link:
             found = await _read_all(link, self._paths.owners)
         try:
@@ -89,7 +89,7 @@ class GroupAdministration(Coordinator):
             raise CoordinationIncompatible("there are owners of somebody else") from error
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """See the contract."""
+        """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
         async with self._asking(self._paths.offsets) as link:
             if partitions is None:
                 found = await _read_all(link, self._paths.offsets)
@@ -104,13 +104,20 @@ class GroupAdministration(Coordinator):
         *,
         expected: Mapping[Partition, str | None] | None = None,
     ) -> None:
-        """See the contract. Nothing is changed for the queues after one that is refused.
+        """Moves offsets from outside, those of one queue all or none; None removes what is recorded.
 
-        A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+        Args:
+            offsets: The new ids.
+            expected: What must be recorded now, for any of them.
 
         Raises:
+            GroupActive: One of the partitions has an owner.
+            OffsetMoved: Something else is recorded than expected.
             InvalidArgument: A queue has too many partitions for one transaction.
+            CoordinationLost: They were set or not.
         """
+        # A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+        # Nothing is changed for the queues after one that is refused.
         known = expected or {}
         async with self._asking(self._paths.offsets) as link:
             await _find(link, self._paths, offsets.keys() | known.keys(), known)
@@ -119,26 +126,29 @@ class GroupAdministration(Coordinator):
                 queues.setdefault(partition.queue, {})[partition] = offsets[partition]
             for queue, wanted in queues.items():
                 checked = {partition: value for partition, value in known.items() if partition.queue == queue}
-                await _move(link, self._paths, wanted, checked)
+                await _move(link, self._paths, wanted, checked, self._clock())
 
     async def groups(self) -> list[str]:
-        """See the contract."""
+        """Returns the names of all groups that the service knows, sorted."""
         async with self._asking(self._paths.groups) as link:
             (names,) = await link.children([self._paths.groups])
         return sorted(map(decode, names or ()))
 
     async def services(self) -> set[str]:
-        """See the contract."""
+        """Returns the ids of the stores for which the group has recorded something. It need not read the offsets."""
         async with self._asking(self._paths.offsets) as link:
             (names,) = await link.children([self._paths.offsets])
         return set(map(decode, names or ()))
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """See the contract.
+        """Removes the group with its offsets, or only what is kept of some queues; what is not there is passed over.
 
-        The node that holds the members goes first: it can be removed only when it is empty, and without it there are no
-        members.
+        Raises:
+            GroupActive: It has members.
+            CoordinationLost: It is gone, in part, or not at all; forget it again.
         """
+        # The node that holds the members goes first: it can be removed only when it is empty, and without it there are
+        # no members.
         tops = [self._paths.top]
         if queues is not None:
             holders = (self._paths.owners_of, self._paths.offsets_of)
@@ -160,10 +170,13 @@ class GroupAdministration(Coordinator):
 
 
 async def _move(
-    link: Link, group_paths: GroupPaths, ids: Mapping[Partition, str | None], expected: Mapping[Partition, str | None]
+    link: Link,
+    group_paths: GroupPaths,
+    ids: Mapping[Partition, str | None],
+    expected: Mapping[Partition, str | None],
+    instant: float,
 ) -> None:
     """Moves the offsets of one queue."""
-    instant = time.time()
     rounds = Rounds("the offsets")
     while ids and rounds:
         found = await _find(link, group_paths, ids.keys() | expected.keys(), expected)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.transactions import NodeData
+from qdo.coordination.tree import Link, NodeData
 
 
 class WatchedNodes:

@@ -1,4 +1,4 @@
-"""A member's session in a group kept by ZooKeeper: one link, and what lies under the group while it is connected.
+"""A member's session in a group: one link to the tree, and what lies under the group while it is connected.
 
 It takes partitions, gives them up, and records how far each was processed.
 
@@ -7,13 +7,13 @@ the version that was read. That raises the version, so a commit at an earlier on
 transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
 What each part keeps out:
 
-* the session has ended and the partition has no new owner: there is no owner's node (and no server takes anything from
-  a session that has ended, and a link never begins a second one);
+* the session has ended and the partition has no new owner: there is no owner's node (and nothing is taken from a
+  session that has ended, and a link never begins a second one);
 * another member has taken it: the version differs;
 * the version is known although the partition is another session's: a session commits only what it took itself.
 
-The owner's node alone would not do: ZooKeeper compares versions of data only, and a node that was made anew begins with
-the same one.
+The owner's node alone would not do: only versions of data are compared, and a node that was made anew begins with the
+same one.
 
 A request whose answer was lost may have been carried out. Taking the partition again settles it: the node shows its
 owner, and the version goes up once more, so that nothing that was sent before can count after it.
@@ -23,46 +23,45 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination import (
+from qdo.coordination.changes import ParentNodes, Rounds, apply_each, lacks_parent, make
+from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
+from qdo.coordination.paths import GroupPaths, decode
+from qdo.coordination.records import (
     CommittedOffset,
     Event,
     Listen,
     Member,
     OwnedOffset,
-    Session,
     Sight,
     TargetAssignment,
     Versioned,
 )
-from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
-from qdo.coordination.zookeeper.batching import ParentNodes, apply_each, lacks_parent, make
-from qdo.coordination.zookeeper.driver import Link, State
-from qdo.coordination.zookeeper.paths import GroupPaths, decode
-from qdo.coordination.zookeeper.stored_assignments import StoredAssignments
-from qdo.coordination.zookeeper.transactions import (
+from qdo.coordination.stored_assignments import MakeMark, StoredAssignments, new_mark
+from qdo.coordination.tree import (
     ANY,
     Applied,
     Change,
     Check,
     Create,
     Delete,
+    Link,
     NodeData,
     Rejection,
     RejectionReason,
-    Rounds,
     SetData,
+    State,
 )
-from qdo.coordination.zookeeper.watched import WatchedNodes
+from qdo.coordination.watched import WatchedNodes
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
 
-log = logging.getLogger("qdo.zookeeper")
+log = logging.getLogger(__name__)
 
 FEW = 4
 """Partitions of a queue that are tried at once; of more it is asked first which are owned, all in one answer."""
@@ -84,24 +83,36 @@ class ClaimCandidates(NamedTuple):
     former: set[Partition]
 
 
-class ZooKeeperSession(Session):
-    """See the contract.
+class Session:
+    """A member's session in a group, until it leaves or is lost.
 
     Args:
         link: Open; the session ends with it and it with the session.
         group_paths: The group's paths.
         member: The member.
         listen: Called with events.
+        clock: Returns seconds since 1970, for what is recorded.
+        new_mark: Returns text that was never returned before.
     """
 
-    def __init__(self, link: Link, group_paths: GroupPaths, member: Member, listen: Listen) -> None:
+    def __init__(
+        self,
+        link: Link,
+        group_paths: GroupPaths,
+        member: Member,
+        listen: Listen,
+        *,
+        clock: Callable[[], float] = time.time,
+        new_mark: MakeMark = new_mark,
+    ) -> None:
         self.link = link
         self._paths = group_paths
         self._member = member
         self._listen = listen
         self._watching = WatchedNodes(link)
-        self._assignments = StoredAssignments(link, group_paths, member.id, self._watching)
+        self._assignments = StoredAssignments(link, group_paths, member.id, self._watching, new_mark)
         self._maker = ParentNodes(link)
+        self._clock = clock
         self._owner = member.id.encode()
         self._held: dict[Partition, OwnedOffset] = {}
         self._refused: set[Partition] = set()
@@ -132,25 +143,38 @@ class ZooKeeperSession(Session):
             if lacks_parent(outcome):
                 await make(self.link, [self._paths.members])
         if self.link.state != "connected":
-            raise CoordinationLost("the connection to ZooKeeper broke")
+            raise CoordinationLost("the connection to the coordination service broke")
         self.link.on_state = self._on_state
         self.link.on_watch = self._on_watch
 
     @property
     def state(self) -> Literal["connected", "suspended", "lost"]:
-        """See the contract."""
+        """See :mod:`qdo.coordination`. A session that has left is lost."""
         state = self.link.state
         return "lost" if state == "new" else state
 
     async def assignment(self) -> frozenset[Partition]:
-        """See the contract."""
+        """Returns what the target gives to this member. A ``changed`` event follows the next change.
+
+        Costs the same however many members and partitions the group has.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
         mine = await self._watching.node(self._paths.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
         return await self._assignments.own()
 
     async def lead(self) -> bool:
-        """See the contract. The first to come leads, until its session ends."""
+        """Returns whether this member sets the target. If no member does, it may start to, unless it has retired.
+
+        At most one live session leads. A ``changed`` event follows when the leader may have changed: only after the
+        present one retires or is gone, or a member joins.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
         rounds = Rounds("the leader")
         while rounds:
             node = await self._watching.node(self._paths.leader)
@@ -163,7 +187,11 @@ class ZooKeeperSession(Session):
         raise AssertionError  # rounds end by an error
 
     async def retire(self) -> None:
-        """See the contract."""
+        """Announces that this member is leaving and leads no more. It keeps its partitions until it goes.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
         await self._update()
@@ -171,13 +199,24 @@ class ZooKeeperSession(Session):
             await self.link.apply([(Delete(self._paths.leader),)])
 
     async def leader(self) -> Member | None:
-        """See the contract."""
+        """Returns the member that leads, None if none does. A ``changed`` event follows when that or its sight changes.
+
+        Costs the same however many members the group has, on services for many machines.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
         node = await self._watching.node(self._paths.leader)
         member = node and await self._watching.node(self._paths.member(node.data.decode()))
         return None if member is None else decode_member(member.data)
 
     async def set_sight(self, sight: Sight) -> None:
-        """See the contract."""
+        """Changes what others see of this member.
+
+        Raises:
+            CoordinationLost: It was changed or not.
+            SessionLost
+        """
         self._member = msgspec.structs.replace(self._member, sight=sight)
         await self._update()
 
@@ -185,7 +224,13 @@ class ZooKeeperSession(Session):
         await self.link.apply([(SetData(self._paths.member(self._member.id), encode_member(self._member), ANY),)])
 
     async def members(self) -> dict[str, Member]:
-        """See the contract."""
+        """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
+
+        It is for the leader: the cost grows with the number of members.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
         nodes = {
             decode(node): f"{self._paths.members}/{node}" for node in await self._watching.children(self._paths.members)
         }
@@ -194,15 +239,27 @@ class ZooKeeperSession(Session):
         return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> Versioned:
-        """See the contract."""
+        """Returns the target. A ``changed`` event follows the next change.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
         return await self._assignments.target()
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """See the contract."""
+        """Replaces the target, at one instant for all members, if it still has the version; returns whether it did.
+
+        Raises:
+            CoordinationLost: It was replaced or not; a part of it never is.
+            SessionLost
+        """
         return await self._assignments.set_target(target, version)
 
     async def leave(self) -> None:
-        """See the contract."""
+        """Gives up whatever it holds and leaves the group. Never raises; idempotent.
+
+        No event follows; the other methods raise ``SessionLost`` from then on.
+        """
         self._over = True
         await self.link.close()
 
@@ -234,7 +291,16 @@ class ZooKeeperSession(Session):
     # Partitions; see the module.
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """See the contract. The nodes of other owners are watched."""
+        """Takes partitions, each for itself; returns those that this session owns now.
+
+        A partition that another session owns is left out; a ``changed`` event follows when it becomes free. One that
+        this session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
+        newer program wrote it or it is damaged, is left out and named in the log.
+
+        Raises:
+            CoordinationLost: Some may have been taken; take them again to know.
+            SessionLost
+        """
         wanted = dict.fromkeys(partitions)
         held: dict[Partition, OwnedOffset] = {}
         todo = await self._sort(set(wanted))
@@ -347,7 +413,11 @@ class ZooKeeperSession(Session):
         return self._paths.owners_of(queue), self._paths.offsets_of(queue)
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """See the contract."""
+        """Gives partitions up; those that this session does not own are passed over.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
         wanted = set(partitions)
         known = (wanted & self._held.keys()) - self._refused
         doubtful = sorted(wanted - known)
@@ -370,8 +440,17 @@ class ZooKeeperSession(Session):
         )
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        """See the contract; of several offsets for a partition the last counts."""
-        instant = time.time()
+        """Records the last processed id of partitions, each for itself, and the note that ``offset`` of each carries.
+
+        Returns:
+            For each what is held now, or None: it is no longer this session's, or the version is not the latest, and
+            nothing was recorded for it.
+
+        Raises:
+            CoordinationLost: Each was recorded or not; take the partitions again to know.
+            SessionLost: None was recorded.
+        """
+        instant = self._clock()
         wanted = list(offsets)
         known = {held.partition: held for held, _ in wanted}
         recorded = {

@@ -1,4 +1,4 @@
-"""The target as it lies in ZooKeeper: a node for each member, and one that says which generation of it counts.
+"""The target as it is stored: a node for each member, and one that says which generation of it counts.
 
 A member's node holds what it is to own by now, and what it is to own next. The target's node names the generation that
 was set last. What is next counts as soon as its generation is named there; until then what is now does. So however
@@ -14,38 +14,30 @@ overwrites these nodes, so what has a lower number than the named one always cou
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination import TargetAssignment, Versioned
+from qdo.coordination.changes import MOST_OPERATIONS, Rounds, bundle, join, lacks_parent, make
 from qdo.coordination.encoding import QueuePartitions, by_member, pack, shares, unpack, unshare
-from qdo.coordination.zookeeper.batching import lacks_parent, make
-from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.paths import GroupPaths, decode
-from qdo.coordination.zookeeper.transactions import (
-    MOST_OPERATIONS,
-    NODE_LIMIT,
-    Applied,
-    Change,
-    Check,
-    Create,
-    Delete,
-    NodeData,
-    Rounds,
-    SetData,
-    bundle,
-    join,
-)
-from qdo.coordination.zookeeper.watched import WatchedNodes
+from qdo.coordination.paths import GroupPaths, decode
+from qdo.coordination.records import TargetAssignment, Versioned
+from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData
+from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
 
+MakeMark: TypeAlias = Callable[[], str]
 FORMAT = b"2"
 """1 was the whole target in one node."""
 UNSET = -1
 """The version of a target that was never set."""
+
+
+def new_mark() -> str:
+    """Returns a mark like that of no other generation."""
+    return uuid.uuid4().hex
 
 
 class TargetGeneration(msgspec.Struct, frozen=True):
@@ -54,7 +46,7 @@ class TargetGeneration(msgspec.Struct, frozen=True):
     Attributes:
         number: Rises with each that is set; 0: there is none yet.
         mark: Like that of no other generation.
-        absent: See :class:`qdo.coordination.Target`.
+        absent: See :class:`qdo.coordination.TargetAssignment`.
         static: See there.
     """
 
@@ -179,12 +171,16 @@ class StoredAssignments:
         group_paths: The group's paths.
         member: Its id.
         watching: What the session hears of.
+        new_mark: Marks a generation.
     """
 
-    def __init__(self, link: Link, group_paths: GroupPaths, member: str, watching: WatchedNodes) -> None:
+    def __init__(
+        self, link: Link, group_paths: GroupPaths, member: str, watching: WatchedNodes, new_mark: MakeMark
+    ) -> None:
         self._link = link
         self._paths = group_paths
         self._watching = watching
+        self._new_mark = new_mark
         self._path = group_paths.assignment(member)
         self._known = TargetGeneration()
         self._present: StoredTarget | None = None
@@ -233,7 +229,7 @@ class StoredAssignments:
         if present.version is None or present.target.version != version:
             return False
         generation = TargetGeneration(
-            present.generation.number + 1, uuid.uuid4().hex, dict(sorted(target.absent.items())), sorted(target.static)
+            present.generation.number + 1, self._new_mark(), dict(sorted(target.absent.items())), sorted(target.static)
         )
         nodes = _planned(present, target, generation)
         *earlier, last = self._transactions(present, nodes, generation)

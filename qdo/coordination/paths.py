@@ -1,8 +1,8 @@
-"""Where everything lies in ZooKeeper. Pure.
+"""The paths of a group's nodes. Pure.
 
 ::
 
-    <chroot>/groups/<group>/members/<id>                                         ephemeral: the member
+    <root>/groups/<group>/members/<id>                                         ephemeral: the member
                            /leader                                               ephemeral: the leader's id
                            /target                                               which generation of it counts
                            /assignments/<id>                                     what a member is to own
@@ -19,6 +19,7 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
+from qdo.coordination.tree import Create, Operation
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
 
@@ -50,11 +51,6 @@ def decode(node: str) -> str:
     if encode(name) != node:
         raise CoordinationIncompatible(f"there is a node of another program: {node!r}")
     return name
-
-
-def parent(path: str) -> str:
-    """Returns the path of the node that a node lies in; the root lies in itself."""
-    return path.rpartition("/")[0] or "/"
 
 
 @lru_cache(maxsize=QUEUES_REMEMBERED)
@@ -114,6 +110,12 @@ class GroupPaths:
     def offset(self, partition: Partition) -> str:
         """Returns the node of the partition's offset."""
         return f"{self.offsets_of(partition.queue)}/{partition.number}"
+
+    def may_be_watched(self, changed: Operation) -> bool:
+        """Returns whether a session may be watching what an operation changes: not offsets, nor free owners."""
+        if changed.path.startswith(self.offsets):
+            return False
+        return not (isinstance(changed, Create) and changed.path.startswith(self.owners))
 
 
 def partition_of(parts: tuple[str, ...]) -> Partition:

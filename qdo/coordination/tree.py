@@ -1,0 +1,238 @@
+"""The contract of a coordination service: a tree of nodes with versions, as ZooKeeper has it, and one session on it.
+
+A node has data, a version that goes up with each change of the data, and children. An ephemeral node is gone when the
+session that made it ends. A change is some operations on nodes that are done all or not at all.
+
+**States of a session**::
+
+    new ──► connected ◄──► suspended
+                │              │
+                └──► lost ◄────┘      final: a link is never used for a second session
+
+The session is lost when the service says so, when it was not heard for the session's time, or when the link is closed.
+A request whose answer is missing when the connection breaks is in doubt: it raises ``CoordinationLost``, and nothing is
+sent a second time.
+
+Group state (:mod:`qdo.coordination.session`) stands on this alone. Implementations: :mod:`qdo.coordination.zookeeper`,
+and :mod:`qdo.coordination.local`, a table of nodes in a SQLite file. A new one has to pass ``tests/qdo/contract``.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import enum
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+from qdo.errors import CoordinationError
+from qdo.tasks import happens
+
+ANY = -1
+"""The version that every node has."""
+NODE_LIMIT = 1_000_000
+"""Bytes that a node may hold; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
+MAX_WAIT_SECONDS = 1.5
+"""For which :meth:`Link.wait` waits for a connection to be back."""
+
+
+class Create(NamedTuple):
+    """Makes a node, gone with the session if it is ephemeral.
+
+    ``sequence`` is for queues of Curator: ZooKeeper completes the name by a number. Other trees need not.
+    """
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+class SetData(NamedTuple):
+    """Replaces the data of a node that has a version; its version goes up by one."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+class Delete(NamedTuple):
+    """Removes a node."""
+
+    path: str
+    data: bytes = b""
+    """Always empty."""
+
+
+class Check(NamedTuple):
+    """Asks for a node to be there, at any version or at one."""
+
+    path: str
+    version: int = ANY
+    data: bytes = b""
+    """Always empty."""
+
+
+Operation: TypeAlias = Create | SetData | Delete | Check
+Change: TypeAlias = tuple[Operation, ...]
+
+
+class RejectionReason(enum.Enum):
+    """Why a change did not happen."""
+
+    NO_NODE = "a node is missing"
+    NODE_EXISTS = "a node is there already"
+    BAD_VERSION = "a node has another version"
+    NOT_EMPTY = "a node holds others"
+
+
+class Rejection(NamedTuple):
+    """A change that did not happen.
+
+    Attributes:
+        why: The reason.
+        at: The operation that failed, counted from 0.
+    """
+
+    why: RejectionReason
+    at: int
+
+
+class Applied(NamedTuple):
+    """A change that happened.
+
+    Attributes:
+        versions: For each operation the version of the node afterwards, 0 where there is none.
+    """
+
+    versions: tuple[int, ...]
+
+
+Outcome: TypeAlias = Applied | Rejection
+
+
+class NodeData(NamedTuple):
+    """What was read of a node.
+
+    Attributes:
+        data: What it holds; empty when only its presence was asked for.
+        version: Of the data.
+        changed: The transaction that changed it last; never the same for two states of a path.
+        session: Whose it is if it is ephemeral, else 0.
+    """
+
+    data: bytes
+    version: int
+    changed: int
+    session: int
+
+
+State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
+
+
+class Link(abc.ABC):
+    """One session on a tree, from its beginning to its end. To be made and used in one event loop.
+
+    Args:
+        outlast: Seconds for which a helper process keeps the session alive while this program is held up; 0: there is
+            none.
+
+    Attributes:
+        outlast: As given.
+        session: Its number, never that of another; in :class:`NodeData` of the ephemeral nodes that it made.
+        on_state: Called when the state changes; not for ``lost`` by :meth:`close`.
+        on_watch: Called with the paths of watched nodes that changed, before later requests are answered. A watch
+            reports one change.
+    """
+
+    session: int = 0
+
+    def __init__(self, outlast: float) -> None:
+        self.outlast = outlast
+        self.on_state: Callable[[State], None] = lambda _: None
+        self.on_watch: Callable[[list[str]], None] = lambda _: None
+        self._settled = asyncio.Event()
+        """The connection is there, or the session is lost."""
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> State:
+        """The present state, also if ``on_state`` was not called for it yet."""
+
+    @property
+    @abc.abstractmethod
+    def timeout(self) -> float:
+        """Seconds without a sign of life after which the service ends the session."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> bool:
+        """Nothing of it is left but this object."""
+
+    @abc.abstractmethod
+    async def open(self) -> None:
+        """Connects.
+
+        Raises:
+            CoordinationLost: Not within the time allowed.
+            CoordinationRefused: The service does not accept the credentials.
+            CoordinationIncompatible: What is there is no tree of ours.
+        """
+
+    async def wait(self) -> State:
+        """Waits a little for a connection that broke to be back; returns the state that it has then."""
+        await happens(self._settled, MAX_WAIT_SECONDS)
+        return self.state
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Ends the session; waits until the service knows, if it can be reached. Never raises; idempotent."""
+
+    @abc.abstractmethod
+    async def abandon(self) -> None:
+        """Ends the session, or leaves its end to the service if that cannot be reached now. Never raises."""
+
+    @abc.abstractmethod
+    def end(self, why: CoordinationError) -> None:
+        """Ends the session at once and reports it; requests raise the error from then on."""
+
+    @abc.abstractmethod
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        """Returns nodes, None for those that are not there; only those that are there are watched.
+
+        This method and the following ones raise ``CoordinationLost``, ``SessionLost`` and ``CoordinationRefused``.
+        """
+
+    @abc.abstractmethod
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        """Returns nodes without their data, None for those that are not there; all of them are watched."""
+
+    @abc.abstractmethod
+    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
+        """Returns the names of the nodes inside of nodes, None for those that are not there.
+
+        Watched are nodes that are there, for children that come and go.
+        """
+
+    @abc.abstractmethod
+    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        """Makes changes, each for itself, in order; returns the outcome of each.
+
+        Raises:
+            CoordinationLost: Each was made or not.
+            SessionLost: None was made.
+            CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
+        """
+
+    @abc.abstractmethod
+    async def sync(self, path: str) -> None:
+        """Makes later reads see all that others changed under a path before, and no session that has ended."""
+
+
+Connect: TypeAlias = Callable[[float], Link]
+"""Makes a link that is not open, for ``outlast``."""
+
+
+def parent(path: str) -> str:
+    """Returns the path of the node that a node lies in; the root lies in itself."""
+    return path.rpartition("/")[0] or "/"

@@ -1,0 +1,253 @@
+"""The tree that groups stand on: nodes with versions, changes that are whole, ephemeral nodes, watches.
+
+Also the one in memory is held to it, on which large groups are played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from qdo.coordination.changes import make
+from qdo.coordination.tree import (
+    ANY,
+    Applied,
+    Check,
+    Create,
+    Delete,
+    Link,
+    Outcome,
+    Rejection,
+    RejectionReason,
+    SetData,
+)
+from qdo.errors import SessionLost
+from tests.qdo.contract.backends import BACKENDS, LONG_ENOUGH
+from tests.qdo.contract.events import PATIENCE
+from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedLink
+
+
+class Tree:
+    """A tree with an empty node.
+
+    Attributes:
+        top: The path of the node.
+    """
+
+    def __init__(self, top: str, link: Callable[[], Link], opened: contextlib.AsyncExitStack) -> None:
+        self.top = top
+        self._link = link
+        self._opened = opened
+
+    async def open(self) -> Link:
+        """Returns a link, which is closed at the test's end."""
+        link = self._link()
+        self._opened.push_async_callback(link.close)
+        await link.open()
+        return link
+
+    def __truediv__(self, name: str) -> str:
+        """Returns the path of a node in it."""
+        return f"{self.top}/{name}"
+
+
+@pytest.fixture(params=[*sorted(BACKENDS), "simulated"])
+async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
+    """Each tree in turn."""
+    async with contextlib.AsyncExitStack() as opened:
+        if request.param == "simulated":
+            servers = Servers()
+            found = Tree("/t", lambda: SimulatedLink(servers), opened)
+        else:
+            service = BACKENDS[request.param](request)
+            opened.push_async_callback(service.close)
+            found = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
+        await make(await found.open(), [found.top])
+        yield found
+
+
+class Watched:
+    """What a link was told of watched nodes."""
+
+    def __init__(self, link: Link) -> None:
+        self.paths: list[str] = []
+        self._news = asyncio.Event()
+        link.on_watch = self
+
+    def __call__(self, paths: list[str]) -> None:
+        """Hears of changes."""
+        self.paths += paths
+        self._news.set()
+
+    async def next(self) -> list[str]:
+        """Returns what was heard since the last time, once there is something."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.paths:
+                self._news.clear()
+                await self._news.wait()
+        found, self.paths = self.paths, []
+        return sorted(found)
+
+
+def refused(why: RejectionReason, at: int = 0) -> Outcome:
+    """Returns what becomes of a change that did not happen."""
+    return Rejection(why, at)
+
+
+async def test_nodes_have_data_and_versions(tree: Tree) -> None:
+    """Each change of the data raises the version by one; a node that is made anew begins with the first."""
+    link, path = await tree.open(), tree / "a"
+    assert await link.read([path]) == [None]
+    assert await link.apply([(Create(path, b"0"),), (SetData(path, b"1", 0),), (SetData(path, b"2", ANY),)]) == [
+        Applied((0,)),
+        Applied((1,)),
+        Applied((2,)),
+    ]
+    (node,) = await link.read([path])
+    assert node is not None
+    assert (node.data, node.version, node.session) == (b"2", 2, 0)
+    assert await link.look([path]) == [node._replace(data=b"")]
+    assert await link.apply([(Delete(path),), (Create(path),)]) == [Applied((0,)), Applied((0,))]
+    (again,) = await link.read([path])
+    assert again is not None
+    assert again.changed != node.changed
+
+
+async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
+    """Every operation says why it is not done, and which of a change it was."""
+    link, path, absent = await tree.open(), tree / "a", tree / "b"
+    await link.apply([(Create(path),), (Create(f"{path}/c"),)])
+    reason = RejectionReason
+    assert await link.apply(
+        [
+            (Create(path),),
+            (Create(f"{absent}/c"),),
+            (SetData(absent, b"", ANY),),
+            (SetData(path, b"", 7),),
+            (Delete(absent),),
+            (Delete(path),),
+            (Check(absent),),
+            (Check(path, 7),),
+            (Check(path), Check(path, 0), Check(absent)),
+        ]
+    ) == [
+        refused(reason.NODE_EXISTS),
+        refused(reason.NO_NODE),
+        refused(reason.NO_NODE),
+        refused(reason.BAD_VERSION),
+        refused(reason.NO_NODE),
+        refused(reason.NOT_EMPTY),
+        refused(reason.NO_NODE),
+        refused(reason.BAD_VERSION),
+        refused(reason.NO_NODE, 2),
+    ]
+
+
+async def test_a_change_is_made_whole_or_not_at_all(tree: Tree) -> None:
+    """A refused one leaves nothing, whatever it did before it was refused; those beside it are made."""
+    link, path = await tree.open(), tree / "a"
+    (first, second, third) = await link.apply(
+        [
+            (Create(path, b"1"), Create(f"{path}/c"), Check(path)),
+            (SetData(path, b"2", 0), Delete(f"{path}/c"), Create(tree / "b"), Create(path)),
+            (SetData(path, b"3", 0),),
+        ]
+    )
+    assert (first, second, third) == (Applied((0, 0, 0)), refused(RejectionReason.NODE_EXISTS, 3), Applied((1,)))
+    (node, absent) = await link.read([path, tree / "b"])
+    assert node is not None
+    assert (node.data, absent) == (b"3", None)
+    assert await link.children([path]) == [["c"]]
+
+
+async def test_a_node_knows_its_children(tree: Tree) -> None:
+    """Only those directly in it; a node that is not there has none to tell."""
+    link = await tree.open()
+    assert await link.children([tree.top, tree / "a"]) == [[], None]
+    await link.apply([(Create(tree / "a"),), (Create(tree / "a/b"),), (Create(tree / "c"),)])
+    (names, inner) = await link.children([tree.top, tree / "a"])
+    assert (sorted(names or ()), inner) == (["a", "c"], ["b"])
+
+
+async def test_ephemeral_nodes_go_with_their_session(tree: Tree) -> None:
+    """They name the session that made them, and nothing else goes."""
+    mine, other = await tree.open(), await tree.open()
+    await mine.apply([(Create(tree / "a", ephemeral=True),), (Create(tree / "b"),)])
+    (node,) = await other.read([tree / "a"])
+    assert node is not None
+    assert node.session == mine.session != other.session
+    await mine.close()
+    assert mine.finished
+    await other.sync(tree.top)
+    assert await other.children([tree.top]) == [["b"]]
+
+
+async def test_a_session_that_has_ended_does_nothing(tree: Tree) -> None:
+    """Every request is refused, and its end is reported once."""
+    link = await tree.open()
+    states: list[str] = []
+    link.on_state = states.append
+    await link.apply([(Create(tree / "a", ephemeral=True),)])
+    link.end(SessionLost("enough"))
+    link.end(SessionLost("enough"))
+    assert (link.state, states) == ("lost", ["lost"])
+    for request in (
+        link.read([tree.top]),
+        link.children([tree.top]),
+        link.apply([]),
+        link.apply([(Create(tree / "b"),)]),
+    ):
+        with pytest.raises(SessionLost):
+            await request
+    await link.close()
+
+
+async def test_a_watch_tells_of_one_change(tree: Tree) -> None:
+    """Of nodes that are there or not, and of children that come and go; of one's own changes as of others'."""
+    mine, other = await tree.open(), await tree.open()
+    await mine.apply([(Create(tree / "a"),)])
+    watched = Watched(mine)
+    for writer in (mine, other):
+        await mine.read([tree / "a", tree / "b"], watch=True)
+        await writer.apply([(SetData(tree / "a", b"", ANY),)])
+        assert await watched.next() == [tree / "a"]
+        await writer.apply([(SetData(tree / "a", b"", ANY),), (Create(tree / "b"),)])
+        await mine.look([tree / "c"], watch=True)
+        await mine.children([tree.top, tree / "a"], watch=True)
+        await writer.apply([(Create(tree / "c"), Delete(tree / "b"))])
+        assert await watched.next() == [tree.top, tree / "c"]
+        await mine.look([tree / "c"], watch=True)
+        await writer.apply([(Delete(tree / "c"),)])
+        assert await watched.next() == [tree / "c"]
+
+
+async def test_the_end_of_a_session_is_a_change(tree: Tree) -> None:
+    """Whoever watches its nodes, or what they are in, hears of it."""
+    mine, other = await tree.open(), await tree.open()
+    await other.apply([(Create(tree / "a", ephemeral=True),)])
+    watched = Watched(mine)
+    await mine.read([tree / "a"], watch=True)
+    await mine.children([tree.top], watch=True)
+    await other.close()
+    found = await watched.next()
+    while len(found) < 2:
+        found += await watched.next()
+    assert sorted(found) == [tree.top, tree / "a"]
+
+
+async def test_what_was_watched_is_told_before_later_answers(tree: Tree) -> None:
+    """So whoever keeps what it has read never holds it beside something newer."""
+    mine, other = await tree.open(), await tree.open()
+    await mine.apply([(Create(tree / "a"),), (Create(tree / "b"),)])
+    watched = Watched(mine)
+    for number in range(20):
+        await mine.read([tree / "a"], watch=True)
+        await other.apply([(SetData(tree / "a", b"", ANY), SetData(tree / "b", str(number).encode(), ANY))])
+        node = None
+        while node is None or node.data != str(number).encode():
+            (node,) = await mine.read([tree / "b"])
+        assert watched.paths == [tree / "a"]
+        watched.paths.clear()
