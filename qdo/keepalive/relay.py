@@ -81,11 +81,10 @@ def begin(
     Raises:
         OSError: The server is not to be trusted, or the process did not begin.
     """
-    ours, theirs = socket.socketpair()
+    with server:
+        ours = vitals.start(__name__, host, give=(server.fileno(),))
     try:
-        with server, theirs:
-            ours.settimeout(BEGINNING)
-            vitals.start(__name__, theirs, host, give=(server.fileno(),))
+        ours.settimeout(BEGINNING)
         ours.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
         said = ours.recv(PIECE)
     except BaseException:

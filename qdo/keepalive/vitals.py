@@ -60,26 +60,39 @@ class Vitals:
         """The event loop runs."""
         self._numbers[_RAN] = now()
 
-    def start(self, module: str, line: socket.socket, *arguments: str, give: tuple[int, ...] = ()) -> None:
+    def start(self, module: str, *arguments: str, give: tuple[int, ...] = ()) -> socket.socket:
         """Starts the process that runs a module; it ends without being stopped.
 
         Args:
-            module: Its name; the arguments are the program's id, the descriptors of these numbers and of ``line``,
-                those in ``give``, and ``arguments``.
-            line: Its end of a socket; the other end shows it that the program is alive.
+            module: Its name; the arguments are the program's id, the descriptors of these numbers and of its end of a
+                socket, those in ``give``, and ``arguments``.
             *arguments: Further arguments.
             give: Descriptors that it is to have as well.
+
+        Returns:
+            The program's end of the socket. Either learns by it that the other is gone.
+
+        Raises:
+            OSError: It cannot be started.
         """
-        descriptors = (self.file, line.fileno(), *give)
+        ours, theirs = socket.socketpair()
+        descriptors = (self.file, theirs.fileno(), *give)
         numbers = map(str, (self.program, *descriptors))
-        process = subprocess.Popen(  # noqa: S603 - our own
-            [sys.executable, "-m", module, *numbers, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own
+                [sys.executable, "-m", module, *numbers, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         threading.Thread(target=process.wait, name="qdo-keepalive", daemon=True).start()
+        return ours
 
     def close(self) -> None:
         """Gives the descriptor back. Idempotent; the numbers can be read on."""

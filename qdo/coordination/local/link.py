@@ -14,13 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import secrets
-import selectors
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -72,6 +70,9 @@ class LocalLink(Link):
         self._loop = asyncio.get_running_loop()
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
+        self._bell: socket.socket | None = None
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._thread = SessionThread(self, options, scope, may_be_watched)
 
     @property
@@ -87,10 +88,11 @@ class LocalLink(Link):
     @property
     def finished(self) -> bool:
         """See the contract."""
-        return self._thread.ended.done()
+        return self._state == "lost" and self._ended.is_set()
 
     async def open(self) -> None:
         """See the contract. Makes the file if there is none."""
+        self._ended.clear()
         self._thread.start()
         try:
             await self._run(self._thread.open_file)
@@ -102,9 +104,7 @@ class LocalLink(Link):
     async def close(self) -> None:
         """See the contract."""
         self._finish(SessionLost("the session was ended"))
-        await asyncio.shield(asyncio.wrap_future(self._thread.ended))
-        if self._thread.is_alive():
-            self._thread.join()  # it has nothing left to do but to end
+        await self._ended.wait()
 
     async def abandon(self) -> None:
         """See the contract."""
@@ -117,10 +117,13 @@ class LocalLink(Link):
             self.on_state("lost")
 
     def _finish(self, why: CoordinationError) -> None:
-        if self._state != "lost":
-            self._state, self._error = "lost", why
-            self._settled.set()
-        self._thread.shut()
+        if self._state == "lost":
+            return
+        self._state, self._error = "lost", why
+        self._settled.set()
+        if self._bell is not None:
+            self._loop.remove_reader(self._bell)
+        self._thread.jobs.put(self._thread.shut)
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the contract."""
@@ -152,14 +155,14 @@ class LocalLink(Link):
             return [read(tx, path) for path in wanted]
 
         if watch is not None:
-            await self._run(self._thread.begin)
+            await self._begin()
         return await self._run(lambda: self._thread.read(work)) if wanted else []
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract. All are made in one transaction of the file."""
         wanted = list(changes)
         if any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change):
-            await self._run(self._thread.begin)
+            await self._begin()
         self._require()
         return await self._run(lambda: self._thread.write(lambda made: list(map(made.make, wanted)))) if wanted else []
 
@@ -167,13 +170,33 @@ class LocalLink(Link):
         """See the contract."""
         await self._run(self._thread.remove_dead)
 
+    async def _begin(self) -> None:
+        """Begins the session, if it has not begun."""
+        if self._bell is None:
+            self._bell = await self._run(self._thread.begin)
+            if self._bell is not None and self._state != "lost":
+                self._loop.add_reader(self._bell, self._thread.jobs.put, self._thread.look)
+
     async def _run(self, job: Callable[[], T]) -> T:
-        """Runs a job in the thread."""
+        """Runs a job in the thread; jobs run in the order in which they came."""
         self._require()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._thread.jobs.put(partial(self._do, job, future))
         try:
-            return await asyncio.wrap_future(self._thread.submit(job))
+            return await future
         except SessionLost as error:
             raise self._error from error
+
+    def _do(self, job: Callable[[], T], future: asyncio.Future[T]) -> None:
+        """Does a job, in the thread, unless nobody waits for it."""
+        if future.cancelled():
+            return
+        try:
+            done = job()
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
+            self.call(_settle, future, future.set_exception, error)
+        else:
+            self.call(_settle, future, future.set_result, done)
 
     def _require(self) -> None:
         if self._state == "lost":
@@ -200,10 +223,20 @@ class LocalLink(Link):
         if self._state != "lost":
             self.on_watch(paths)
 
+    def ended(self) -> None:
+        """The thread has ended."""
+        self._ended.set()
+
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Calls a function in the loop, from the thread; does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
+    """Gives a caller the outcome of a job, if it waits still."""
+    if not future.done():
+        settle(outcome)
 
 
 class SessionThread(threading.Thread):
@@ -216,70 +249,35 @@ class SessionThread(threading.Thread):
         may_be_watched: See the link.
 
     Attributes:
+        jobs: To be done by the thread, in order.
         until: When the session ends without a further sign of life; never, before it has begun.
         watches: What the session watches.
-        ended: Done when the thread has ended.
     """
 
     def __init__(
         self, link: LocalLink, options: LocalOptions, scope: str, may_be_watched: Callable[[Operation], bool]
     ) -> None:
         super().__init__(name=f"qdo-coordination-{scope}", daemon=True)
+        self.jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.until = float("inf")
         self.watches = nodes.Watches()
-        self.ended: Future[None] = Future()
         self._link = link
         self._scope = scope
         self._may_be_watched = may_be_watched
+        self._timeout = options.session_timeout
         self._interval = options.session_timeout / BEATS
         self._database = CoordinationFile(options.path, patience=self._interval, sync=options.sync)
-        self._wakeup_socket = WakeupSocket(options.path, str(link.session))
-        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._lock = threading.Lock()
-        self._closing = False
+        self._bell = WakeupSocket(options.path, str(link.session))
         self._state: State = "new"
         """Of the session: new until it has begun."""
-        self._stirred = False
+        self._closing = False
         self._due = 0.0
         self._pages = 0
         self._vitals: Vitals | None = None
         self._line: socket.socket | None = None
         """To the process that keeps the session alive while this one cannot."""
-        self._waker, self._woken = socket.socketpair()
-        self._waker.settimeout(0.0)
-        self._woken.settimeout(0.0)
 
-    # Called from the loop.
-
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Runs a job in the thread; jobs run in the order in which they came.
-
-        Raises:
-            SessionLost: The link is closed.
-        """
-        future: Future[T] = Future()
-        with self._lock:
-            if self._closing:
-                raise nodes.ended()
-            self._jobs.append((future, job))
-            self._wake()
-        return future
-
-    def shut(self) -> None:
-        """Ends the session, and the thread after all earlier jobs. Idempotent."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            self._wake()
-        if self.ident is None:  # the link was never opened
-            self._end()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # enough is waiting to be read
-            self._waker.send(b"\0")
-
-    # Run by the thread, as jobs.
+    # Jobs.
 
     def open_file(self) -> None:
         """Opens the file.
@@ -290,72 +288,22 @@ class SessionThread(threading.Thread):
         with self._database.transaction(write=False, create=True):
             pass
 
-    def begin(self) -> None:
-        """Begins the session. A file that is gone is made anew.
+    def begin(self) -> socket.socket | None:
+        """Begins the session; returns the socket by which others wake it. A file that is gone is made anew.
 
         Raises:
             CoordinationLost, CoordinationIncompatible
         """
         if self._state != "new":
-            return
+            return self._bell.socket
         if self._link.outlast and self._vitals is None:
             self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
-        self._wakeup_socket.open()
-        if self._wakeup_socket.socket is not None:
-            self._selector.register(self._wakeup_socket.socket, selectors.EVENT_READ)
+        self._bell.open()
         with self._transaction(write=True, create=True) as tx:
             made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
-            until = made.begin(self._scope, self._link.timeout)
-        self.until, self._state, self._due = until, "connected", now() + self._interval
-
-    def _begin_keeping(self, vitals: Vitals) -> tuple[Vitals, socket.socket]:
-        """Starts the process that gives the signs of life while this one cannot, and waits until it can.
-
-        Raises:
-            CoordinationLost: It does not begin.
-        """
-        try:
-            line = self._start_pulse(vitals)
-            line.settimeout(BEGINNING)
-            if line.recv(1) != READY:
-                line.close()
-                raise ConnectionResetError("it ended at once")
-        except OSError as error:
-            vitals.close()
-            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
-        return vitals, line
-
-    def _start_pulse(self, vitals: Vitals) -> socket.socket:
-        """Starts that process; returns the socket that is closed when it ends.
-
-        Raises:
-            OSError: It cannot be started.
-        """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                path = str(self._database.path.absolute())
-                vitals.start(HEARTBEAT_MODULE, theirs, path, str(self._link.session), str(self._link.timeout))
-        except OSError:
-            ours.close()
-            raise
-        return ours
-
-    def _look_after_keeping(self, vitals: Vitals) -> None:
-        """Starts that process again if it is gone; does not wait for it."""
-        try:
-            if self._line is not None:
-                self._line.settimeout(0.0)
-                if self._line.recv(len(READY)):
-                    return
-                self._line.close()
-                self._line = None
-                log.warning("the process that keeps the session of %s has ended: another one", self._scope)
-            self._line = self._start_pulse(vitals)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            log.warning("the process that keeps the session of %s cannot be started: %s", self._scope, error)
+            self.until = made.begin(self._scope, self._timeout)
+        self._state, self._due = "connected", now() + self._interval
+        return self._bell.socket
 
     def read(self, work: Callable[[FileTransaction], T]) -> T:
         """Runs a transaction that only reads.
@@ -385,7 +333,7 @@ class SessionThread(threading.Thread):
             changed = self.watches.changed(tx)
             if made.watchable:
                 others = nodes.others(tx, self._scope, self._link.session)
-        self._wakeup_socket.ring(map(str, others))
+        self._bell.ring(map(str, others))
         self._notice(changed)
         return done
 
@@ -393,6 +341,16 @@ class SessionThread(threading.Thread):
         """Removes sessions that have ended; writes nothing if there are none."""
         if self.read(lambda tx: nodes.dead(tx, self._scope)):
             self.write(lambda _: None)
+
+    def look(self) -> None:
+        """Reports what has changed: another session woke this one."""
+        self._bell.hush()
+        with contextlib.suppress(CoordinationError):
+            self.read(lambda _: None)
+
+    def shut(self) -> None:
+        """Ends the session and the thread."""
+        self._closing = True
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool, create: bool = False) -> Iterator[FileTransaction]:
@@ -405,7 +363,7 @@ class SessionThread(threading.Thread):
                     nodes.require(tx, self._link.session)
                 yield tx
         except SessionLost:
-            self._lose()
+            self._become("lost")
             raise
         except CoordinationLost as error:
             self._suspend(error)
@@ -421,29 +379,15 @@ class SessionThread(threading.Thread):
     def run(self) -> None:
         """Works until :meth:`shut`."""
         try:
-            with selectors.DefaultSelector() as self._selector:
-                self._selector.register(self._woken, selectors.EVENT_READ)
-                while not self._closing or self._jobs:
-                    self._run_once()
+            while not self._closing:
+                with contextlib.suppress(queue.Empty):
+                    self.jobs.get(timeout=self._patience())()
+                if self._kept and now() >= self._due:
+                    self.beat()
+                elif self._kept and self._others_wrote():
+                    self.look()
         finally:
             self._end()
-
-    def _run_once(self) -> None:
-        ready = [key.fileobj for key, _ in self._selector.select(self._patience())]
-        if self._woken in ready:
-            self._woken.recv(4096)
-        if self._wakeup_socket.socket in ready:
-            self._stirred |= self._wakeup_socket.hush()
-        for _ in range(len(self._jobs)):  # those that come meanwhile have their turn after the events
-            future, job = self._jobs.popleft()
-            if future.set_running_or_notify_cancel():
-                _settle(future, job)
-            self._beat_if_due()
-        self._beat_if_due()
-        if self._kept and (self._stirred or self._others_wrote()):
-            self._stirred = False
-            with contextlib.suppress(CoordinationError):
-                self.read(lambda _: None)
 
     @property
     def _kept(self) -> bool:
@@ -451,48 +395,42 @@ class SessionThread(threading.Thread):
         return self._state in {"connected", "suspended"}
 
     def _patience(self) -> float | None:
-        """Returns for how long there is nothing to do; None: until the thread is woken."""
-        if self._jobs or self._closing:
-            return 0.0
+        """Returns for how long there is nothing to do; None: until there is a job."""
         if not self._kept:
             return None
         due = max(0.0, self._due - now())
-        return due if self._wakeup_socket.socket is not None else min(due, LOOK_EVERY)
+        return due if self._bell.socket is not None else min(due, LOOK_EVERY)
 
     def _others_wrote(self) -> bool:
-        if self._wakeup_socket.socket is not None:
+        if self._bell.socket is not None:
             return False
         with contextlib.suppress(CoordinationError):
             before, self._pages = self._pages, self._database.pages_changed()
             return before != self._pages
         return False
 
-    def _beat_if_due(self) -> None:
-        if self._kept and now() >= self._due:
-            self.beat()
-
     def beat(self) -> None:
         """Gives a sign of life, and removes the sessions of this group that have ended."""
         if self._vitals is not None:
-            self._look_after_keeping(self._vitals)
-            if self._vitals.still > max(self._vitals.limit, self._link.timeout):
+            self._keep(self._vitals)
+            if self._vitals.still > max(self._vitals.limit, self._timeout):
                 log.error("the event loop is blocked, so the session of %s ends", self._scope)
                 self._end_session()
-                self._lose()
+                self._become("lost")
                 return
         try:
             until, others = self.write(self._renew)
-            silent = self._wakeup_socket.silent(self._watched(others))
+            silent = self._bell.silent(self._watched(others))
             if silent:
                 self.write(lambda made: made.remove(map(int, silent)))
         except CoordinationError as error:
             self._suspend(error)
             self._due = now() + RETRY
             if now() >= self.until:
-                self._lose()
+                self._become("lost")
             return
-        for process in silent:
-            self._wakeup_socket.remove(process)
+        for name in silent:
+            self._bell.remove(name)
         self._renewed(until, min(others.values(), default=None))
 
     def _renew(self, made: nodes.NodeChanges) -> tuple[float, dict[int, float]]:
@@ -513,7 +451,7 @@ class SessionThread(threading.Thread):
             self._vitals.heard(now())
             self._link.call(self._vitals.ran)
         before, self.until = self.until, until
-        if self._state == "connected" and now() >= before:
+        if now() >= before:
             # Kept alive by another process while this one was held up: checks meanwhile found it in doubt.
             self._become("suspended")
         self._become("connected")
@@ -532,39 +470,57 @@ class SessionThread(threading.Thread):
         self._due = min(self._due, now() + RETRY)
         self._become("suspended")
 
-    def _lose(self) -> None:
-        self._become("lost")
-
     def _end_session(self) -> None:
         with contextlib.suppress(CoordinationError):
             self.write(lambda made: made.remove([self._link.session]))
 
     def _end(self) -> None:
         """Ends the session, then gives back everything."""
-        with self._lock:
-            self._closing = True
-            left, self._jobs = self._jobs, deque()
         if self._kept:
             self._end_session()
-        self._state = "lost"
-        for future, _ in left:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(nodes.ended())
-        for each in (self._vitals, self._line):
+        self._become("lost")
+        while not self.jobs.empty():  # all that is asked for now is refused
+            self.jobs.get()()
+        for each in (self._vitals, self._line, self._database, self._bell):
             if each is not None:
                 each.close()
-        self._database.close()
-        self._wakeup_socket.close()
-        self._waker.close()
-        self._woken.close()
-        self.ended.set_result(None)
+        self._link.call(self._link.ended)
 
+    # The process that gives the signs of life while this one cannot.
 
-def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
-    """Runs a job and gives its caller the result."""
-    try:
-        done = job()
-    except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
-        future.set_exception(error)
-    else:
-        future.set_result(done)
+    def _begin_keeping(self, vitals: Vitals) -> tuple[Vitals, socket.socket]:
+        """Starts that process and waits until it is ready.
+
+        Raises:
+            CoordinationLost: It does not begin.
+        """
+        try:
+            line = self._start_keeping(vitals)
+            line.settimeout(BEGINNING)
+            if line.recv(len(READY)) != READY:
+                line.close()
+                raise ConnectionResetError("it ended at once")
+        except OSError as error:
+            vitals.close()
+            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
+        return vitals, line
+
+    def _start_keeping(self, vitals: Vitals) -> socket.socket:
+        path = str(self._database.path.absolute())
+        return vitals.start(HEARTBEAT_MODULE, path, str(self._link.session), str(self._timeout))
+
+    def _keep(self, vitals: Vitals) -> None:
+        """Starts that process again if it is gone; does not wait for it."""
+        try:
+            if self._line is not None:
+                self._line.settimeout(0.0)
+                if self._line.recv(len(READY)):
+                    return
+                self._line.close()
+                self._line = None
+                log.warning("the process that keeps the session of %s has ended: another one", self._scope)
+            self._line = self._start_keeping(vitals)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("the process that keeps the session of %s cannot be started: %s", self._scope, error)

@@ -45,7 +45,7 @@ class LocalService(Service):
         with writing(self.path) as tx:
             tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.link.session,))
             assert tx.changes()
-        session.link._thread.submit(session.link._thread.beat)
+        session.link._thread.jobs.put(session.link._thread.beat)
 
     async def cut(self) -> None:
         """Puts the file away, and what is none in its place."""

@@ -50,7 +50,7 @@ async def test_the_end_of_a_doubt_is_told(join: Join) -> None:
     mine, heard = await join("a")
     assert isinstance(mine.link, LocalLink)
     mine.link._thread.until = now()
-    mine.link._thread.submit(mine.link._thread.beat)
+    mine.link._thread.jobs.put(mine.link._thread.beat)
     await heard.next("connected")
     assert mine.state == "connected"
     assert heard.events == ["suspended", "connected", "changed"]
