@@ -1,4 +1,7 @@
-"""The coordination services that the suite runs on: how each is reached and broken."""
+"""The coordination services that the suite runs on: how each is reached and broken.
+
+Tests of what a tree has to do with run on each: sessions, fencing, watches, names. Tests of group state run once.
+"""
 
 from __future__ import annotations
 
@@ -141,3 +144,5 @@ def zookeeper(request: pytest.FixtureRequest) -> Service:
 
 
 BACKENDS = {"local": local, "zookeeper": zookeeper}
+once = pytest.mark.parametrize("backend", ["local"], indirect=True)
+"""For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: on one is enough."""

@@ -9,12 +9,13 @@ import pytest
 from qdo.coordination import Session, TargetAssignment
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Queue
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, once
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import eventually
 from tests.qdo.contract.samples import ONE, OTHER, some
 
 
+@once
 async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> None:
     """Nobody has set one: None at version -1, and looking at it sets none."""
     session, _ = await join("a")
@@ -24,6 +25,7 @@ async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> No
     assert await session.target() == (None, -1)
 
 
+@once
 async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one: Open) -> None:
     """Only who has read the present one replaces it; a refusal changes nothing."""
     mine, _ = await join("a")
@@ -41,6 +43,7 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
     assert await (await open_one()).target() == second
 
 
+@once
 async def test_an_empty_target_is_a_target(join: Join) -> None:
     """One that gives nobody anything is not the same as none."""
     session, _ = await join("a")
@@ -70,6 +73,7 @@ async def test_no_change_of_a_target_is_lost_under_contention(join: Join) -> Non
     assert target.absent["n"] == 48
 
 
+@once
 async def test_a_target_outlives_the_members(join: Join, open_one: Open) -> None:
     """It is still there when all have left: the next members begin with who owned what."""
     mine, _ = await join("a")
@@ -91,6 +95,7 @@ async def test_a_target_may_be_large(join: Join) -> None:
     assert (await session.target()).target == target
 
 
+@once
 async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_one: Open, service: Service) -> None:
     """What a newer program has written, or nobody, is refused rather than misread."""
     session, _ = await join("a")
@@ -103,6 +108,7 @@ async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_on
             await (await open_one()).target()
 
 
+@once
 async def test_a_member_is_told_what_it_is_to_own(join: Join) -> None:
     """Its part of the target and nothing else, from the instant on in which the target is set."""
     mine, _ = await join("a")
@@ -158,6 +164,7 @@ async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
     assert len(await leading()) == len(members) == 1
 
 
+@once
 async def test_a_member_that_retires_leads_no_more_and_keeps_what_it_has(join: Join) -> None:
     """The others see that it is leaving, another leads, and it can still commit and release."""
     members = {name: await join(name) for name in "ab"}

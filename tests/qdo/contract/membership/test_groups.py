@@ -7,9 +7,11 @@ import pytest
 from qdo.coordination import TargetAssignment
 from qdo.errors import GroupActive
 from qdo.partitions import Queue
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.samples import NAMES, ONE, OTHER, QUEUE, some
+
+pytestmark = once
 
 
 async def test_looking_makes_no_group(open_one: Open) -> None:

@@ -12,7 +12,7 @@ from qdo.coordination import Member, Session, Sight, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import NAMES, ONE, some
@@ -44,6 +44,7 @@ async def test_members_of_one_coordinator_are_members_like_others(open_one: Open
     assert len(await (await open_one()).members()) == 11
 
 
+@once
 @pytest.mark.parametrize("static", [False, True])
 async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None:
     """Nobody joins under the name of a live member, and trying does it no harm."""
@@ -82,6 +83,7 @@ async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, ope
     assert list(await again.members()) == ["a"]
 
 
+@once
 async def test_groups_know_nothing_of_each_other(join: Join) -> None:
     """The same name and the same partition belong to somebody in each group."""
     here, _ = await join("a", "here")
@@ -137,6 +139,7 @@ async def test_names_that_differ_are_different(join: Join, open_one: Open) -> No
     assert len(await coordinator.owners()) == len(NAMES)
 
 
+@once
 @pytest.mark.parametrize("name", ["", "x" * 1001, "\ud800"], ids=ascii)
 async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name: str) -> None:
     """Names that cannot be stored are refused before anything is."""
@@ -218,6 +221,7 @@ async def test_only_an_open_coordinator_works(service: Service, open_one: Open) 
     await fresh.close()
 
 
+@once
 async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service: Service) -> None:
     """What a newer program has written is refused rather than misread."""
     mine, _ = await join("a")

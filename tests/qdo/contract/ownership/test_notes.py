@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from qdo.coordination import Coordinator, HandlingNote, OwnedOffset, Session
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, once
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import committed
 from tests.qdo.contract.samples import ONE
+
+pytestmark = once
 
 NOTE = HandlingNote("5", 2, last=True)
 

@@ -9,9 +9,11 @@ import pytest
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.errors import GroupActive, OffsetMoved
 from qdo.partitions import Partition, Queue
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.samples import ONE, some
+
+pytestmark = once
 
 OTHER = Partition(Queue("elsewhere", "acme", "orders"), 1)
 
