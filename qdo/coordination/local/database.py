@@ -280,7 +280,7 @@ INSERT INTO nodes VALUES ('', '', x'', 0, 0, 0, NULL);
 
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,     -- random: no other file that takes the place of this one has it
-    scope TEXT NOT NULL,        -- sessions of one scope wake each other, and remove each other's nodes
+    scope TEXT NOT NULL,        -- sessions of one scope wake each other: those of a group
     timeout REAL NOT NULL,      -- seconds
     expires REAL NOT NULL       -- seconds since the machine was started
 );

@@ -1,9 +1,9 @@
 """One session on the tree in a file: a link for the event loop, and the thread that does its waiting.
 
-The thread runs the transactions, gives signs of life, and reports changes. It sleeps until there is something to do,
-another process wakes it, or a sign of life is due: a third of a session after the last one, or when another session of
-the group ends. A link begins its session when it makes an ephemeral node or watches one: until then nothing has to be
-kept alive, and nobody is told of it.
+The loop reads, for which it has to wait for nobody. The thread writes and gives signs of life. It sleeps until there is
+something to write, or a sign of life is due: a third of a session after the last one, or when another session of the
+group ends. Another process that changed nodes wakes the loop. A link begins its session when it makes an ephemeral node
+or watches one: until then nothing has to be kept alive, and nobody is told of it.
 
 When the file cannot be used, the session is suspended and the next sign of life is tried soon. One that is made in
 time finds it alive. Otherwise it is lost when its time is over, by the clock that other sessions use, too.
@@ -18,7 +18,7 @@ import queue
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -52,7 +52,7 @@ class LocalLink(Link):
 
     Args:
         options: The settings.
-        scope: Sessions of one scope wake each other and notice each other's end: those of a group.
+        scope: Sessions of one scope wake each other, and notice when the process of one has ended: those of a group.
         may_be_watched: Returns whether a session may be watching what an operation changes: others are woken then.
         outlast: See the contract.
     """
@@ -70,7 +70,10 @@ class LocalLink(Link):
         self._loop = asyncio.get_running_loop()
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
-        self._bell: socket.socket | None = None
+        self._begun = False
+        self._bell: WakeupSocket | None = None
+        self._file = CoordinationFile(options.path, patience=0.0)
+        self._watches = nodes.Watches()
         self._ended = asyncio.Event()
         self._ended.set()
         self._thread = SessionThread(self, options, scope, may_be_watched)
@@ -121,42 +124,42 @@ class LocalLink(Link):
             return
         self._state, self._error = "lost", why
         self._settled.set()
-        if self._bell is not None:
-            self._loop.remove_reader(self._bell)
+        if self._bell is not None and self._bell.socket is not None:
+            self._loop.remove_reader(self._bell.socket)
+        self._file.close()
         self._thread.jobs.put(self._thread.shut)
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the contract."""
-        return await self._each(nodes.read, paths, self._thread.watches.node if watch else None)
+        return await self._each(nodes.read, paths, self._watches.nodes if watch else None)
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the contract."""
-        watcher = partial(self._thread.watches.node, absent=True) if watch else None
+        watcher = partial(self._watches.nodes, absent=True) if watch else None
         found = await self._each(nodes.read, paths, watcher)
         return [node and node._replace(data=b"") for node in found]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         """See the contract."""
-        return await self._each(nodes.children, paths, self._thread.watches.children if watch else None)
+        return await self._each(nodes.children, paths, self._watches.children if watch else None)
 
     async def _each(
         self,
-        read: Callable[[FileTransaction, str], T],
+        read: Callable[[FileTransaction, Sequence[str]], list[T]],
         paths: Iterable[str],
-        watch: Callable[[FileTransaction, str], None] | None,
+        watch: Callable[[FileTransaction, Sequence[str]], None] | None,
     ) -> list[T]:
         """Reads something of each path in one snapshot."""
         wanted = list(paths)
 
         def work(tx: FileTransaction) -> list[T]:
             if watch is not None:
-                for path in wanted:
-                    watch(tx, path)
-            return [read(tx, path) for path in wanted]
+                watch(tx, wanted)
+            return read(tx, wanted)
 
         if watch is not None:
             await self._begin()
-        return await self._run(lambda: self._thread.read(work)) if wanted else []
+        return await self._read(work) if wanted else []
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract. All are made in one transaction of the file."""
@@ -164,18 +167,58 @@ class LocalLink(Link):
         if any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change):
             await self._begin()
         self._require()
-        return await self._run(lambda: self._thread.write(lambda made: list(map(made.make, wanted)))) if wanted else []
+        if not wanted:
+            return []
+        outcomes = await self._run(lambda: self._thread.write(lambda made: list(map(made.make, wanted))))
+        self.notice()
+        return outcomes
 
     async def sync(self, path: str) -> None:  # noqa: ARG002 - a file has no servers that lag behind
         """See the contract."""
-        await self._run(self._thread.remove_dead)
+        if await self._read(nodes.dead):
+            await self._run(lambda: self._thread.write(lambda _: None))
+
+    async def _read(self, work: Callable[[FileTransaction], T]) -> T:
+        """Reads, in the loop: no process that writes keeps one that reads waiting."""
+        self._require()
+        try:
+            return self._read_now(work)
+        except CoordinationLost:
+            # The thread waits for the file, or finds that the session is suspended.
+            await self._run(self._thread.open_file)
+            return self._read_now(work)
+
+    def _read_now(self, work: Callable[[FileTransaction], T]) -> T:
+        try:
+            with self._file.transaction(write=False) as tx:
+                if self._begun:
+                    nodes.require(tx, self.session)
+                done = work(tx)
+                changed = self._watches.changed(tx)
+        except SessionLost as error:
+            self.end(error)
+            raise
+        if changed:
+            self.on_watch(changed)
+        return done
+
+    def notice(self) -> None:
+        """Reports watched nodes that changed; called when others, or this session, may have changed some."""
+        if self._state != "lost":
+            with contextlib.suppress(CoordinationError):
+                self._read_now(lambda _: None)
 
     async def _begin(self) -> None:
         """Begins the session, if it has not begun."""
-        if self._bell is None:
+        if not self._begun:
             self._bell = await self._run(self._thread.begin)
-            if self._bell is not None and self._state != "lost":
-                self._loop.add_reader(self._bell, self._thread.jobs.put, self._thread.look)
+            if self._state != "lost" and self._bell.socket is not None:
+                self._loop.add_reader(self._bell.socket, self._ring, self._bell)
+            self._begun = True
+
+    def _ring(self, bell: WakeupSocket) -> None:
+        bell.hush()
+        self.notice()
 
     async def _run(self, job: Callable[[], T]) -> T:
         """Runs a job in the thread; jobs run in the order in which they came."""
@@ -218,11 +261,6 @@ class LocalLink(Link):
             self._settled.clear()
         self.on_state(state)
 
-    def notice(self, paths: list[str]) -> None:
-        """Reports watched nodes that changed."""
-        if self._state != "lost":
-            self.on_watch(paths)
-
     def ended(self) -> None:
         """The thread has ended."""
         self._ended.set()
@@ -251,7 +289,6 @@ class SessionThread(threading.Thread):
     Attributes:
         jobs: To be done by the thread, in order.
         until: When the session ends without a further sign of life; never, before it has begun.
-        watches: What the session watches.
     """
 
     def __init__(
@@ -260,7 +297,6 @@ class SessionThread(threading.Thread):
         super().__init__(name=f"qdo-coordination-{scope}", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.until = float("inf")
-        self.watches = nodes.Watches()
         self._link = link
         self._scope = scope
         self._may_be_watched = may_be_watched
@@ -280,22 +316,22 @@ class SessionThread(threading.Thread):
     # Jobs.
 
     def open_file(self) -> None:
-        """Opens the file.
+        """Opens the file, or finds that it can be read.
 
         Raises:
-            CoordinationLost, CoordinationIncompatible
+            SessionLost, CoordinationLost, CoordinationIncompatible
         """
-        with self._database.transaction(write=False, create=True):
+        with self._transaction(write=False, create=self._state == "new"):
             pass
 
-    def begin(self) -> socket.socket | None:
+    def begin(self) -> WakeupSocket:
         """Begins the session; returns the socket by which others wake it. A file that is gone is made anew.
 
         Raises:
             CoordinationLost, CoordinationIncompatible
         """
         if self._state != "new":
-            return self._bell.socket
+            return self._bell
         if self._link.outlast and self._vitals is None:
             self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
         self._bell.open()
@@ -303,19 +339,7 @@ class SessionThread(threading.Thread):
             made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
             self.until = made.begin(self._scope, self._timeout)
         self._state, self._due = "connected", now() + self._interval
-        return self._bell.socket
-
-    def read(self, work: Callable[[FileTransaction], T]) -> T:
-        """Runs a transaction that only reads.
-
-        Raises:
-            SessionLost, CoordinationLost, CoordinationIncompatible
-        """
-        with self._transaction(write=False) as tx:
-            done = work(tx)
-            changed = self.watches.changed(tx)
-        self._notice(changed)
-        return done
+        return self._bell
 
     def write(self, work: Callable[[nodes.NodeChanges], T]) -> T:
         """Runs a transaction that changes nodes, and wakes the sessions that it concerns.
@@ -327,26 +351,13 @@ class SessionThread(threading.Thread):
         others: Iterable[int] = ()
         with self._transaction(write=True) as tx:
             made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
-            made.remove(nodes.dead(tx, self._scope))
+            made.remove(nodes.dead(tx))
             done = work(made)
             made.finish()
-            changed = self.watches.changed(tx)
             if made.watchable:
                 others = nodes.others(tx, self._scope, self._link.session)
         self._bell.ring(map(str, others))
-        self._notice(changed)
         return done
-
-    def remove_dead(self) -> None:
-        """Removes sessions that have ended; writes nothing if there are none."""
-        if self.read(lambda tx: nodes.dead(tx, self._scope)):
-            self.write(lambda _: None)
-
-    def look(self) -> None:
-        """Reports what has changed: another session woke this one."""
-        self._bell.hush()
-        with contextlib.suppress(CoordinationError):
-            self.read(lambda _: None)
 
     def shut(self) -> None:
         """Ends the session and the thread."""
@@ -370,10 +381,6 @@ class SessionThread(threading.Thread):
             raise
         self._database.patience = self._interval
 
-    def _notice(self, paths: list[str]) -> None:
-        if paths:
-            self._link.call(self._link.notice, paths)
-
     # The thread.
 
     def run(self) -> None:
@@ -385,7 +392,7 @@ class SessionThread(threading.Thread):
                 if self._kept and now() >= self._due:
                     self.beat()
                 elif self._kept and self._others_wrote():
-                    self.look()
+                    self._link.call(self._link.notice)
         finally:
             self._end()
 
@@ -450,6 +457,7 @@ class SessionThread(threading.Thread):
         if self._vitals is not None:
             self._vitals.heard(now())
             self._link.call(self._vitals.ran)
+        self._link.call(self._link.notice)
         before, self.until = self.until, until
         if now() >= before:
             # Kept alive by another process while this one was held up: checks meanwhile found it in doubt.

@@ -11,7 +11,10 @@ compared with those that were read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
 
 from qdo.coordination.local.database import FileTransaction
 from qdo.coordination.tree import (
@@ -32,6 +35,8 @@ from qdo.errors import SessionLost
 
 LIVE = "expires > ? AND expires <= ? + timeout"
 """An end further off than the timeout is from before the machine was last started."""
+ABSENT = (0,)
+"""Instead of the number of a transaction, of a node that is not there."""
 
 
 def ended() -> SessionLost:
@@ -45,43 +50,50 @@ def split(path: str) -> tuple[str, str]:
     return parent, name
 
 
-def read(tx: FileTransaction, path: str) -> NodeData | None:
-    """Returns a node."""
-    row = tx.one("SELECT data, version, changed, session FROM nodes WHERE parent = ? AND name = ?", *split(path))
-    return row and NodeData(row[0], row[1], row[2], row[3] or 0)
+def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
+    """Returns nodes, None for those that are not there."""
+    wanted = list(paths)
+    found = _columns(tx, "data, version, changed, ifnull(session, 0)", wanted)
+    return [NodeData(*found[path]) if path in found else None for path in wanted]
 
 
-def children(tx: FileTransaction, path: str) -> list[str] | None:
-    """Returns the names of the nodes in a node; None: it is not there."""
-    names = tx.rows("SELECT name FROM nodes WHERE parent = ? AND name != ''", path.rstrip("/"))
-    return [name for (name,) in names] if names or _numbers(tx, path) else None
+def children(tx: FileTransaction, paths: Iterable[str]) -> list[list[str] | None]:
+    """Returns the names of the nodes in nodes; None for those that are not there."""
+    wanted = list(paths)
+    found = _columns(tx, "1", wanted)
+    query = "SELECT name FROM nodes WHERE parent = ? AND name != ''"
+    return [[name for (name,) in tx.rows(query, path.rstrip("/"))] if path in found else None for path in wanted]
 
 
-def _numbers(tx: FileTransaction, path: str) -> tuple[int, int] | None:
-    """Returns the transactions that set a node's data and listed its children last."""
-    found: tuple[int, int] | None = tx.one(
-        "SELECT changed, listed FROM nodes WHERE parent = ? AND name = ?", *split(path)
-    )
-    return found
+def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> dict[str, Sequence[Any]]:
+    """Reads columns of the nodes that are there, those of one parent by one statement."""
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        parent, name = split(path)
+        names.setdefault(parent, []).append(name)
+    query = f"SELECT name, {columns} FROM nodes WHERE parent = ? AND name IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
+    return {
+        f"{parent}/{name}": row
+        for parent, several in names.items()
+        for name, *row in tx.rows(query, parent, msgspec.json.encode(several).decode())
+    }
 
 
 class Watches:
-    """What one session watches."""
+    """What a session watches: the transactions that had changed nodes, or listed children, when it read them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}
         self._children: dict[str, int] = {}
         self._looked = -1
 
-    def node(self, tx: FileTransaction, path: str, *, absent: bool = False) -> None:
-        """Watches a node if it is there, or also if it is absent."""
-        if (numbers := _numbers(tx, path)) or absent:
-            self._nodes.setdefault(path, numbers[0] if numbers else 0)
+    def nodes(self, tx: FileTransaction, paths: Sequence[str], *, absent: bool = False) -> None:
+        """Watches nodes that are there, or also those that are absent."""
+        _add(self._nodes, tx, "changed", paths, absent=absent)
 
-    def children(self, tx: FileTransaction, path: str) -> None:
-        """Watches the children of a node, if it is there."""
-        if numbers := _numbers(tx, path):
-            self._children.setdefault(path, numbers[1])
+    def children(self, tx: FileTransaction, paths: Sequence[str]) -> None:
+        """Watches the children of nodes that are there."""
+        _add(self._children, tx, "listed", paths, absent=False)
 
     def changed(self, tx: FileTransaction) -> list[str]:
         """Returns the watched paths that have changed, which are not watched any more."""
@@ -90,13 +102,20 @@ class Watches:
             return []
         self._looked = last
         moved = []
-        for watched, which in ((self._nodes, 0), (self._children, 1)):
-            for path, seen in list(watched.items()):
-                numbers = _numbers(tx, path)
-                if (numbers[which] if numbers else 0) != seen:
-                    del watched[path]
-                    moved.append(path)
+        for watched, column in ((self._nodes, "changed"), (self._children, "listed")):
+            now = _columns(tx, column, watched)
+            gone = [path for path, seen in watched.items() if now.get(path, ABSENT)[0] != seen]
+            for path in gone:
+                del watched[path]
+            moved += gone
         return moved
+
+
+def _add(watched: dict[str, int], tx: FileTransaction, column: str, paths: Sequence[str], *, absent: bool) -> None:
+    found = _columns(tx, column, paths)
+    for path in paths:
+        if path in found or absent:
+            watched.setdefault(path, found.get(path, ABSENT)[0])
 
 
 def require(tx: FileTransaction, session: int) -> None:
@@ -112,10 +131,10 @@ def renew(tx: FileTransaction, session: int) -> float | None:
     return row and float(row[0])
 
 
-def dead(tx: FileTransaction, scope: str) -> list[int]:
-    """Returns the sessions of a scope that have ended."""
-    query = f"SELECT id FROM sessions WHERE scope = ? AND NOT ({LIVE})"  # noqa: S608 - constants
-    return [session for (session,) in tx.rows(query, scope, tx.now, tx.now)]
+def dead(tx: FileTransaction) -> list[int]:
+    """Returns the sessions that have ended."""
+    query = f"SELECT id FROM sessions WHERE NOT ({LIVE})"  # noqa: S608 - constants
+    return [session for (session,) in tx.rows(query, tx.now, tx.now)]
 
 
 def others(tx: FileTransaction, scope: str, session: int) -> dict[int, float]:
@@ -196,7 +215,7 @@ class NodeChanges:
         return self._why_not(operation) if found is None else int(found[0])
 
     def _why_not(self, operation: Operation) -> RejectionReason:
-        there = _numbers(self.tx, operation.path) is not None
+        there = bool(_columns(self.tx, "1", [operation.path]))
         if isinstance(operation, Create):
             return RejectionReason.NODE_EXISTS if there else RejectionReason.NO_NODE
         if not there:

@@ -96,7 +96,7 @@ class Service(abc.ABC):
 def another(link: Link) -> Link:
     """Returns a link to the place of another one, with a session of its own; it is not open."""
     if isinstance(link, LocalLink):
-        return LocalLink(link._options, "elsewhere")
+        return LocalLink(link._options, "scope")
     from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(link, ZooKeeperLink)

@@ -249,6 +249,6 @@ def test_a_sign_of_life_during_a_look_ends_no_session(tmp_path: Path) -> None:
     with file.transaction(write=False) as tx:
         with other.transaction() as beating:
             nodes.renew(beating, 1)
-        assert not nodes.dead(tx, "scope")
+        assert not nodes.dead(tx)
     file.close()
     other.close()
