@@ -39,7 +39,7 @@ class FileTransaction:
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.execute = connection.execute
+        self.execute = connection.cursor().execute
         self.changes = connection.changes
         self.now = now()
 

@@ -205,8 +205,11 @@ class NodeChanges:
                 row = *place, data, self._number, self._session if ephemeral else None, *split(place[0])
                 self.tx.execute(CREATE, row)
                 found = (0,) if self.tx.changes() else None
-            case SetData(_, data, version):
-                found = self.tx.one(SET_DATA, data, self._number, *place, version, ANY)
+            case SetData(_, data, version) if version != ANY:
+                self.tx.execute(SET_DATA, (data, self._number, *place, version))
+                found = (version + 1,) if self.tx.changes() else None
+            case SetData(_, data):
+                found = self.tx.one(SET_ANY_DATA, data, self._number, *place)
             case Delete(path):
                 self.tx.execute(DELETE, (*place, path))
                 found = (0,) if self.tx.changes() else None
@@ -236,8 +239,9 @@ CREATE = """INSERT INTO nodes (parent, name, data, version, changed, listed, ses
     SELECT ?, ?, ?, 0, ?4, ?4, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE parent = ? AND name = ?)
     ON CONFLICT DO NOTHING"""
 
-SET_DATA = """UPDATE nodes SET data = ?, version = version + 1, changed = ? WHERE parent = ? AND name = ?
-    AND ? IN (version, ?) RETURNING version"""
+SET_ANY_DATA = """UPDATE nodes SET data = ?, version = version + 1, changed = ? WHERE parent = ? AND name = ?
+    RETURNING version"""
+SET_DATA = "UPDATE nodes SET data = ?, version = version + 1, changed = ? WHERE parent = ? AND name = ? AND version = ?"
 
 DELETE = """DELETE FROM nodes WHERE parent = ? AND name = ?
     AND NOT EXISTS (SELECT 1 FROM nodes AS child WHERE child.parent = ?)"""
