@@ -82,7 +82,7 @@ class GroupAdministration(abc.ABC):
     async def owners(self) -> dict[Partition, str]:
         """Returns the present owner of every owned partition."""
         async with self._asking(self._paths.owners) as link:
-            found = await _read_all(link, self._paths.owners)
+            found = await _read(link, await _paths_below(link, self._paths.owners))
         try:
             return {partition: node.data.decode() for partition, node in found.items()}
         except UnicodeDecodeError as error:
@@ -92,9 +92,10 @@ class GroupAdministration(abc.ABC):
         """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
         async with self._asking(self._paths.offsets) as link:
             if partitions is None:
-                found = await _read_all(link, self._paths.offsets)
+                paths = await _paths_below(link, self._paths.offsets)
             else:
-                found = await _read_some(link, self._paths, partitions)
+                paths = {partition: self._paths.offset(partition) for partition in partitions}
+            found = await _read(link, paths)
         decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
         return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
 
@@ -261,18 +262,13 @@ async def below(link: Link, tops: Iterable[str]) -> list[str]:
     return [path for level in reversed(levels) for path in level]
 
 
-async def _read_all(link: Link, top: str, levels: int = LEVELS) -> dict[Partition, NodeData]:
-    """Returns the nodes of all partitions that lie so many levels below a node, sorted."""
+async def _paths_below(link: Link, top: str) -> dict[Partition, str]:
+    """Returns the paths of the nodes of all partitions in owners or offsets, sorted."""
     level = [top]
-    for _ in range(levels):
+    for _ in range(LEVELS):
         found = await link.children(level)
         level = [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
-    partitions = {partition_of(tuple(path.split("/")[-LEVELS:])): path for path in level}
-    return await _read(link, dict(sorted(partitions.items())))
-
-
-async def _read_some(link: Link, group_paths: GroupPaths, partitions: Iterable[Partition]) -> dict[Partition, NodeData]:
-    return await _read(link, {partition: group_paths.offset(partition) for partition in partitions})
+    return dict(sorted((partition_of(tuple(path.split("/")[-LEVELS:])), path) for path in level))
 
 
 async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:

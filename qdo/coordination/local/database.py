@@ -93,18 +93,6 @@ class CoordinationFile:
                 self.close()
             raise self._translate(error) from error
 
-    def pages_changed(self) -> int:
-        """Returns a number that changes with each commit of another connection; costs next to nothing.
-
-        Raises:
-            CoordinationLost, CoordinationIncompatible
-        """
-        connection = self._ready(create=False)
-        try:
-            return int(connection.pragma("data_version"))
-        except apsw.Error as error:
-            raise self._translate(error) from error
-
     def close(self) -> None:
         """Closes the file. Idempotent."""
         connection, self._connection = self._connection, None

@@ -308,7 +308,6 @@ class SessionThread(threading.Thread):
         """Of the session: new until it has begun."""
         self._closing = False
         self._due = 0.0
-        self._pages = 0
         self._vitals: Vitals | None = None
         self._line: socket.socket | None = None
         """To the process that keeps the session alive while this one cannot."""
@@ -356,7 +355,8 @@ class SessionThread(threading.Thread):
             made.finish()
             if made.watchable:
                 others = nodes.others(tx, self._scope, self._link.session)
-        self._bell.ring(map(str, others))
+        if others:
+            self._bell.ring(map(str, others))
         return done
 
     def shut(self) -> None:
@@ -391,7 +391,7 @@ class SessionThread(threading.Thread):
                     self.jobs.get(timeout=self._patience())()
                 if self._kept and now() >= self._due:
                     self.beat()
-                elif self._kept and self._others_wrote():
+                elif self._kept and self._bell.socket is None:
                     self._link.call(self._link.notice)
         finally:
             self._end()
@@ -407,14 +407,6 @@ class SessionThread(threading.Thread):
             return None
         due = max(0.0, self._due - now())
         return due if self._bell.socket is not None else min(due, LOOK_EVERY)
-
-    def _others_wrote(self) -> bool:
-        if self._bell.socket is not None:
-            return False
-        with contextlib.suppress(CoordinationError):
-            before, self._pages = self._pages, self._database.pages_changed()
-            return before != self._pages
-        return False
 
     def beat(self) -> None:
         """Gives a sign of life, and removes the sessions of this group that have ended."""
