@@ -240,7 +240,7 @@ class Stream:
     def hear_of_mark(self, reader: str, queue: Queue) -> None:
         """Looks at the marks again if that of its reader may have moved in one of its queues."""
         if self.marks is not None and self.marks.reader == reader and queue.name in self._sources:
-            self.marks.hear(queue.qid)
+            self.marks.hear(queue)
 
     async def new_marks(self, in_thread: InThread) -> list[tuple[str, Unread]]:
         """Returns the queues in which the mark of its reader has moved, with what is unread there."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from queuey.messages import Queue
 from queuey.service.queue_access import InThread, QueueAccess
 from queuey.service.unread import Marks, Unread, UnreadUseCases
 
 PAUSE = 5.0
 """Seconds between looks at the marks, at least."""
 QUEUE_PAUSE = 0.05
-"""Seconds for each queue that is looked at, if that is longer: so a stream has 20 marks a second read at most."""
+"""Seconds for each queue, if that is longer: so a stream has 20 marks a second read, and those that it hears of."""
 
 
 class MarkNews:
@@ -25,9 +26,6 @@ class MarkNews:
         reader: Whose marks these are.
         wake: Has the stream tried again, for a queue (qid).
         clock: Seconds.
-
-    Attributes:
-        more: Not all marks were looked at.
     """
 
     def __init__(
@@ -38,11 +36,12 @@ class MarkNews:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.reader = reader
-        self.more = False
         self._unread = unread
         self._wake = wake
         self._clock = clock
         self._told: dict[str, Marks] = {}
+        self._heard: set[str] = set()
+        """Queues whose marks are to be read at the next turn."""
         self._due = -1.0
         self._queues = 0
 
@@ -51,10 +50,15 @@ class MarkNews:
         """Seconds between looks at the marks."""
         return max(PAUSE, QUEUE_PAUSE * self._queues)
 
-    def hear(self, qid: int) -> None:
-        """Looks at once: a mark may have moved."""
-        self._due = -1.0
-        self._wake(qid)
+    @property
+    def more(self) -> bool:
+        """Whether there are marks to read now."""
+        return bool(self._heard)
+
+    def hear(self, queue: Queue) -> None:
+        """Has a queue's mark read at once: it may have moved."""
+        self._heard.add(queue.name)
+        self._wake(queue.qid)
 
     def drop(self, name: str) -> None:
         """Forgets a queue."""
@@ -62,16 +66,21 @@ class MarkNews:
 
     async def news(self, accesses: Sequence[QueueAccess], in_thread: InThread) -> list[tuple[str, Unread]]:
         """Returns the queues whose marks were not told yet, with what is unread there; nothing before the next look."""
-        is_new = any(access.queue.name not in self._told for access in accesses)
-        if not (is_new or self.more or self._clock() >= self._due):
-            return []
         self._queues = len(accesses)
-        self._due = self._clock() + 0.5 * self.pause
-        found, self.more = await in_thread(lambda: self._look(accesses))
+        is_due = self._clock() >= self._due
+        if is_due:
+            self._due = self._clock() + 0.5 * self.pause
+        heard, self._heard = self._heard, set()
+        some = [each for each in accesses if is_due or each.queue.name in heard or each.queue.name not in self._told]
+        if not some:
+            return []
+        found, left = await in_thread(lambda: self._look(some))
+        self._heard |= left
         self._told |= {name: unread.marks for name, unread in found}
         return list(found)
 
-    def _look(self, accesses: Sequence[QueueAccess]) -> tuple[list[tuple[str, Unread]], bool]:
+    def _look(self, accesses: Sequence[QueueAccess]) -> tuple[list[tuple[str, Unread]], set[str]]:
+        """Returns the queues whose marks were not told yet, and those that could not be counted this time."""
         marks = self._unread.marks(accesses, self.reader)
         moved = [
             (access, each)
@@ -79,9 +88,11 @@ class MarkNews:
             if self._told.get(access.queue.name) != each
         ]
         counted = self._unread.count(moved) if moved else []
-        found = [
-            (access.queue.name, unread)
-            for (access, _), unread in zip(moved, counted, strict=True)
-            if isinstance(unread, Unread)
-        ]
-        return found, None in counted
+        found: list[tuple[str, Unread]] = []
+        left: set[str] = set()
+        for (access, _), unread in zip(moved, counted, strict=True):
+            if isinstance(unread, Unread):
+                found.append((access.queue.name, unread))
+            elif unread is None:
+                left.add(access.queue.name)
+        return found, left

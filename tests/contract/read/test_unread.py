@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import QueueAccess, Service, unread
 from queuey.service.ranges import OTHERS
 from queuey.service.unread import ReadMark, Unread, group_of
+from queuey.service.unread.mark_news import MarkNews
 from queuey.storage import Store, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import at_once, make_queue, new, say
@@ -168,3 +170,35 @@ def test_a_call_reads_so_much(store: Store) -> None:
     assert asked
     assert not any(piece.bodies for piece in asked)
     assert max(piece.limit for piece in asked) == 3
+
+
+def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
+    """However many queues it has: a mark that moves costs it one read, and all are read when that is due."""
+    queues = [make_queue(store) for _ in range(5)]
+    [place] = say(store, queues[3], "a")
+    asked: list[int] = []
+
+    def offsets_of_queues(queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        asked.append(len(queues))
+        return store.offsets_of_queues(queues, group)
+
+    noted = InterposedStore(store)
+    noted.instead(Store.offsets_of_queues, offsets_of_queues)
+    service, accesses, now = Service(noted.store), [access(store, queue) for queue in queues], [0.0]
+    news = MarkNews(service.unread, ANN, lambda _: None, lambda: now[0])
+
+    def told() -> list[tuple[str, int]]:
+        return [(name, each.count) for name, each in asyncio.run(news.news(accesses, asyncio.to_thread))]
+
+    assert len(told()) == 5
+    mark(store, queues[3], place)
+    news.hear(queues[3])
+    assert (told(), told()) == ([(queues[3].name, 0)], [])
+    with replace_in(unread, unread.MAX_ROWS, 0):
+        mark(store, queues[0], place)
+        news.hear(queues[0])
+        assert (told(), news.more) == ([], True)
+    assert (told(), news.more) == ([(queues[0].name, 0)], False)
+    now[0] += news.pause
+    assert told() == []
+    assert asked == [5, 1, 1, 1, 5]
