@@ -331,26 +331,28 @@ class Gateway:
         assert poll is not None  # noqa: S101 - see above
         assert stream is not None  # noqa: S101
         request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
-        caller = self._authorization.seen(request)
+        caller, spoke = self._authorization.seen(request), time.monotonic()
         ends = None if caller is None else caller.expires
         try:
             yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
             while True:
                 if body:
                     yield body
+                    spoke = time.monotonic()
                 self._release_memory(request)
                 self._leave(request)
                 left = math.inf if ends is None else ends - time.time() - NOTICE
                 # Streams that began together do not all speak at the same moment.
                 beat = REST if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
-                more = stream.more and not stream.rests
-                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=more)
+                again = await self._polls.next_turn(
+                    poll, max(0.0, min(beat, left)), more=stream.more and not stream.rests
+                )
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
                 if poll.client.is_leaving:
                     return
-                body = SILENCE
+                body = b"" if again or time.monotonic() - spoke < self._beat / 2 else SILENCE
                 if not again and ends is not None and ends - time.time() <= NOTICE:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
@@ -360,7 +362,7 @@ class Gateway:
                     if response.status != 200:  # noqa: PLR2004
                         yield event("bye", response.body)
                         return
-                    body = response.body or (body if not again else b"")
+                    body = response.body or body
         finally:
             request.stream = None
             self._release(request)

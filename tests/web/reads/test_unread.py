@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -192,7 +193,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
 
 
 def test_streams_hear_of_marks_of_other_processes(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
-    """They look now and then, at many queues in one go."""
+    """They look now and then, at many queues in one go, and say nothing when they find nothing."""
     names = [owner.create(f"q{number}") for number in range(3)]
     [place] = store.append(store.queue("queuey", "q1"), [new("a")])
     elsewhere = Service(store)
@@ -200,11 +201,13 @@ def test_streams_hear_of_marks_of_other_processes(owner: Caller, store: Store, a
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader("_stream", f"read_marks=1&queues={','.join(names)}")) as reader:
             await until(lambda: len(reads(reader)) == 3)
+            await asyncio.sleep(0.3)
             access = QueueAccess(store, store.queue("queuey", "q1"), lambda _: None)
             elsewhere.unread.mark(access, "app:queuey", {1: ids.following(place)})
             await until(lambda: len(reads(reader)) == 4)
             assert reads(reader)[-1].data["queue_name"] == "q1"
             assert reads(reader)[-1].data["unread"] == 0
+            assert b"\n:\n\n" not in reader.response
 
     with replace_in(mark_news, mark_news.PAUSE, 0.05), replace_in(mark_news, mark_news.QUEUE_PAUSE, 0.0):
         running(app, waiters=50)(work)
