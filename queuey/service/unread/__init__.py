@@ -153,7 +153,8 @@ class UnreadUseCases:
             some = asked[start : start + QUEUES_TOGETHER] if left > 0 else []
             for (access, marks), page in zip(some, self._begun(some, limit), strict=True):
                 try:
-                    one, read = access.use(partial(self._count_queue, marks=marks, limit=limit, page=page))
+                    count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
+                    one, read = access.use(count)
                 except (NotFound, NotAllowed) as error:
                     found.append(error)
                 else:
@@ -161,8 +162,10 @@ class UnreadUseCases:
                     left -= read
         return found + [None] * (len(asked) - len(found))
 
-    def _count_queue(self, queue: Queue, marks: Marks, limit: int, page: Page | None) -> tuple[Unread, int]:
-        """Counts one queue; returns what that took, too. ``page``: of its only partition, if it was read."""
+    def _count_queue(self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None) -> tuple[Unread, int]:
+        """Counts one queue; returns what that took, too. ``page``: of the only partition of ``row``, if it was read."""
+        if queue is not row:
+            page = None
         left = _slices(queue, marks, limit)
         count = read = 0
         while left and count <= limit:

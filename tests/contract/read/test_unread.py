@@ -128,6 +128,24 @@ def test_marks_end_with_the_queue(store: Store) -> None:
     assert counts(store, [again]) == [(2, False)]
 
 
+def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) -> None:
+    """What was read of its old row does not count for the new one."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+
+    def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        [page] = store.read(queue, [piece])
+        done(Page(page.messages, page.horizon, page.next, more=True), None)
+        other.update_queue(queue, QueueSpec(partitions=2))
+        store.queue(queue.application, queue.name, fresh=True)
+        return True
+
+    noted = InterposedStore(store)
+    noted.instead(Store.begin_read, begin_read)
+    [found] = Service(noted.store).unread.unread([access(store, queue)], ANN)
+    assert found == Unread({}, 1, more=False)
+
+
 def test_readers_are_no_groups(store: Store, other: Store) -> None:
     """Readers are in no list of groups, take no group's place, and are bounded by themselves."""
     queue = make_queue(store)
