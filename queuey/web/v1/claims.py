@@ -31,6 +31,7 @@ from queuey.web.v1.spec import (
     MAX_CLAIM,
     MOST_CLAIMS,
     MOST_COUNTED,
+    MOST_NESTED,
     MOST_OF_ERROR,
     MOST_OF_STATE,
     MOST_OF_TEXT,
@@ -255,9 +256,11 @@ class ClaimViews:
         errors = Errors()
         receipts = _receipts("states", list(given), queue, errors)
         states = [encode(value) for value in given.values()]
-        for index, state in enumerate(states):
+        for index, (value, state) in enumerate(zip(given.values(), states, strict=True)):
             if len(state) > MOST_OF_STATE:
                 errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {MOST_OF_STATE}"
+            elif _levels(value) > MOST_NESTED:
+                errors[f"states.{index}"] = f"Is nested more than {MOST_NESTED} levels deep"
         errors.check()
         return dict(zip(given, zip(receipts, states, strict=True), strict=True))
 
@@ -319,6 +322,15 @@ class ClaimViews:
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         messages = self._claims.peek(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
         return Response(200, body_of(render_fetched(messages)), JSON)
+
+
+def _levels(value: object) -> int:
+    """Returns how many objects and lists of a JSON value stand within each other, at most."""
+    levels, nested = 0, [value]
+    while nested := [each for each in nested if isinstance(each, dict | list)]:
+        nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        levels += 1
+    return levels
 
 
 def _said(state: JobState | None) -> dict[str, Any]:

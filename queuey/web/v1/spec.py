@@ -49,6 +49,8 @@ MOST_WITH_REASON = 100
 """Receipts that are released with a reason at a time: it is noted for each."""
 MOST_STATES, MOST_OF_STATE = 100, 4096
 """Jobs whose states are set, or shown, at a time: each is written and read by itself; and bytes of a state."""
+MOST_NESTED = 100
+"""Objects and lists of a state within each other: readers of JSON give up at some depth."""
 MAX_CLAIM = 43200
 """Seconds of the longest claim."""
 DEFAULT_CLAIM = 30.0

@@ -74,6 +74,17 @@ def test_bad_input(owner: Caller, claim: dict[str, Any], states: object, field: 
     assert shown(owner) is None
 
 
+def test_a_state_that_is_nested_too_deeply(owner: Caller, claim: dict[str, Any]) -> None:
+    """It is refused, because some readers of the list of jobs could not read the list."""
+    for levels, status in ((100, 200), (101, 400)):
+        state: object = "x"
+        for number in range(levels):
+            state = [0, state] if number % 2 else {"a": state}
+        reply = put(owner, {claim["receipt"]: state})
+        assert reply.status == status
+    assert reply.errors == {"states.0": "Is nested more than 100 levels deep"}
+
+
 def test_who_has_lost_it_is_told(owner: Caller, claim: dict[str, Any]) -> None:
     """409 names the receipt that is superseded; the others of the request are set."""
     owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
