@@ -48,8 +48,10 @@ from queuey.client.claims.results import (
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Message
 
-RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, STATES_PER_CALL, MAX_QUEUES = 1000, 100, 100, 10
+RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
 """The server's limits."""
+STATES_PER_CALL = 50
+"""Half of what the server allows: so many of the longest states are shorter than the body of a request may be."""
 MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
 """Characters that the server takes, or a host may have in what a worker calls itself."""
 

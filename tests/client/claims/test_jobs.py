@@ -364,6 +364,15 @@ def test_states(queuey: Queuey, queue: str) -> None:
     assert [one.state for one in jobs.outstanding(states=True)] == [2]
 
 
+def test_many_long_states(queuey: Queuey, queue: str) -> None:
+    """They go in several requests, because the service takes bodies of a quarter of a MiB."""
+    queuey.send_many(queue, ["a"] * 70)
+    jobs, longest = queuey.job_queue(queue), "x" * 4094
+    claimed = [one for _ in range(3) for one in jobs.receive(70)]
+    assert jobs.set_states([(one, longest) for one in claimed]) == []
+    assert [one.state for one in jobs.outstanding(states=True)] == [longest] * 70
+
+
 def test_a_lost_job_is_an_error_by_hand(queuey: Queuey, queue: str) -> None:
     """Acknowledging by hand what somebody else has got raises."""
     queuey.send(queue, "a")
