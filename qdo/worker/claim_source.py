@@ -317,7 +317,7 @@ class ClaimSource:
         said: tuple[int, bytes] | None = None,
     ) -> None:
         if said is not None:
-            await self._set_states([(job.claimed, msgspec.json.decode(said[1]))])
+            await self._set_states([(job.claimed, said[1])])
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
@@ -343,21 +343,21 @@ class ClaimSource:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
             said = [(jobs, run.said()) for run, jobs in self._running.items()]
-            states = [(jobs[one[0]].claimed, msgspec.json.decode(one[1])) for jobs, one in said if one is not None]
+            states = [(jobs[one[0]].claimed, one[1]) for jobs, one in said if one is not None]
             if states:
                 await self._set_states(states)
 
-    async def _set_states(self, states: Sequence[tuple[Claim, object]]) -> None:
+    async def _set_states(self, states: Sequence[tuple[Claim, bytes]]) -> None:
         """Sets states, or does without: nothing depends on them."""
         try:
-            await self._jobs.set_states(states)
+            await self._jobs.set_states([(claim, msgspec.json.decode(state)) for claim, state in states])
         except InvalidRequest as error:
             if len(states) == 1:
                 logger.warning("the service refuses a state: %s", error)
             else:  # One of them, such as that of a message that was purged.
                 for one in states:
                     await self._set_states([one])
-        except ClientError as error:
+        except (ClientError, RecursionError) as error:
             logger.warning("states could not be set: %s", error)
 
     def _look_at_runs(self, now: float) -> None:

@@ -55,8 +55,9 @@ class ChildRun(MessageRun):
         self.reporter = reporter
 
     def say(self, state: bytes) -> None:
-        """Reports the state of the present message."""
-        self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
+        """Reports the state of the present message; what a handler has begun may go on when the run has ended."""
+        if not self.settled:
+            self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
 
 
 class ParentListener:
@@ -114,7 +115,7 @@ def main(descriptor: int) -> None:
         line.sendall(child_protocol.READY)
         threading.Thread(target=ears.listen, daemon=True).start()
         while (job := ears.tasks.get()) is not None:
-            ran = _run(runner, handler, context, hello.seconds, *job, reporter)
+            ran = run_task(runner, handler, context, hello.seconds, *job, reporter)
             ears.busy = False
             reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
         runner.run(entered.aclose())
@@ -129,7 +130,7 @@ async def _prepare(hello: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
     return handler, context
 
 
-def _run(
+def run_task(
     runner: asyncio.Runner,
     handler: Any,  # noqa: ANN401 - of either kind
     context: object,
@@ -138,9 +139,13 @@ def _run(
     place: Delivery,
     dots: ProgressReporter,
 ) -> RunResult:
-    if is_async(handler):
-        return runner.run(run_async(handler, context, run, place, seconds, dots, None))
-    return run_plain(handler, context, run, place, seconds, dots)
+    """Handles the messages of a run; afterwards it takes no states any more."""
+    try:
+        if is_async(handler):
+            return runner.run(run_async(handler, context, run, place, seconds, dots, None))
+        return run_plain(handler, context, run, place, seconds, dots)
+    finally:
+        run.settled = True
 
 
 if __name__ == "__main__":

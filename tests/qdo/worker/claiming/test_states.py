@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qdo import Claims, InvalidArgument, Worker, WorkerSettings, set_state
+from qdo import Claims, Delivery, InvalidArgument, Partition, Worker, WorkerSettings, set_state
+from qdo.partitions import Queue
 from qdo.worker import exit_codes
 from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.worker.executors import child, child_protocol
+from qdo.worker.executors.child_protocol import ChildTask
 from queuey.client import AsyncJobQueue, Message
 from tests.qdo.worker.claiming.test_claims import until_done
 from tests.qdo.worker.conftest import Workers
@@ -68,6 +73,26 @@ async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monke
     assert await running == exit_codes.ENDED
     reasons = (await workers.system.client.explain(queue.name, sent)).reasons
     assert any("killed" in reason.text for reason in reasons if reason.code == "attempt")
+
+
+def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
+    """What a handler has begun may go on and set states: they are not those of the messages that come next."""
+    message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
+    place = Delivery(Partition(Queue("http://localhost", "app", "q"), 1), 1)
+    left: list[Context] = []
+
+    def handle(_message: Message, _context: object) -> None:
+        set_state("now")
+        left.append(copy_context())
+
+    here, there = socket.socketpair()
+    with here, there, asyncio.Runner() as runner:
+        reporter = child.ProgressReporter(here)
+        run = child.ChildRun(ChildTask((message,), place), reporter)
+        child.run_task(runner, handle, None, 0.0, run, place, reporter)
+        left[0].run(set_state, "late")
+        said = there.recv(4096)
+    assert said == child_protocol.STATE + child_protocol.frame(b'"now"') + child_protocol.HANDLED
 
 
 def test_what_is_passed_on() -> None:
