@@ -15,7 +15,7 @@ from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettin
 from qdo.worker import exit_codes
 from queuey.client import Backoff, Client
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import SOON, until_done
+from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
 
@@ -198,7 +198,7 @@ async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
     worker.stop()
     assert await serving == exit_codes.ENDED
     assert len(tried) == 3
-    [letter] = (await workers.system.client.read(f"{queue.name}.dead", delay=False)).messages
+    [letter] = await dead_letters(workers, queue)
     found = read_dead_letter(letter, f"{queue.name}.dead")
     assert found is not None
     assert (found.cause.error, found.cause.text, found.cause.attempts) == ("KeyError", "'egg'", 3)
@@ -334,6 +334,6 @@ async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.Monke
     second.stop()
     assert await task == exit_codes.ENDED
     assert [line for line in book.lines() if line[0] == "done"][2:] == [["done", "0.0"]]
-    letters = (await client.read(f"{queue.name}.dead", delay=False, partitions="*")).messages
+    letters = await dead_letters(workers, queue, 2)
     causes = [found.cause.error for one in letters if (found := read_dead_letter(one, "x")) is not None]
     assert sorted(causes) == ["ValueError", "qdo.errors.TimeLimit"]
