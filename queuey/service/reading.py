@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
@@ -52,6 +52,8 @@ class Reader:
         self.watchers = Watchers()
         self.streams: WeakSet[Stream] = WeakSet()
         """Those that there are."""
+        self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
+        """By reader the streams that tell of its marks, which keep these sets."""
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
             kind: Trigger(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
@@ -76,8 +78,8 @@ class Reader:
         self.watchers.tell(self._tell_streams, reader, queue)
 
     def _tell_streams(self, reader: str, queue: Queue) -> None:
-        for stream in list(self.streams):
-            stream.hear_of_mark(reader, queue)
+        for stream in list(self.followers.get(reader, ())):
+            stream.hear_of_mark(queue)
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue. It does not wait: if there is nothing to answer, it calls the ``waiter``.

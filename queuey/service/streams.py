@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -168,6 +169,7 @@ class Stream:
     __slots__ = (
         "__weakref__",
         "_early",
+        "_followers",
         "_given_early",
         "_left",
         "_limit",
@@ -208,6 +210,7 @@ class Stream:
         self.looks_again = True
         self.looked: Position | None = None
         self.marks: MarkNews | None = None
+        self._followers: WeakSet[Stream] | None = None
 
     @property
     def more(self) -> bool:
@@ -237,9 +240,15 @@ class Stream:
         """Returns the seconds after which it looks at its reader's marks again, or ``longest`` if that is less."""
         return longest if self.marks is None else min(longest, self.marks.pause)
 
-    def hear_of_mark(self, reader: str, queue: Queue) -> None:
-        """Looks at the marks again if that of its reader may have moved in one of its queues."""
-        if self.marks is not None and self.marks.reader == reader and queue.name in self._sources:
+    def follow_marks(self, marks: MarkNews) -> None:
+        """Tells of its reader's marks from now on."""
+        self.marks = marks
+        self._followers = self._reader.followers.setdefault(marks.reader, WeakSet())
+        self._followers.add(self)
+
+    def hear_of_mark(self, queue: Queue) -> None:
+        """Looks at a mark of its reader again, which may have moved, if it is of one of its queues."""
+        if self.marks is not None and queue.name in self._sources:
             self.marks.hear(queue)
 
     async def new_marks(self, in_thread: InThread) -> list[tuple[str, Unread]]:

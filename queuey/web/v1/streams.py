@@ -100,7 +100,7 @@ class StreamViews:
         await self._authorization.identify(request)
         assert request.poll is not None  # noqa: S101 - a stream waits
         reader = self._authorization.reader(request, application)
-        stream.marks = MarkNews(self._service.unread, reader, request.poll.wake)
+        stream.follow_marks(MarkNews(self._service.unread, reader, request.poll.wake))
 
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
