@@ -56,7 +56,9 @@ class BlockingClaims:
 
     def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
         """Sets states."""
-        return self._claims.core.use(access, lambda queue: self._claims.set_states(queue, states))
+        return self._claims.core.use(
+            access, lambda queue: self._claims.set_states(queue, states, self._claims.core.in_thread)
+        )
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""

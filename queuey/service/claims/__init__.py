@@ -41,7 +41,7 @@ from queuey.service.claims.turns import Turns
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.core import Core
 from queuey.service.limits import Limits
-from queuey.service.queue_access import QueueAccess
+from queuey.service.queue_access import InThread, QueueAccess
 from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
@@ -328,12 +328,15 @@ class ClaimUseCases(ClaimOverview):
             kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
-    async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
+    async def set_states(
+        self, queue: Queue, states: Mapping[ClaimReceipt, bytes], in_thread: InThread
+    ) -> list[Settlement]:
         """Sets what workers say of messages that they have: for people, until the message is done.
 
         Args:
             queue: As for :meth:`acknowledge`, as is what is returned and raised.
             states: JSON by receipt; not very many, because each is written by itself.
+            in_thread: Does that in a thread of the caller's share: it may take seconds, again and again.
         """
         settled = await self._settle(queue, "verify", list(states))
         now = self._store.claim_now() / 1000
@@ -343,7 +346,7 @@ class ClaimUseCases(ClaimOverview):
                 state = JobState(receipt.number, now, states[receipt])
                 self._attempts.set_state(queue, receipt.partition, receipt.position, state)
 
-        await self.core.in_thread(write)
+        await in_thread(write)
         return settled
 
     async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:

@@ -240,7 +240,7 @@ class ClaimViews:
 
         async def call(queue: Queue) -> Response:
             states = await request.read(partial(self._states, request, queue))
-            settled = await self._claims.set_states(queue, dict(states.values()))
+            settled = await self._claims.set_states(queue, dict(states.values()), request.in_thread)
             return _settled(list(states), settled)
 
         return await access.apply(call)
