@@ -214,8 +214,8 @@ class Stream:
 
     @property
     def more(self) -> bool:
-        """Whether there may be messages that were not given yet, or marks, even if no more come."""
-        return bool(self._left) or (self.marks is not None and self.marks.more)
+        """Whether another try is worthwhile at once: there may be messages, or marks, that were not given yet."""
+        return not self.rests and (bool(self._left) or (self.marks is not None and self.marks.more))
 
     @property
     def rests(self) -> bool:

@@ -344,9 +344,7 @@ class Gateway:
                 left = math.inf if ends is None else ends - time.time() - NOTICE
                 # Streams that began together do not all speak at the same moment.
                 beat = REST if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
-                again = await self._polls.next_turn(
-                    poll, max(0.0, min(beat, left)), more=stream.more and not stream.rests
-                )
+                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
