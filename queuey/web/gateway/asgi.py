@@ -350,7 +350,7 @@ class Gateway:
                     return
                 if poll.client.is_leaving:
                     return
-                body = b"" if again or time.monotonic() - spoke < self._beat / 2 else SILENCE
+                body = b"" if again or time.monotonic() - spoke < self._beat / 3 else SILENCE
                 if not again and ends is not None and ends - time.time() <= NOTICE:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
