@@ -61,8 +61,13 @@ class Route(NamedTuple):
         return queue, Outgoing(json=msgspec.Raw(line), **options)
 
     def _options(self) -> dict[str, Any]:
-        delay = {} if self.due is None else {"delay": max(0.0, self.due - time.time())}
-        return {**self.options, **delay}
+        return delayed(self.options, self.due)
+
+
+def delayed(options: Mapping[str, Any], due: float | None) -> dict[str, Any]:
+    """Returns the options of a message that is sent now, and due then (seconds since 1970); None: as they say."""
+    delay = {} if due is None else {"delay": max(0.0, due - time.time())}
+    return {**options, **delay}
 
 
 class Buffered(NamedTuple):

@@ -78,21 +78,18 @@ def send(
         "headers": dict(header_of(text) for text in header or []) or None,
         "key": message_key,
     }
-    now = time.time()
-    due = None if at is None else times.due(at, now)
-    if due is not None:
-        if delay is not None:
-            raise typer.BadParameter("--at and --delay exclude each other")
-        options["delay"] = due - now
+    due = None if at is None else times.due(at, time.time())
+    if due is not None and delay is not None:
+        raise typer.BadParameter("--at and --delay exclude each other")
     if create and queue_field is None:
         client.create_queue(queue, partitions=partitions if partitions > 1 else None)
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name goes with one message, and --replace with --name")
-        _send_named(client, queue, (name, replace), body, options, json=json)
+        _send_named(client, queue, (name, replace), body, options, due, json=json)
         return
     if source is None:
-        _send_bodies(client, queue, body, options, json=json)
+        _send_bodies(client, queue, body, options, due, json=json)
         return
     _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
     from queuey.cli.feed import Route
@@ -199,10 +196,14 @@ class _Feeding:
             output.note("No --skip continues exactly here: with --queue-field lines are sent by queue, not in order.")
 
 
-def _send_bodies(client: Client, queue: str, body: list[str] | None, options: dict[str, Any], *, json: bool) -> None:
+def _send_bodies(
+    client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None, *, json: bool
+) -> None:
+    from queuey.cli.feed import delayed
     from queuey.client import Outgoing
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
+    options = delayed(options, due)
     if len(bodies) == 1:  # so that an error does not speak of the first of several
         _show(client.send(queue, bodies[0], **options), json=json)
         return
@@ -211,8 +212,16 @@ def _send_bodies(client: Client, queue: str, body: list[str] | None, options: di
 
 
 def _send_named(
-    client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any], *, json: bool
+    client: Client,
+    queue: str,
+    name: tuple[str, bool],
+    body: list[str] | None,
+    options: dict[str, Any],
+    due: float | None,
+    *,
+    json: bool,
 ) -> None:
+    from queuey.cli.feed import delayed
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -222,7 +231,7 @@ def _send_named(
     store = named.set if replace else named.create
     content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
     try:
-        receipt = store(text, content, **options)
+        receipt = store(text, content, **delayed(options, due))
     except NameTaken as error:
         output.fail(f"{text!r} names another message. Wait until that is done, or replace it: --replace")
         raise typer.Exit(1) from error

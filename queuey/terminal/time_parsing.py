@@ -29,16 +29,16 @@ def point(text: str, now: float) -> str:
     if _ID.fullmatch(text) or _SECONDS.fullmatch(text) or _is_cursor(text):
         return text
     if text == "now":
-        return _seconds(now)
+        return _text(round(now * 1_000_000))
     relative = _RELATIVE.fullmatch(text)
-    if relative is not None:
-        distance = duration(relative[2])
-        return _seconds(now - distance if relative[1] == "-" else now + distance)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        if relative is not None:
+            distance = duration(relative[2])
+            since_1970 = timedelta(seconds=now - distance if relative[1] == "-" else now + distance)
+        else:
+            since_1970 = datetime.fromisoformat(text).astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is no position in time. Accepted: {FORMS}.") from error
-    since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return _text(since_1970 // timedelta(microseconds=1))
 
 
@@ -70,10 +70,6 @@ def iso(timestamp: float) -> str:
 def _is_cursor(text: str) -> bool:
     parts = [part.partition(":") for part in text.split(",")]
     return all(number.isdecimal() and _ID.fullmatch(name) for number, _, name in parts)
-
-
-def _seconds(moment: float) -> str:
-    return _text(round(moment * 1_000_000))
 
 
 def _text(microseconds: int) -> str:

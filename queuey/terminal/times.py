@@ -24,7 +24,7 @@ def instant(text: str, now: float) -> float:
 
 
 def due(text: str, now: float) -> float:
-    """Returns when a delayed message is due, in seconds since 1970, as ``--at`` says it.
+    """Returns when a delayed message is due, in seconds since 1970, as ``--at`` says it. The present second is fine.
 
     Raises:
         typer.BadParameter: It is no instant, or lies in the past, or further ahead than a delay may.
@@ -32,7 +32,7 @@ def due(text: str, now: float) -> float:
     from queuey.messages import MAX_TTL
 
     found = instant(text, now)
-    if found < now:
+    if found <= now - 1:
         ago = f"{text!r} was {time_parsing.length(now - found)} ago"
         raise typer.BadParameter(f"{ago} ({time_parsing.iso(found)}). Give a later one", param_hint="--at")
     if found - now > MAX_TTL:

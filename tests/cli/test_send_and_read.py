@@ -238,6 +238,7 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
         (["--at", "+389d"], "388 days are the longest delay"),
         (["--at", "+1h", "--delay", "1h"], "exclude each other"),
         (["--at", "39d94ce9e4a711f1ae954333c99db4f5"], "no instant"),
+        (["--at", "9999-12-31T23:59-05:00"], "no instant"),
     ],
 )
 def test_no_moment_to_be_due(run: Run, client: Client, queue: str, options: list[str], text: str) -> None:

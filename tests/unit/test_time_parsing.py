@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.terminal import time_parsing
+from queuey.terminal import time_parsing, times
 
 NOW = 1_700_000_000.5
 ID = "39d94ce9e4a711f1ae954333c99db4f5"
@@ -55,12 +56,25 @@ def test_iso_keeps_microseconds(moment: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "abc", "1h", "-", "-1x", "1e9", f"1:{ID[:-1]}", "-99999d", "1969-12-31T00:00:00Z"]
+    "text",
+    [
+        *("", "abc", "1h", "-", "-1x", "1e9", f"1:{ID[:-1]}", "-99999d", "1969-12-31T00:00:00Z"),
+        *("9999-12-31T23:59-05:00", "0001-01-01T00:00+05:00", "+" + "9" * 400 + "w", "+999999999w"),
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     """What is no position says which forms are, or why not."""
     with pytest.raises(ValueError, match=r"Accepted|1970"):
         time_parsing.point(text, NOW)
+
+
+def test_the_present_moment_to_be_due() -> None:
+    """What is due now, or in the present second, is not in the past, however the time was rounded."""
+    for now in (NOW, NOW + 4e-7, NOW + 0.4):
+        for text in ("now", "+0s", str(int(now))):
+            assert times.due(text, now) == pytest.approx(now, abs=1)
+    with pytest.raises(typer.BadParameter, match="ago"):
+        times.due(str(int(NOW) - 1), NOW)
 
 
 @pytest.mark.parametrize(
