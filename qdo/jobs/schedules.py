@@ -14,7 +14,7 @@ import msgspec
 
 from qdo.errors import InvalidArgument
 from qdo.worker.rights import PAUSES
-from queuey.client import ClientError, NotAllowed, NotFound, Outgoing, QueueNotFound
+from queuey.client import ClientError, InvalidRequest, NotAllowed, NotFound, Outgoing, QueueNotFound
 from queuey.client.calls.schedule_calls import SCHEDULE_NAME
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ FIELDS = 5
 """Of a cron expression."""
 MIN_INTERVAL = 10
 """Seconds."""
+_REFUSALS = (InvalidRequest, NotAllowed, QueueNotFound)
+"""What the service says of one schedule; another one may be put."""
 _NOT_ALLOWED = (
     "the credential may not see to the schedules of tasks (%s), so they are as they were. "
     "Call jobs.put_schedules() with one that has admin and send for their queues: %s"
@@ -108,8 +110,8 @@ class TaskSchedule(NamedTuple):
     def stands(self, found: Schedule) -> bool:
         """Returns whether a schedule is as it is wanted, or paused and otherwise so."""
         there = Timetable(found.cron, found.timezone, found.every, found.missed)
-        call = None if found.message is None else found.message.get("body")
-        return (found.queue, there, call) == (self.queue, self.timetable, msgspec.json.decode(self.body))
+        message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
+        return (found.queue, there, found.message) == (self.queue, self.timetable, message)
 
     def wanted(self) -> dict[str, Any]:
         """Returns what is put. Whether it is paused is up to people."""
@@ -117,28 +119,45 @@ class TaskSchedule(NamedTuple):
 
 
 def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
-    """Puts schedules that are not there as wanted; returns all."""
-    found = []
+    """Puts schedules that are not there as wanted; returns all.
+
+    One that is refused keeps no other one from being put: then the first refusal is raised.
+    """
+    found, refusals = [], list[ClientError]()
     for one in wanted:
         try:
             there = client.schedules.get(one.name)
         except NotFound:
             there = None
-        is_right = there is not None and one.stands(there)
-        found.append(there if there is not None and is_right else client.schedules.put(one.name, **one.wanted()))
+        if there is None or not one.stands(there):
+            try:
+                there = client.schedules.put(one.name, **one.wanted())
+            except _REFUSALS as error:
+                refusals.append(error)
+                continue
+        found.append(there)
+    if refusals:
+        raise refusals[0]
     return found
 
 
 async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
     """Is :func:`put_schedules` for async code."""
-    found = []
+    found, refusals = [], list[ClientError]()
     for one in wanted:
         try:
             there = await client.schedules.get(one.name)
         except NotFound:
             there = None
-        is_right = there is not None and one.stands(there)
-        found.append(there if there is not None and is_right else await client.schedules.put(one.name, **one.wanted()))
+        if there is None or not one.stands(there):
+            try:
+                there = await client.schedules.put(one.name, **one.wanted())
+            except _REFUSALS as error:
+                refusals.append(error)
+                continue
+        found.append(there)
+    if refusals:
+        raise refusals[0]
     return found
 
 
@@ -161,6 +180,10 @@ async def keep_schedules(client: AsyncClient, queues: Iterable[str], wanted: lis
                 logger.error("the schedules of tasks (%s) are not as the code says: %s", _names(wanted), error)  # noqa: TRY400 - says it all
                 return
             failures += 1
+            if wanted and failures == 1:
+                logger.warning(
+                    "the schedules of tasks (%s) are not put yet, and are tried again: %s", _names(wanted), error
+                )
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
         else:
             for name in left:

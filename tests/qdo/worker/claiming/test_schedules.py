@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, Worker
-from queuey.client import AsyncClient, Client, InvalidRequest, RetryPolicy
+from queuey.client import AsyncClient, Client, InvalidRequest, Outgoing, RetryPolicy
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers, until
 
@@ -80,14 +80,19 @@ async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.Log
     await jobs.aput_schedules()
     schedules, prefix = workers.system.client.schedules, f"task:{jobs.queues[0]}:"
     await schedules.put(f"{prefix}a", every=60)
+    await schedules.put(
+        f"{prefix}c", queue=jobs.queues[0], every=60, message=Outgoing(json={}, headers={"x": "by hand"})
+    )
     new = again(jobs)
     new.task(name="a", cron="0 4 * * *")(print)
     new.task(name="b")(print)
+    new.task(name="c", every=60)(print)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
         await started(workers, new)
     changed = await schedules.get(f"{prefix}a")
     assert (changed.cron, changed.timezone, changed.every) == ("0 4 * * *", "UTC", None)
     assert (await schedules.get(f"{prefix}b")).every == 3600
+    assert "headers" not in ((await schedules.get(f"{prefix}c")).message or {"headers": None})
     [text] = [record.getMessage() for record in caplog.records if "queuey schedule delete" in record.getMessage()]
     assert f"{prefix}b" in text
     assert f"{prefix}a" not in text
@@ -107,8 +112,9 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
     jobs.task(name="tidy_up", every=60)(print)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
         await started(workers, jobs, client=client)
-        assert [record.getMessage()[:60] for record in caplog.records] == [
-            "the credential may not see to the schedules of tasks (tidy_u"
+        assert [record.getMessage()[:65] for record in caplog.records] == [
+            "the schedules of tasks (tidy_up) are not put yet, and are tried a",
+            "the credential may not see to the schedules of tasks (tidy_up), s",
         ]
         caplog.clear()
         await started(workers, plain, client=client)
@@ -116,11 +122,15 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
 
 
 async def test_bad_cron(jobs: Jobs) -> None:
-    """What only the service can tell is its refusal, by the name of the field."""
+    """What only the service can tell is its refusal, by the name of the field; schedules that can be are put."""
     jobs.task(name="a", cron="0 0 30 2 *")(print)
-    with pytest.raises(InvalidRequest) as refusal:
-        await jobs.aput_schedules()
-    assert "cron" in refusal.value.fields
+    for name, put in (("b", jobs.aput_schedules), ("c", lambda: asyncio.to_thread(jobs.put_schedules))):
+        jobs.task(name=name, every=60)(print)
+        with pytest.raises(InvalidRequest) as refusal:
+            await put()
+        assert "cron" in refusal.value.fields
+        made = await asyncio.to_thread(jobs.client.schedules.get, f"task:{jobs.queues[0]}:{name}")
+        assert made.every == 60
 
 
 def test_mistakes() -> None:
