@@ -12,7 +12,7 @@ from queuey.client.calls.send_calls import Outgoing, ToSend, batch_item
 from queuey.client.errors import InvalidArgument
 from queuey.client.schedules.results import Schedule
 
-SCHEDULE_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
+SCHEDULE_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._:@-]{1,100}")
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
@@ -57,5 +57,7 @@ def run(name: str) -> Call[Schedule]:
 
 def _path(name: str) -> str:
     if SCHEDULE_NAME.fullmatch(string("name", name)) is None:
-        raise InvalidArgument(f"no schedule can be named {name!r:.200}: 1 to 100 letters, digits and ._:@- are a name")
+        raise InvalidArgument(
+            f"no schedule can be named {name!r:.200}: a name has 1 to 100 letters, digits and ._:@-, and is not . or .."
+        )
     return f"_schedules/{name}"

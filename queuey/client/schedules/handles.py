@@ -51,7 +51,7 @@ class Schedules:
         """Makes a schedule, or changes what is given of one.
 
         Args:
-            name: 1 to 100 letters, digits and ``._:@-``.
+            name: 1 to 100 letters, digits and ``._:@-``, but not ``.`` or ``..``.
             queue: Where its messages go. Required for a new one.
             message: The body, or an :class:`Outgoing` without a delay, of up to 16 KiB. Required for a new one.
             cron: Minute, hour, day of the month, month, day of the week. A new one needs this or ``every``.

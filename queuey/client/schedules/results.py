@@ -24,6 +24,7 @@ class Tick(msgspec.Struct, frozen=True):
         state: ``published``; ``skipped``: it was missed; ``failed``: the queue did not get it; ``unknown``: it may have
             been published.
         message_id, partition: Of the message that was published.
+        queue: Where it went, or was to go; None: it was skipped.
         error: Why none was.
     """
 
@@ -32,6 +33,7 @@ class Tick(msgspec.Struct, frozen=True):
     state: str
     message_id: str | None = None
     partition: int | None = None
+    queue: str | None = None
     error: str | None = None
 
 

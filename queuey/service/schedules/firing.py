@@ -115,7 +115,8 @@ class FireUseCases:
         error: str = "",
     ) -> Record:
         at = ids.ticks_to_seconds(await self.now())
-        outcome = Outcome(instant, at, state, partition, message_id, error[: states.MAX_ERROR])
+        queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
+        outcome = Outcome(instant, at, state, partition, message_id, error[: states.MAX_ERROR], queue)
         record = await self.save(record, states.end(schedule, outcome))
         self.counts[state] += 1
         return record

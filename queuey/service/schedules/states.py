@@ -114,6 +114,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         at: When that was known (seconds since 1970).
         partition, message_id: Of the message; 0 and blank: it is not known that there is one.
         error: Why there is none.
+        queue: Where it went, or was to go; blank: it was skipped, or an older release wrote this.
     """
 
     instant: float
@@ -122,6 +123,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     partition: int = 0
     message_id: str = ""
     error: str = ""
+    queue: str = ""
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True):

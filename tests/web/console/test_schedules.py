@@ -85,6 +85,24 @@ def test_run(browser: Browser, owner: ApiCaller) -> None:
         assert f"{APPLICATION}/q/messages/1%3A{message['message_id']}" in browser.get(path).text
 
 
+def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
+    """The last tick leads to the queue that got its message, and not to the one that gets the next."""
+    act(browser, acts("run"), "schedule=s")
+    owner.create("other")
+    put(owner, queue="other")
+    last = owner.get("_schedules/s").json["last"]
+    assert last["queue"] == "q"
+    for path in (LIST, f"{LIST}/s"):
+        assert f"{APPLICATION}/q/messages/1%3A{last['message_id']}" in browser.get(path).text
+
+
+def test_the_way_back(browser: Browser, owner: ApiCaller) -> None:
+    """The pages of acts on schedules lead back to the list; those of other acts do not."""
+    for name in ("add", "run", "remove"):
+        assert f'<li><a href="{LIST}">' in browser.get(acts(name), query="schedule=s").text
+    assert f'<li><a href="{LIST}">' not in browser.get(f"{APPLICATION}/_acts/key-add").text
+
+
 def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
     """If the queue does not take the message, nothing was done, and the page of the schedule says why."""
     owner("DELETE", "q")
@@ -162,6 +180,7 @@ def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
     [
         ({"schedule": "s"}, "schedule"),
         ({"schedule": "a/b"}, "schedule"),
+        ({"schedule": ".."}, "schedule"),
         ({"queue": "nowhere"}, "queue"),
         ({"queue": ""}, "queue"),
         ({"cron": "0 0 30 2 *", "every": ""}, "cron"),

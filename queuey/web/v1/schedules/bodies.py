@@ -51,6 +51,7 @@ class Tick(Struct, kw_only=True, omit_defaults=True):
     state: Literal["published", "skipped", "failed", "unknown"]
     message_id: Id | UnsetType = UNSET
     partition: Partition | UnsetType = UNSET
+    queue: Annotated[str, Meta(description="where the message went, or was to go")] | UnsetType = UNSET
     error: str | UnsetType = UNSET
 
 

@@ -43,7 +43,7 @@ from queuey.web.validators import Errors
 
 LIST_FIELDS = frozenset({"start"})
 _FIELDS = frozenset(bodies.SchedulePlan.__struct_fields__)
-_NAME = re.compile(rf"[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
+_NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
 _MISSED = ("skip", "catch_up")
 
 
@@ -142,7 +142,7 @@ class ScheduleViews:
 def _check_names(name: str, given: dict[str, Any]) -> None:
     errors = Errors()
     if _NAME.fullmatch(name) is None:
-        errors["schedule"] = f"Has 1 to {MAX_NAME} letters, digits and ._:@-"
+        errors["schedule"] = f"Has 1 to {MAX_NAME} letters, digits and ._:@-, and is not . or .."
     for field in given.keys() - _FIELDS:
         errors[validators.show(field)] = f"No field of a schedule. They are: {', '.join(sorted(_FIELDS))}."
     for field in ("cron", "every"):
@@ -276,6 +276,7 @@ def _tick(outcome: Outcome) -> bodies.Tick:
         state=outcome.state,
         message_id=outcome.message_id or UNSET,
         partition=outcome.partition or UNSET,
+        queue=outcome.queue or UNSET,
         error=outcome.error or UNSET,
     )
 
