@@ -50,16 +50,17 @@ def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
             raise InvalidArgument(f"unique of task {task} returned {key!r}: it returns a text")
     else:
         bound.apply_defaults()
-        if unique is True:
-            # Whether an argument was given or is the default, and in which order keys came, makes no difference.
-            text = msgspec.json.encode(bound.arguments, order="deterministic")
-            key = blake2b(text, digest_size=16).hexdigest()
-        else:
-            try:
+        try:
+            if unique is True:
+                # Whether an argument was given or is the default, and in which order keys came, makes no difference.
+                text = msgspec.json.encode(bound.arguments, order="deterministic")
+                key = blake2b(text, digest_size=16).hexdigest()
+            else:
                 key = unique.format_map(bound.arguments)
-            except (ValueError, LookupError, AttributeError, TypeError) as error:
-                raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
     name = f"{task}:{key}"
-    if _CAN_BE_NAME.fullmatch(name):
+    # The name of a task may have a colon, too: then it is unclear where it ends.
+    if ":" not in task and _CAN_BE_NAME.fullmatch(name):
         return name
-    return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return blake2b(f"{len(task)}:{name}".encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -123,6 +123,16 @@ async def test_queues_without_names(workers: Workers, client: Client, kind: Any)
         await asyncio.to_thread(one.send)
 
 
+def test_colons() -> None:
+    """Calls of two tasks have different names, wherever there are colons."""
+    jobs = Jobs("q")
+    one = jobs.task(name="a", unique="{text}")(lambda text: None)
+    other = jobs.task(name="a:b", unique="{text}")(lambda text: None)
+    names = [one.call("b:c").unique, other.call("c").unique, one.call("c").unique, one.call("b:/").unique]
+    assert names[:1] == ["a:b:c"]
+    assert len({*names, other.call("/").unique}) == 5
+
+
 def test_mistakes() -> None:
     """What gives no names is refused at the definition, or at the call if only that can tell."""
     jobs = Jobs("q")
@@ -132,6 +142,9 @@ def test_mistakes() -> None:
     bad = jobs.task(name="bad", unique=lambda number: number)(one)
     with pytest.raises(InvalidArgument, match="unique of task bad returned 7"):
         bad.send(7)
+    keyed = jobs.task(name="keyed", unique=True)(lambda options: None)
+    with pytest.raises(InvalidArgument, match="unique of task keyed is True: Only dicts with str keys"):
+        keyed.call({7: "x"})
     with pytest.raises(InvalidArgument, match="delay"):
         jobs.task(unique=True)(one).send_with(delay=1)
     with pytest.raises(InvalidArgument, match="leave out unique"):
