@@ -144,9 +144,13 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
     address = f"{Q}/acts/options"
     assert form(browser, address)["ttl"] == "600"
     assert "Nothing differs" in said(browser, act(browser, address))
-    page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60"))
+    page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7"))
+    assert "max_claimed from the usual to 7" in page
     assert "ttl from 600 to the usual" in page
+    assert "Claimed at most 7, of one key no limit" in text_of(browser.get(Q).text)
     info = owner.get("q/info").json
+    assert info["max_claimed"] == 7
+    assert "max_claimed from 7 to the usual" in said(browser, act(browser, address, max_claimed=""))
     assert (info["partitions"], info["max_deliveries"], info["backoff"]["most"]) == (2, 3, 60)
     reply = act(browser, address, partitions="1")
     assert reply.status == 400

@@ -35,6 +35,9 @@ class ChangeOptions(Act):
             Field("backoff", "Delay after a failure", now["backoff"], hint="Seconds: first=5,most=600; blank: usual."),
             Field("dead_letter", "Dead letters go to", now["dead_letter"], hint=f"Blank: {ask.name}.dead"),
             Field("on_ack", "When acknowledged", now["on_ack"], "choice", choices=_choices(ON_ACK)),
+            Field(
+                "max_claimed", "Claimed at most", now["max_claimed"], hint="Messages at the same time; blank: no limit."
+            ),
             Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read"),
         )
 
@@ -101,6 +104,7 @@ def _texts(queue: Queue) -> dict[str, str]:
         "backoff": ",".join(f"{name}={value:g}" for name, value in delays.items()),
         "dead_letter": queue.dead_letter,
         "on_ack": queue.on_ack,
+        "max_claimed": str(queue.max_claimed or ""),
         "principals": ",".join(map(format_principal, queue.principals)),
     }
 
