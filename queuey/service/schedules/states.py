@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice, takewhile
 from typing import Literal
@@ -242,7 +243,10 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
 
 
 def coming(schedule: Schedule, most: int) -> list[int]:
-    """Returns the next instants."""
+    """Returns the next instants; only the first one if its time zone is not known on this machine any more."""
     if schedule.next is None:
         return []
-    return [schedule.next, *islice(instants(schedule.plan.timetable, schedule.next), most - 1)]
+    found = [schedule.next]
+    with suppress(KeyError):
+        found += islice(instants(schedule.plan.timetable, schedule.next), most - 1)
+    return found

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
 from queuey.access import Verb
 from queuey.messages import Scope
 from queuey.service import schedules
+from queuey.service.schedules import timetables
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
 from tests.contract.samples import eventually
@@ -186,6 +188,21 @@ def test_fired_in_time(owner: Caller) -> None:
     [found] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
     assert found["body"] == "tick"
     assert owner.get("_schedules/s").json["next"][0] == due + 10
+
+
+def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
+    """Where its time zone is not known a schedule is shown with one instant, paused and removed, and hides no other."""
+    put(owner, "a", **PLAN, timezone="Asia/Tokyo")
+    put(owner, "b", queue="q", every=60, message={"body": "x"})
+
+    def gone(name: str) -> None:
+        raise ZoneInfoNotFoundError(name)
+
+    with replace_in(timetables, timetables._zone, gone):
+        listed = owner.get("_schedules").json["schedules"]
+        assert [(each["schedule"], len(each["next"])) for each in listed] == [("a", 1), ("b", 5)]
+        assert put(owner, "a", paused=True)["next"] == []
+        assert owner("DELETE", "_schedules/a").status == 200
 
 
 def test_pages(owner: Caller) -> None:

@@ -219,13 +219,12 @@ def _timetable(
     """
     if every is not None:
         return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
-    if cron is None and (before is None or not before.cron):
-        if zone is not None:
-            raise InvalidRequest({"timezone": "Belongs to cron"})
-        assert before is not None  # noqa: S101 - one of cron and every is required
+    if before is not None and cron is None and zone is None:
         return before
     old = before or Timetable()
-    new = Timetable(" ".join((cron or old.cron).split(" ")), zone or old.zone)
+    new = Timetable(cron or old.cron, zone or old.zone)
+    if not new.cron:
+        raise InvalidRequest({"timezone": "Belongs to cron"})
     try:
         check_cron(new.cron, new.zone, now)
     except ValueError as error:
