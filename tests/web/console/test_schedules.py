@@ -96,6 +96,19 @@ def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
         assert f"{APPLICATION}/q/messages/1%3A{last['message_id']}" in browser.get(path).text
 
 
+@pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
+def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name: str) -> None:
+    """What was changed since the form was opened is not acted on; the form that comes back is about the new state."""
+    owner.create("other")
+    sent = form(browser, acts(name), "schedule=s") | {"typed": "s", "missed": "catch_up"}
+    put(owner, queue="other")
+    late = browser.post(acts(name), sent)
+    assert (late.status, "Somebody has changed the schedule meanwhile" in late.text) == (400, True)
+    assert "Its messages go to queue other." in text_of(late.text)
+    assert owner.get("_schedules/s").json["last"] is None
+    assert act(browser, acts(name), "schedule=s", typed="s", missed="catch_up").status == 303
+
+
 def test_the_way_back(browser: Browser, owner: ApiCaller) -> None:
     """The pages of acts on schedules lead back to the list; those of other acts do not."""
     for name in ("add", "run", "remove"):

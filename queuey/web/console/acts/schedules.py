@@ -25,8 +25,8 @@ class OfSchedule(Act):
         about: What it does.
     """
 
-    fields: tuple[str, ...] = ("schedule",)
-    noted = fields
+    noted: tuple[str, ...] = ("schedule",)
+    fields: tuple[str, ...] = ("schedule", "seen")
     about: str
 
     def find(self, ask: Ask) -> ScheduleReport:
@@ -42,8 +42,11 @@ class OfSchedule(Act):
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: Ask) -> str:
-        """Returns the queue that gets the messages."""
-        return self.find(ask).plan.queue
+        """Returns the queue that gets the messages; refuses a schedule that was changed since the form was made."""
+        found = self.find(ask)
+        if ask.get("seen") != str(found.changed):
+            raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Look at it, and send it again"})
+        return found.plan.queue
 
     def subject(self, ask: Ask) -> str:
         """Returns the name of the schedule."""
@@ -55,7 +58,9 @@ class OfSchedule(Act):
 
     def plan(self, ask: Ask) -> Plan:
         """Says what it does."""
-        return Plan(about=f"Its messages go to queue {self.find(ask).plan.queue}. {self.about}", button=self.title)
+        found = self.find(ask)
+        about = f"Its messages go to queue {found.plan.queue}. {self.about}"
+        return Plan(about=about, hidden={"seen": str(found.changed)}, button=self.title)
 
     def save(self, ask: Ask, **given: object) -> None:
         """Changes what is given, as the API does."""
@@ -126,7 +131,7 @@ class ChangeSchedule(OfSchedule):
     name, title, needs = "schedule-change", "Change", ("admin", "send")
     timing = ("queue", "cron", "timezone", "every", "missed")
     noted = ("schedule", *timing, "form", "message_key", "partition", "ttl")
-    fields = (*noted, "body", "headers")
+    fields = (*noted, "body", "headers", "seen")
     longest = SendMessage.longest
     about = "Blank fields stay as they are. A body replaces the whole message."
 
