@@ -69,14 +69,16 @@ def timetable_of(
     if cron is not None and (every is not None or len(cron.split()) != FIELDS):
         raise InvalidArgument(f"task {task} has cron={cron!r} and every={every}: give one; cron has {FIELDS} fields")
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
-    if seconds is not None and (seconds < MIN_INTERVAL or seconds != int(seconds) or timezone is not None):
+    is_whole = isinstance(seconds, int | float) and seconds >= MIN_INTERVAL and float(seconds).is_integer()
+    if seconds is not None and (not is_whole or timezone is not None):
         raise InvalidArgument(
-            f"every of task {task} is {every}: whole seconds, {MIN_INTERVAL} at least, and without a timezone"
+            f"every of task {task} is {every!r}: whole seconds, {MIN_INTERVAL} at least, and without a timezone"
         )
     if missed not in {None, "skip", "catch_up"}:
         raise InvalidArgument(f"missed of task {task} is {missed!r}: it is 'skip' or 'catch_up'")
-    zone = None if cron is None else timezone or "UTC"
-    return Timetable(cron, zone, None if seconds is None else int(seconds), missed or "skip")
+    if seconds is not None:
+        return Timetable(None, None, int(seconds), missed or "skip")
+    return Timetable(" ".join((cron or "").split()), timezone or "UTC", None, missed or "skip")
 
 
 def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:

@@ -52,7 +52,7 @@ async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
     """Its start makes the schedule, whose ticks call the function; another start changes nothing."""
     ran: list[str] = []
 
-    @jobs.task(cron="0 3 * * *", timezone="Europe/Berlin", missed="catch_up")
+    @jobs.task(cron=" 0 3  * * *", timezone="Europe/Berlin", missed="catch_up")
     async def tidy_up(what: str = "all") -> None:
         ran.append(what)
 
@@ -141,6 +141,8 @@ def test_mistakes() -> None:
         ({"cron": "0 3 * * *", "every": 60}, "give one"),
         ({"every": 9}, "10 at least"),
         ({"every": 10.5}, "whole seconds"),
+        ({"every": "5m"}, "every of task nothing is '5m': whole seconds"),
+        ({"every": float("inf")}, "whole seconds"),
         ({"every": 60, "timezone": "UTC"}, "without a timezone"),
         ({"timezone": "UTC"}, "neither cron nor every"),
         ({"every": 60, "missed": "all"}, "'skip' or 'catch_up'"),
