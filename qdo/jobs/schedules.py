@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from random import uniform
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,7 +163,7 @@ async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule
     return found
 
 
-async def keep_schedules(client: AsyncClient, queues: Iterable[str], wanted: list[TaskSchedule]) -> None:
+async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: list[TaskSchedule]) -> None:
     """Puts the schedules of a worker's tasks as soon as that can be, and warns of those that no task has any more.
 
     A worker goes on without: its messages do not depend on them.
@@ -193,10 +193,10 @@ async def keep_schedules(client: AsyncClient, queues: Iterable[str], wanted: lis
             return
 
 
-def _left_over(schedules: Iterable[Schedule], queues: Iterable[str], wanted: set[str]) -> list[str]:
+def _left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
     """Returns the names of schedules of tasks of these queues that are not wanted."""
-    prefixes = tuple(_name(queue, "") for queue in queues)
-    return [one.name for one in schedules if one.name.startswith(prefixes) and one.name not in wanted]
+    ours = [one for one in schedules if one.queue in queues and one.name.startswith(_name(one.queue, ""))]
+    return [one.name for one in ours if one.name not in wanted]
 
 
 def _name(queue: str, task: str) -> str:

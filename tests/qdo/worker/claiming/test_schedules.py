@@ -79,6 +79,8 @@ async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.Log
     jobs.task(name="b", every=timedelta(hours=1))(print)
     await jobs.aput_schedules()
     schedules, prefix = workers.system.client.schedules, f"task:{jobs.queues[0]}:"
+    other = await workers.system.client.create_queue(f"{jobs.queues[0]}:eu")
+    await schedules.put(f"{prefix}eu:x", queue=other.name, every=60, message="of another queue")
     await schedules.put(f"{prefix}a", every=60)
     await schedules.put(
         f"{prefix}c", queue=jobs.queues[0], every=60, message=Outgoing(json={}, headers={"x": "by hand"})
