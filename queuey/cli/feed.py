@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +24,8 @@ class Route(NamedTuple):
         raw: Lines are texts, not JSON.
         queue_field, key_field: Fields of the line that choose the queue, and the key that chooses the partition.
         options: Of :class:`Outgoing`, the same for all messages.
-        due: When all of them are due, in seconds since 1970, however long the feed takes; None: as ``options`` say.
+        due: When all of them are due, in seconds since 1970; their delay is known when they are sent. None: as
+            ``options`` say.
     """
 
     queue: str
@@ -46,7 +46,7 @@ class Route(NamedTuple):
             BadLine: It is no JSON (without ``raw``), no UTF-8, or lacks a field that is needed.
         """
         if self.raw:
-            return self.queue, Outgoing(_text(line), **self._options())
+            return self.queue, Outgoing(_text(line), **self.options)
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -54,20 +54,11 @@ class Route(NamedTuple):
         queue = self.queue
         if self.queue_field is not None:
             queue = queue.replace(PLACEHOLDER, _field(value, self.queue_field))
-        options = self._options()
+        options = dict(self.options)
         if self.key_field is not None:
             options["key"] = _field(value, self.key_field)
         # The text is kept as it is: large numbers and the order of keys survive.
         return queue, Outgoing(json=msgspec.Raw(line), **options)
-
-    def _options(self) -> dict[str, Any]:
-        return delayed(self.options, self.due)
-
-
-def delayed(options: Mapping[str, Any], due: float | None) -> dict[str, Any]:
-    """Returns the options of a message that is sent now, and due then (seconds since 1970); None: as they say."""
-    delay = {} if due is None else {"delay": max(0.0, due - time.time())}
-    return {**options, **delay}
 
 
 class Buffered(NamedTuple):

@@ -86,7 +86,7 @@ def send(
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name goes with one message, and --replace with --name")
-        _send_named(client, queue, (name, replace), body, options, due, json=json)
+        _send_named(client, queue, (name, replace), body, options | times.until(due), json=json)
         return
     if source is None:
         _send_bodies(client, queue, body, options, due, json=json)
@@ -174,11 +174,15 @@ class _Feeding:
             yield line
 
     def _send(self, part: Buffered) -> None:
+        import msgspec
+
         if self._partitions is not None and part.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(part.queue, partitions=count)
             self._made.add(part.queue)
-        self._stored[part.queue] += len(self._client.send_many(part.queue, part.messages))
+        delay = times.until(self._route.due)
+        messages = [msgspec.structs.replace(each, **delay) for each in part.messages] if delay else part.messages
+        self._stored[part.queue] += len(self._client.send_many(part.queue, messages))
         self._progress(self._stored.total(), self._read)
 
     def _explain(self, error: BaseException, done: int) -> None:
@@ -199,11 +203,10 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None, *, json: bool
 ) -> None:
-    from queuey.cli.feed import delayed
     from queuey.client import Outgoing
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
-    options = delayed(options, due)
+    options |= times.until(due)
     if len(bodies) == 1:  # so that an error does not speak of the first of several
         _show(client.send(queue, bodies[0], **options), json=json)
         return
@@ -212,16 +215,8 @@ def _send_bodies(
 
 
 def _send_named(
-    client: Client,
-    queue: str,
-    name: tuple[str, bool],
-    body: list[str] | None,
-    options: dict[str, Any],
-    due: float | None,
-    *,
-    json: bool,
+    client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any], *, json: bool
 ) -> None:
-    from queuey.cli.feed import delayed
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -231,7 +226,7 @@ def _send_named(
     store = named.set if replace else named.create
     content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
     try:
-        receipt = store(text, content, **delayed(options, due))
+        receipt = store(text, content, **options)
     except NameTaken as error:
         output.fail(f"{text!r} names another message. Wait until that is done, or replace it: --replace")
         raise typer.Exit(1) from error

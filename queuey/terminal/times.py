@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import typer
 
 from queuey.terminal import time_parsing
@@ -41,6 +43,11 @@ def due(text: str, now: float) -> float:
             param_hint="--at",
         )
     return found
+
+
+def until(due: float | None) -> dict[str, float]:
+    """Returns the delay of a message that is sent now, as an option; none if it is not due at a certain time."""
+    return {} if due is None else {"delay": max(0.0, due - time.time())}
 
 
 def seconds(text: str, option: str | None = None) -> float:

@@ -10,12 +10,14 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from queuey.client import Client, Outgoing
-from queuey.terminal import time_parsing
+from queuey.terminal import time_parsing, times
 from tests.commands import Run
+from tests.replacing import replace_in
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
@@ -230,6 +232,18 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
         assert f"3 delayed (the next is due at {due})" in run(*command).text
 
 
+def test_a_slow_source(run: Run, client: Client, queue: str) -> None:
+    """However long it takes until a message can be sent, it is due at the moment that was given."""
+    later = SimpleNamespace(time=lambda: time.time() + 600)
+    for options in (["--from", "-", "--raw"], ["-"]):
+        with replace_in(times, time, later):
+            assert run("send", queue, *options, "--at", "+1h", stdin=b"x\n").code == 0
+        backlog = client.job_queue(queue).backlog()
+        assert backlog.delayed == 1
+        assert backlog.due == pytest.approx(time.time() + 3000, abs=60)
+        client.purge_queue(queue)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -237,6 +251,7 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
         (["--at", "2020-02-02T09:00"], "Give a later one"),
         (["--at", "+389d"], "388 days are the longest delay"),
         (["--at", "+1h", "--delay", "1h"], "exclude each other"),
+        (["--at", "+1h", "--name", "n"], "a named message has no partition, key or delay"),
         (["--at", "39d94ce9e4a711f1ae954333c99db4f5"], "no instant"),
         (["--at", "9999-12-31T23:59-05:00"], "no instant"),
     ],
