@@ -103,8 +103,7 @@ class EntryDraft:
         """Where messages keep their keys."""
         self.now = now
         self.expired = timing.expired(now)
-        counted = self._is_live, self._changed
-        self._places = None if limits is None else Places(state, limits, self.expired, *counted)
+        self._places = None if limits is None else Places(state, limits, now, self.expired, self._is_live)
         self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
         self.size = 0
         """Ids in it, about."""
@@ -144,6 +143,7 @@ class EntryDraft:
                     self._renewals.pop(position, None)
                     self._releases.pop(position, None)
                     self._finals[position] = None
+                    self._note_changed(position)
                     self.size += 1
             found.append(Settlement(receipt, status))
         return found
@@ -195,10 +195,9 @@ class EntryDraft:
         ended = position in self._releases or self._released_all
         return not ended and self._state.is_live(position, self.expired)
 
-    def _changed(self) -> set[Position]:
-        """Returns the messages of which that may differ from what the state says."""
-        released = self._state.outstanding if self._released_all else ()
-        return {*self._finals, *self._outs, *self._superseded, *self._releases, *self._renewals, *released}
+    def _note_changed(self, *positions: Position) -> None:
+        if self._places is not None:
+            self._places.changed(positions)
 
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
@@ -208,6 +207,7 @@ class EntryDraft:
         self._releases.pop(position, None)
         # Also if it is no longer than before: only an entry proves that the claim is still valid.
         self._renewals[position] = until
+        self._note_changed(position)
         self.size += 1
         return until
 
@@ -231,6 +231,7 @@ class EntryDraft:
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
         position = receipt.position
         self._renewals.pop(position, None)
+        self._note_changed(position)
         claim = self._state.outstanding.get(position)
         if claim is None:
             return 0
@@ -246,6 +247,7 @@ class EntryDraft:
 
     def release_all(self) -> None:
         """Ends every claim now, except those that begin or are renewed later in this draft."""
+        self._note_changed(*self._renewals, *(() if self._released_all else self._state.outstanding))
         self._released_all = True
         self._renewals.clear()
         self._releases.clear()
@@ -278,6 +280,7 @@ class EntryDraft:
                 self._releases.pop(position, None)
                 # Also if it is not claimed: who has read it and is about to append a claim must be refused.
                 self._superseded[position] = None
+                self._note_changed(position)
                 self.size += 1
 
     # Deliveries
@@ -310,6 +313,7 @@ class EntryDraft:
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
                 self._outs[position] = target
+                self._note_changed(position)
                 self.size += 1
             found.append(Settlement(receipt, status))
         return found

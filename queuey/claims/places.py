@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 
 import msgspec
 
@@ -43,38 +44,47 @@ def limited_key_of(message: Message) -> int:
 
 
 class Places:
-    """Counts the places of the next entry.
+    """Counts the places of the next entry. A message is counted again only when it was changed.
 
     Args:
         state: After the last entry.
         limits: How many there are.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        now: The clock (milliseconds since 1970).
+        expired: Claims with an expiry below this are over.
         is_live: Says of a message whether it has a live claim after the next entry, besides what that gives.
-        changed: Returns the messages of which that may differ from what the state says.
     """
 
-    __slots__ = ("_changed", "_expired", "_is_live", "_limits", "_state")
+    __slots__ = ("_added", "_changed", "_counted", "_is_live", "_limits", "_live", "_live_of", "_now", "_state")
 
     def __init__(
-        self,
-        state: State,
-        limits: ClaimLimits,
-        expired: int,
-        is_live: Callable[[Position], bool],
-        changed: Callable[[], Iterable[Position]],
+        self, state: State, limits: ClaimLimits, now: int, expired: int, is_live: Callable[[Position], bool]
     ) -> None:
         self._state = state
         self._limits = limits
-        self._expired = expired
+        self._now = now
         self._is_live = is_live
-        self._changed = changed
+        self._live = cache(partial(state.live, expired))
+        self._live_of = cache(partial(state.live_of, expired))
+        self._changed: set[Position] = set()
+        """Messages that are to be counted again."""
+        self._counted = cache(lambda position: [state.is_live(position, expired)])
+        """As what a message is counted."""
+        self._added: Counter[int | None] = Counter()
+        """Live claims that the entry adds, of each key; None: of all."""
+
+    def changed(self, positions: Iterable[Position]) -> None:
+        """Notes messages of which the entry may have begun or ended claims."""
+        self._changed.update(positions)
 
     def has_one_for(self, position: Position) -> bool:
-        """Returns whether the claim of a message may begin again, or is live."""
-        if self._is_live(position):
+        """Returns whether a claim may be renewed: it is live for every process, or there is a place for it.
+
+        One that has expired by this clock may be over by the clock of another process, which has given its place away.
+        """
+        claim, live = self._state.outstanding.get(position), self._is_live(position)
+        if live and (claim is None or claim.expires >= self._now):
             return True
-        claim = self._state.outstanding.get(position)
-        return self._of_all() > 0 and (claim is None or self._of_key(claim.key) > 0)
+        return self._of_all() + live > 0 and (claim is None or self._of_key(claim.key) + live > 0)
 
     def free(self) -> FreePlaces:
         """Returns the places that are free for deliveries."""
@@ -83,13 +93,26 @@ class Places:
     def _of_all(self) -> int:
         if not self._limits.total:
             return NO_LIMIT
-        change = sum(self._is_live(one) - self._state.is_live(one, self._expired) for one in self._changed())
-        return self._limits.total - self._state.live(self._expired) - change
+        self._count()
+        return self._limits.total - self._live() - self._added[None]
 
     def _of_key(self, key: int) -> int:
         if not key or not self._limits.per_key:
             return NO_LIMIT
-        return self._limits.per_key - sum(map(self._is_live, self._state.busy.get(key, ())))
+        self._count()
+        return self._limits.per_key - self._live_of(key) - self._added[key]
+
+    def _count(self) -> None:
+        while self._changed:
+            position = self._changed.pop()
+            claim, counted, live = (
+                self._state.outstanding.get(position),
+                self._counted(position),
+                self._is_live(position),
+            )
+            for key in {None, 0 if claim is None else claim.key}:
+                self._added[key] += live - counted[0]
+            counted[0] = live
 
 
 class FreePlaces:
@@ -155,8 +178,7 @@ class LikelyPlaces:
     def of_key(self, key: int) -> int:
         """Returns how many messages of a key, besides those that it is to give."""
         if key not in self._free:
-            there = self._state.busy.get(key, ())
-            live = sum(self._state.is_live(position, self._expired) for position in there)
+            live = self._state.live_of(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 

@@ -450,6 +450,10 @@ class State:
         resting = sum(not self.has_ended(position, expired) for position in self.resting)
         return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - resting
 
+    def live_of(self, expired: int, key: int) -> int:
+        """Returns how many messages of a key are such."""
+        return sum(self.is_live(position, expired) for position in self.busy.get(key, ()))
+
     # Snapshots
 
     def encode(self, *, rests: bool = True) -> bytes:

@@ -181,7 +181,9 @@ class Explaining:
         if standing.passed or standing.code not in {"waiting", "unclaimed", None}:
             return
         if of_key and (key := limited_key_of(message)):
-            claimed = self._claims.core.run(self._claims.look_at(queue, partial(_claimed_of, key), [number]))[number]
+            claimed = self._claims.core.run(
+                self._claims.look_at(queue, lambda state, expired: state.live_of(expired, key), [number])
+            )[number]
             if claimed >= of_key:
                 text = f"It waits for its key, of which {claimed} are claimed: max_claimed_per_key is {of_key}."
                 yield Reason(code="limits", text=text, partition=number)
@@ -271,11 +273,6 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
     number: int = 0
     claimed: int = 0
-
-
-def _claimed_of(key: int, state: State, expired: int) -> int:
-    """Returns how many messages of a key are claimed and do not wait for a delay."""
-    return sum(state.is_live(position, expired) for position in state.busy.get(key, ()))
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:

@@ -24,6 +24,7 @@ from queuey.claims import (
 )
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue
+from tests.replacing import replace
 
 TIMING = ClaimTiming(margin=1.0)
 NOW = 1_000_000_000_000
@@ -144,6 +145,40 @@ def test_an_expired_claim_has_lost_its_place(limits: dict[str, int]) -> None:
     log.settle("acknowledge", 2)
     assert log.settle("renew", 1, ttl=30.0) == [ReceiptStatus.DONE]
     assert log.state.is_live(at(1), TIMING.expired(log.now))
+
+
+@pytest.mark.parametrize("limits", [{"per_key": 1}, {"total": 1}])
+def test_a_claim_that_is_over_by_another_clock(limits: dict[str, int]) -> None:
+    """Where a process with a fast clock has given a claim's place away, one with a slow clock does not renew it."""
+    log = Partition("aa", **limits)
+    assert log.claim(ttl=30.0) == [1]
+    log.now += 31_001
+    log.messages = log.messages[1:]
+    assert log.claim() == [2]
+    log.now -= 1_000
+    assert log.state.is_live(at(1), TIMING.expired(log.now))
+    assert log.settle("renew", 1, ttl=30.0) == [ReceiptStatus.SUPERSEDED]
+    assert log.settle("renew", 2, ttl=30.0) == [ReceiptStatus.DONE]
+
+
+@pytest.mark.parametrize("limits", [{"per_key": 30}, {"total": 30}])
+@pytest.mark.parametrize("end", ["release", "release_all"])
+def test_renewing_many_counts_the_others_once(limits: dict[str, int], end: str) -> None:
+    """One caller that begins many claims again does not have all that is outstanding counted for each of them."""
+    log = Partition("a" * 30, **limits)
+    assert len(log.claim()) == 30
+    draft = log.draft()
+    receipts = [ClaimReceipt(1, *at(number)) for number in range(1, 31)]
+    draft.release(receipts) if end == "release" else draft.release_all()
+    real, looked = State.is_live, []
+
+    def is_live(state: State, position: Position, expired: int) -> bool:
+        looked.append(position)
+        return real(state, position, expired)
+
+    with replace(State.is_live, is_live):
+        assert {one.status for one in draft.renew(receipts, 30.0)} == {ReceiptStatus.DONE}
+    assert len(looked) <= 4 * len(receipts)
 
 
 @pytest.mark.parametrize("limits", [{"per_key": 1}, {"total": 1}])
