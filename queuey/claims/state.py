@@ -125,11 +125,12 @@ class State:
         move: The newest move of messages to another queue; None: there was none.
         snapshot: The newest snapshot that the log names; 0: none.
         covers: What is a duplicate, in a dedup queue.
-        released: How many claims were ended since this is in memory, before they expired.
+        released: How many claims were ended before they expired. This and the other counts only grow, also if a state
+            is read again: of entries before its snapshot they have more than there were.
         busy: In a queue that keeps keys, the outstanding messages of each key, by its digest, ascending.
-        freed: How many of those were done since this is in memory.
+        freed: How many of those were done.
         resting: Messages that were released with a delay: they are claimed, and nobody works on them.
-        vacated: How many messages were done or began to rest since this is in memory.
+        vacated: How many messages were done or began to rest.
     """
 
     __slots__ = (
@@ -504,6 +505,8 @@ class State:
         state = cls()
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
+        # At least as many as all entries before can have ended: who compares them with earlier counts sees no fewer.
+        state.released = state.freed = state.vacated = MOST_OUTSTANDING * found.number
         secrets = found.secrets or [0] * len(found.outstanding)
         workers = found.workers or [""] * len(found.outstanding)
         state.outstanding = {

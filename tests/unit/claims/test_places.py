@@ -196,6 +196,18 @@ def test_what_waits_for_its_delay_takes_no_place(limits: dict[str, int]) -> None
     assert log.claim() == []
 
 
+def test_counts_of_what_left_its_place_grow() -> None:
+    """Also where a state is read again from a snapshot, so a claim that waits learns of each place that is free."""
+    log = Partition("aaaa", total=4)
+    assert log.claim() == [1, 2, 3, 4]
+    read_again = State.decode(log.state.encode())
+    for what, number in (("acknowledge", 1), ("delay", 2), ("acknowledge", 3), ("acknowledge", 4)):
+        before = log.state.vacated
+        assert before >= read_again.vacated
+        log.settle("release" if what == "delay" else what, number, **({"delay": 9.0} if what == "delay" else {}))
+        assert log.state.vacated > before
+
+
 def test_a_bare_id_begins_a_claim_only_in_a_place() -> None:
     """An id that was not delivered is renewed if the partition has a place, but not where keys are limited."""
     log = Partition("...", total=2)
