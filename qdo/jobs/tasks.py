@@ -170,6 +170,7 @@ class Task(Generic[P, R, S]):
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         unique: str | None = None,
+        key: str | None = None,
         ttl: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TaskSender[P]:
@@ -180,6 +181,8 @@ class Task(Generic[P, R, S]):
             at: The moment from which on a worker gets it, with a time zone, in place of ``delay``.
             unique: While a call with this name waits or runs, no other one is sent. 1 to 255 characters without ``/``.
                 None: what the task has. Not with ``delay`` or ``at``.
+            key: The message key, by which a queue with ``max_claimed_per_key`` limits how many calls run at once. Not
+                of unique calls.
             ttl: Seconds that the message lives; None: the queue's.
             headers: Up to 16 small texts kept with the message.
 
@@ -206,6 +209,10 @@ class Task(Generic[P, R, S]):
             if unique is not None or self.unique is not None:
                 raise InvalidArgument("a unique call has no delay: its name is free when it is done")
             options["delay"] = seconds
+        if key is not None:
+            if unique is not None or self.unique is not None:
+                raise InvalidArgument("a unique call has no key: its name chooses its partition")
+            options["key"] = key
         return TaskSender(self, self._jobs, unique, options)
 
     @property

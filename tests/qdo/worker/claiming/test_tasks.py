@@ -138,6 +138,8 @@ def test_mistakes_of_definitions() -> None:
         one.send_with(at=datetime(2030, 1, 1))  # noqa: DTZ001 - the mistake
     with pytest.raises(InvalidArgument, match="unique"):
         one.send_with(delay=1, unique="x")
+    with pytest.raises(InvalidArgument, match="key"):
+        one.send_with(key="k", unique="x")
 
 
 async def test_unknown_tasks_wait_for_a_worker_that_knows_them(workers: Workers, jobs: Jobs) -> None:
@@ -274,6 +276,21 @@ async def test_options_of_a_call(workers: Workers, jobs: Jobs, client: Client) -
     assert await thumb.send_with(unique="nightly").asend("fifth") is None
     assert await jobs.arun_all() == 1
     assert seen[-1] == "fourth"
+
+
+async def test_calls_of_one_key(workers: Workers, client: Client) -> None:
+    """Where a queue limits claims by key, calls are limited by the key that they are sent with."""
+    name = (await workers.system.queue(max_claimed_per_key=1)).name
+    jobs = Jobs(name, client=client, async_client=workers.system.client)
+
+    @jobs.task
+    def thumb(path: str) -> None:
+        """Makes one."""
+
+    for path, key in (("a", "x"), ("b", "x"), ("c", "y")):
+        assert await thumb.send_with(key=key).asend(path) is not None
+    claimed = await workers.system.client.job_queue(name).receive(limit=9, ttl=60)
+    assert len(claimed) == 2
 
 
 async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
