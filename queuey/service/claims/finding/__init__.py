@@ -161,7 +161,7 @@ class Finder:
 def _ending(taken: Sequence[Request]) -> Iterator[Position]:
     """Returns the messages whose claims the receipts end that come with polls, unless they renew them."""
     for request in taken:
-        if isinstance(request, SettleRequest) and request.kind not in {"renew", "check"}:
+        if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
