@@ -188,12 +188,9 @@ class EntryDraft:
 
     def _is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting what :meth:`deliver` gives."""
-        if self._is_ended_here(position):
+        if self._is_ended_here(position) or position in self._releases:
             return False
-        if position in self._renewals:
-            return position not in self._releases
-        ended = position in self._releases or self._released_all
-        return not ended and self._state.is_live(position, self.expired)
+        return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
 
     def _note_changed(self, *positions: Position) -> None:
         if self._places is not None:
