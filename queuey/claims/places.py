@@ -54,7 +54,18 @@ class Places:
         is_live: Says of a message whether it has a live claim after the next entry, besides what that gives.
     """
 
-    __slots__ = ("_added", "_changed", "_counted", "_is_live", "_limits", "_live", "_live_of", "_now", "_state")
+    __slots__ = (
+        "_added",
+        "_changed",
+        "_counted",
+        "_expired",
+        "_is_live",
+        "_limits",
+        "_live",
+        "_live_of",
+        "_now",
+        "_state",
+    )
 
     def __init__(
         self, state: State, limits: ClaimLimits, now: int, expired: int, is_live: Callable[[Position], bool]
@@ -62,13 +73,14 @@ class Places:
         self._state = state
         self._limits = limits
         self._now = now
+        self._expired = expired
         self._is_live = is_live
         self._live = cache(partial(state.live, expired))
         self._live_of = cache(partial(state.live_of, expired))
         self._changed: set[Position] = set()
         """Messages that are to be counted again."""
-        self._counted = cache(lambda position: [state.is_live(position, expired)])
-        """As what a message is counted."""
+        self._counted: dict[Position, bool] = {}
+        """Whether a message that has changed was counted as live."""
         self._added: Counter[int | None] = Counter()
         """Live claims that the entry adds, of each key; None: of all."""
 
@@ -105,14 +117,11 @@ class Places:
     def _count(self) -> None:
         while self._changed:
             position = self._changed.pop()
-            claim, counted, live = (
-                self._state.outstanding.get(position),
-                self._counted(position),
-                self._is_live(position),
-            )
+            claim = self._state.outstanding.get(position)
+            before = self._counted.get(position, self._state.is_live(position, self._expired))
+            live = self._counted[position] = self._is_live(position)
             for key in {None, 0 if claim is None else claim.key}:
-                self._added[key] += live - counted[0]
-            counted[0] = live
+                self._added[key] += live - before
 
 
 class FreePlaces:
