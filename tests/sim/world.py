@@ -73,7 +73,7 @@ class Process:
         self.world = world
         self.offset = offset
         self.life = 0
-        self._paused_until = 0.0
+        self.paused_until = 0.0
         self.threads: list[object] = []
         """Of all its lives, so that none is collected."""
 
@@ -95,8 +95,8 @@ class Process:
         def run() -> None:
             if self.life != life:
                 return
-            if self.world.now < self._paused_until:
-                self.world.at(self._paused_until - self.world.now, run)
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until - self.world.now, run)
                 return
             Process.present = self
             work()
@@ -105,7 +105,7 @@ class Process:
 
     def pause(self, seconds: float) -> None:
         """Stands still, as after SIGSTOP."""
-        self._paused_until = max(self._paused_until, self.world.now + seconds)
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
 
     def crash(self) -> None:
         """Forgets everything that it has begun."""

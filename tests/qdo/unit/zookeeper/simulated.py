@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from qdo.coordination import Coordinator
 from qdo.coordination.tree import (
@@ -35,6 +35,13 @@ from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 Wanted = TypeVar("Wanted")
 
 
+class Watcher(Protocol):
+    """Hears of nodes that change."""
+
+    def tell(self, path: str) -> None:
+        """A watched node has changed, or its children have."""
+
+
 class Servers:
     """The nodes and who watches them.
 
@@ -50,8 +57,8 @@ class Servers:
         self.largest = 0
         self.transactions = 0
         self._below: dict[str, set[str]] = defaultdict(set)
-        self.watches: dict[str, set[SimulatedLink]] = defaultdict(set)
-        self.child_watches: dict[str, set[SimulatedLink]] = defaultdict(set)
+        self.watches: dict[str, dict[Watcher, None]] = defaultdict(dict)
+        self.child_watches: dict[str, dict[Watcher, None]] = defaultdict(dict)
         self.sessions = itertools.count(1)
 
     def names(self, path: str) -> list[str] | None:
@@ -60,14 +67,16 @@ class Servers:
 
     def apply(self, session: int, change: Change) -> Outcome:
         """Makes a change, all of it or nothing."""
-        before, below = dict(self.nodes), {path: set(names) for path, names in self._below.items()}
+        before: list[tuple[str, NodeData | None]] = []
         changed: list[tuple[str, bool]] = []
         versions = []
         self.transactions += 1
         for at, operation in enumerate(change):
             if (why := self._refuse(operation)) is not None:
-                self.nodes, self._below = before, defaultdict(set, below)
+                for path, node in reversed(before):
+                    self._restore(path, node)
                 return Rejection(why, at)
+            before.append((operation.path, self.nodes.get(operation.path)))
             versions.append(self._do(session, operation, changed))
         self._report(changed)
         return Applied(tuple(versions))
@@ -76,6 +85,15 @@ class Servers:
         """Removes what a session has made for itself."""
         for path in [path for path, node in self.nodes.items() if node.session == session]:
             self.apply(0, (Delete(path),))
+
+    def _restore(self, path: str, node: NodeData | None) -> None:
+        above, _, name = path.rpartition("/")
+        if node is None:
+            del self.nodes[path]
+            self._below[above or "/"].discard(name)
+        else:
+            self.nodes[path] = node
+            self._below[above or "/"].add(name)
 
     def _refuse(self, operation: Operation) -> RejectionReason | None:
         node = self.nodes.get(operation.path)
@@ -112,11 +130,11 @@ class Servers:
 
     def _report(self, changed: Iterable[tuple[str, bool]]) -> None:
         for path, listed in changed:
-            told = self.watches.pop(path, set())
+            told = self.watches.pop(path, {})
             above = parent(path)
             for link in told:
                 link.tell(path)
-            for link in self.child_watches.pop(above, set()) if listed else ():
+            for link in self.child_watches.pop(above, {}) if listed else ():
                 link.tell(above)
 
 
@@ -162,7 +180,7 @@ class SimulatedLink(Link):
         self._servers.asked["children"] += len(wanted)
         for path in wanted if watch else ():
             if path in self._servers.nodes:
-                self._servers.child_watches[path].add(self)
+                self._servers.child_watches[path][self] = None
         return [self._servers.names(path) for path in wanted]
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
@@ -202,7 +220,7 @@ class SimulatedLink(Link):
     def _one(self, kind: str, path: str, *, watch: bool) -> NodeData | None:
         self._servers.asked[kind] += 1
         if watch:
-            self._servers.watches[path].add(self)
+            self._servers.watches[path][self] = None
         return self._servers.nodes.get(path)
 
     async def _ask(self, wanted: Iterable[Wanted]) -> list[Wanted]:

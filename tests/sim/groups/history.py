@@ -1,0 +1,108 @@
+"""What happened to a group's partitions, and what must hold of it. It is judged as it happens."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Iterable
+
+from qdo.coordination.encoding import decode_offset
+from qdo.coordination.tree import Change, Create, Delete, SetData
+from qdo.partitions import Partition
+from queuey.client import Message, order_of
+from tests.sim.groups.service import Log, Service
+
+OWNERS, OFFSETS = "/groups/group/owners/", "/groups/group/offsets/"
+
+
+def place_of(partition: Partition) -> str:
+    """Returns what a partition is called below owners and offsets."""
+    return "/".join(map(str, (*partition.queue, partition.number)))
+
+
+class History:
+    """One history.
+
+    Attributes:
+        owners: By partition the session that owns it.
+        offsets: By partition what is recorded.
+        loops: By session the loop in which it is used.
+        wrong: The guarantees that did not hold.
+        deeds: Everything that happened, to be compared.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.owners: dict[str, int] = {}
+        self.offsets: dict[str, str] = {}
+        self.loops: dict[int, AbstractEventLoop | None] = {}
+        self.wrong: list[str] = []
+        self.deeds: list[tuple[float, str, str]] = []
+
+    def began(self, session: int, loop: AbstractEventLoop) -> None:
+        """See :class:`tests.sim.groups.tree.Observer`."""
+        self.loops[session] = loop
+
+    def changed(self, session: int, change: Change) -> None:
+        """See :class:`tests.sim.groups.tree.Observer`."""
+        before = {}
+        for operation in change:
+            if operation.path.startswith(OWNERS):
+                place = operation.path.removeprefix(OWNERS)
+                before[place] = self.owners.get(place)
+                if isinstance(operation, Delete):
+                    self.owners.pop(place, None)
+                elif isinstance(operation, Create) and operation.ephemeral:
+                    self.owners[place] = session
+            elif operation.path.startswith(OFFSETS) and isinstance(operation, SetData | Create) and operation.data:
+                place = operation.path.removeprefix(OFFSETS)
+                self._recorded(session, place, operation.data, {before.get(place), self.owners.get(place)})
+
+    def _recorded(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
+        identifier, before = decode_offset(data).id, self.offsets.get(place)
+        if session not in owners:
+            self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
+        if identifier is None or (before is not None and order_of(identifier) < order_of(before)):
+            if before is not None:
+                self.wrong.append(f"back: {place} went from {before} to {identifier}")
+            return
+        self.offsets[place] = identifier
+
+    def handles(self, loop: AbstractEventLoop, stay: Stay, partition: Partition, message: Message, at: float) -> None:
+        """A member begins to handle a message."""
+        place = place_of(partition)
+        owner = self.owners.get(place)
+        if owner is not None and self.loops[owner] is not loop:
+            self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
+        log, index = self.service.places[message.body]
+        if stay.log is not log:
+            stay.log, stay.following = log, log.after(self.offsets.get(place))
+        if index != stay.following:
+            self.wrong.append(f"order: {place} has {index} in the place of {stay.following} at {at}")
+        stay.following = index + 1
+        if index > log.handled:
+            self.wrong.append(f"skipped: {place} has {index} and not {log.handled} at {at}")
+        log.handled = max(log.handled, index + 1)
+        self.deeds.append((at, place, message.id))
+
+    def committed(self, partition: Partition, identifier: str) -> None:
+        """A member was told that its offset is recorded."""
+        recorded = self.offsets.get(place_of(partition))
+        if recorded is None or order_of(recorded) < order_of(identifier):
+            self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")
+
+
+class Stay:
+    """One time for which a member has a partition.
+
+    Attributes:
+        log: The messages; others when the queue was made anew.
+        following: The place of the message that is to be handled next.
+        done: The last message that was handled to its end.
+        recorded: The last one that is committed.
+    """
+
+    def __init__(self) -> None:
+        self.log: Log | None = None
+        self.following = 0
+        self.done: str | None = None
+        self.recorded: str | None = None

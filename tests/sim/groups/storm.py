@@ -1,0 +1,317 @@
+"""A group in trouble, and then left alone: crashes, pauses, networks that break, queues that come and go."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import secrets
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import uniform
+from types import SimpleNamespace
+
+from qdo import ConsumerSettings
+from qdo.consumer import consumer
+from qdo.consumer.fetch import fetcher
+from qdo.consumer.rebalance import queue_discovery
+from qdo.consumer.rebalance.partition_table import SessionOptions
+from tests.replacing import replace_in
+from tests.sim.groups.history import History
+from tests.sim.groups.member import Machine
+from tests.sim.groups.service import APPLICATION, STORE, Key, Log, Service
+from tests.sim.groups.tree import TIMEOUT, Tree
+from tests.sim.world import Process, World
+
+STORM = 25.0
+"""Seconds of trouble."""
+NAMES = ("a1", "a2", "b1", "b2", "c1")
+KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
+
+
+class Storm:
+    """One history, which its seed determines.
+
+    Args:
+        seed: Of everything.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.service = Service(self.world)
+        self.history = History(self.service)
+        self.tree = Tree(self.world, self.history)
+        rng = self.world.rng
+        self.settings = ConsumerSettings(
+            page=8,
+            prefetch_messages=40,
+            wait=4.0,
+            discover=4.0,
+            settle=0.2,
+            grace=rng.choice([0.0, 0.0, 8.0]),
+            revoke_timeout=rng.choice([0.3, 5.0]),
+        )
+        self._numbers = itertools.count(1)
+        for name in NAMES[: rng.randrange(1, 5)]:
+            self._create(name)
+        self.machines = [self._machine(number) for number in range(rng.choice([3, 3, 4, 4, 5, 5, 6, 8, 10]))]
+
+    @property
+    def calm(self) -> float:
+        """Seconds after the last trouble within which balance is reached.
+
+        A session that ends late, the grace of its member, a revocation, and two rounds of searches for queues: one that
+        fails while what was found before is given out.
+        """
+        settings = self.settings
+        return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover
+
+    def mark(self) -> str:
+        """Returns what it never returned before."""
+        return f"{next(self._numbers):06x}"
+
+    def run(self) -> History:
+        """Plays everything."""
+        with self._seeded():
+            for machine in self.machines:
+                self.world.at(self.world.some(1.0), machine.begin)
+            end = self.world.now + STORM
+            self._trouble(end)
+            self._post(end + self.calm / 2)
+            self.world.run(end)
+            self._heal()
+            self.world.run(end + self.calm)
+            self._judge()
+            self.world.end()
+        return self.history
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        rng = self.world.rng
+
+        def now() -> float:
+            assert Process.present is not None
+            return Process.present.clock()
+
+        with ExitStack() as stack:
+            options = partial(SessionOptions, now=now, draw=rng.random, recheck=3600.0)
+            stack.enter_context(replace_in(consumer, SessionOptions, options))
+            stack.enter_context(replace_in(consumer, secrets, SimpleNamespace(token_hex=lambda _: self.mark())))
+            stack.enter_context(replace_in(fetcher, uniform, rng.uniform))
+            stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
+            yield
+
+    def _machine(self, number: int) -> Machine:
+        rng = self.world.rng
+        key = KEYS[0] if number == 0 else rng.choice(KEYS)
+        wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
+        return Machine(self, f"m{number}", static=rng.random() < 0.5, wants=wants, key=key)
+
+    def _create(self, name: str) -> None:
+        self.service.queues[name] = {number: Log() for number in range(1, self.world.rng.randrange(2, 5))}
+        self.service.wake(name)
+
+    def _post(self, end: float) -> None:
+        def post() -> None:
+            rng = self.world.rng
+            if self.service.queues:
+                name = rng.choice(sorted(self.service.queues))
+                for _ in range(rng.randrange(1, 4)):
+                    self.service.post(name, rng.choice(list(self.service.queues[name])))
+            if self.world.now < end:
+                self.world.at(self.world.some(1.0), post)
+
+        post()
+
+    # Trouble.
+
+    def _trouble(self, end: float) -> None:
+        def strike() -> None:
+            if self.world.now >= end:
+                return
+            self.world.rng.choice(self._deeds)()
+            self.world.at(self.world.some(1.5), strike)
+
+        self._deeds = [
+            self._crash,
+            self._crash,
+            self._pause,
+            self._pause,
+            self._cut_tree,
+            self._cut_tree,
+            self._cut_tree,
+            self._cut_service,
+            self._leave,
+            self._leave,
+            self._queues,
+            self._grow,
+            self._rights,
+        ]
+        self.world.at(3.0 + self.world.some(1.5), strike)
+
+    def _one(self) -> Machine:
+        return self.world.rng.choice(self.machines)
+
+    def _crash(self) -> None:
+        machine = self._one()
+        if machine.up:
+            machine.crash()
+            self.world.at(self.world.some(6.0), lambda: self._back(machine))
+
+    def _back(self, machine: Machine) -> None:
+        if not machine.up:
+            machine.begin()
+
+    def _pause(self) -> None:
+        self._one().pause(self.world.some(5.0))
+
+    def _cut_tree(self) -> None:
+        machine = self._one()
+        if machine.no_tree:
+            return
+        machine.no_tree = True
+        machine.cut(self.world.some(0.5))
+
+        def heal() -> None:
+            machine.no_tree = False
+
+        self.world.at(self.world.some(3.0), heal)
+
+    def _cut_service(self) -> None:
+        machine = self._one()
+        machine.no_service = True
+
+        def heal() -> None:
+            machine.no_service = False
+
+        self.world.at(self.world.some(4.0), heal)
+
+    def _leave(self) -> None:
+        machine = self._one()
+        machine.leave()
+        self._back_when_left(machine)
+
+    def _back_when_left(self, machine: Machine) -> None:
+        def look() -> None:
+            if machine.up:
+                return
+            machine.begin()
+
+        self.world.at(2.0 + self.world.some(4.0), look)
+
+    def _queues(self) -> None:
+        rng = self.world.rng
+        name = rng.choice(NAMES)
+        if name not in self.service.queues:
+            self._create(name)
+        elif len(self.service.queues) > 1:
+            del self.service.queues[name]
+            self.service.wake(name)
+
+    def _grow(self) -> None:
+        if self.service.queues:
+            queue = self.service.queues[self.world.rng.choice(sorted(self.service.queues))]
+            queue[len(queue) + 1] = Log()
+
+    def _rights(self) -> None:
+        machine = self.world.rng.choice(self.machines[1:])
+        machine.key = self.world.rng.choice(KEYS)
+        for name in self.service.queues:
+            self.service.wake(name)
+
+    def _heal(self) -> None:
+        """Ends all trouble. Some members stay away."""
+        for machine in self.machines:
+            machine.no_tree = machine.no_service = False
+            machine.wake()
+            if machine.up:
+                continue
+            if machine is self.machines[0] or self.world.rng.random() < 0.7:
+                machine.begin()
+
+    # The end.
+
+    def _judge(self) -> None:
+        wrong, owners = self.history.wrong, self.history.owners
+        alive = [machine for machine in self.machines if machine.up]
+        by_loop = {machine.loop: machine for machine in alive}
+        there = {
+            f"{STORE}/{APPLICATION}/{name}/{number}" for name, queue in self.service.queues.items() for number in queue
+        }
+        gone = owners.keys() - there
+        counts = Counter(by_loop.get(self.history.loops[owners[place]]) for place in sorted(owners.keys() & there))  # type: ignore[call-overload]
+        for name, queue in sorted(self.service.queues.items()):
+            takers = [machine for machine in alive if machine.takes(name)]
+            for number, log in queue.items():
+                place = f"{STORE}/{APPLICATION}/{name}/{number}"
+                if log.handled < len(log.messages):
+                    wrong.append(f"lost: {place} was handled up to {log.handled} of {len(log.messages)}")
+                if log.messages and self.history.offsets.get(place) != log.messages[-1].id:
+                    wrong.append(f"unrecorded: {place}")
+                owner = by_loop.get(self.history.loops[owners[place]]) if place in owners else None  # type: ignore[call-overload]
+                if owner is None:
+                    wrong.append(f"balance: nobody who lives owns {place}")
+                elif owner not in takers:
+                    wrong.append(f"rights: {owner.name} keeps {place}")
+                elif not gone and any(counts[owner] - counts[other] > 1 for other in takers):
+                    wrong.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
+        wrong.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._leader_reads(place))
+
+    def _leader_reads(self, place: str) -> bool:
+        """Returns whether the leader sees that a queue is gone: nobody releases one that it cannot see."""
+        node = self.tree.nodes.get("/groups/group/leader")
+        name = place.split("/")[2]
+        return node is not None and any(
+            machine.key.reads(name) for machine in self.machines if machine.loop is self.history.loops[node.session]
+        )
+
+
+@contextmanager
+def histories() -> Iterator[None]:
+    """Has members that have crashed say nothing of it, neither in the log nor when the collector ends them.
+
+    It does that between two histories: what ends a coroutine runs in any loop there is.
+    """
+    before, hook = logging.getLogger("qdo").level, sys.unraisablehook
+    logging.getLogger("qdo").setLevel(logging.CRITICAL + 1)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        logging.getLogger("qdo").setLevel(before)
+        sys.unraisablehook = hook
+
+
+def played(seed: int) -> History:
+    """Plays one history."""
+    history = Storm(seed).run()
+    # Members that have crashed stand still until the collector ends them, which it must do here.
+    history.loops = dict.fromkeys(history.loops)
+    history.service = Service(World(seed))
+    Process.present = None
+    gc.collect()
+    return history
+
+
+def violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
+    """Plays histories until enough are found in which something did not hold; returns what."""
+    found = []
+    with histories():
+        for seed in seeds:
+            if wrong := played(seed).wrong:
+                found.append(f"history {seed}: {wrong[:5]}")
+            if len(found) == enough:
+                break
+    return found

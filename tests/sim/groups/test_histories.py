@@ -1,0 +1,39 @@
+"""What groups promise, in histories of trouble in simulated time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.groups.storm import histories, played, violations
+
+HISTORIES = 60
+"""Histories of `make test`."""
+MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
+"""Histories of the slow test."""
+FIRST = int(os.environ.get("SIM_SEED", "0"))
+"""The first seed of the slow test."""
+
+
+def test_guarantees() -> None:
+    """Whatever fails: one owner at a time, in order, nothing lost, no offset goes back, and balance is reached."""
+    assert violations(range(HISTORIES)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(12 * 3600)
+def test_guarantees_in_many_histories() -> None:
+    """The same in as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    assert violations(range(FIRST, FIRST + MANY), enough=10) == []
+
+
+def test_histories_are_what_they_should_be() -> None:
+    """Messages are handled in each, some again; sessions are lost; a seed says everything."""
+    with histories():
+        first = [played(seed) for seed in range(6)]
+        assert [played(seed).deeds for seed in range(6)] == [history.deeds for history in first]
+    assert all(len(history.deeds) > 20 for history in first)
+    again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)
+    assert again > 0
+    assert all(len(history.loops) > 3 for history in first)

@@ -1,0 +1,367 @@
+"""The servers of a coordination service in simulated time, and the connections of members to them.
+
+A session ends when the servers have not heard of it for its timeout, and some time more: they are late, never early.
+The client's side is judged by the lease of the ZooKeeper driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, State
+from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from tests.qdo.unit.zookeeper.simulated import Servers
+from tests.sim.groups.loop import MemberLoop
+from tests.sim.world import World
+
+TIMEOUT = 6.0
+"""Seconds that servers keep a session of which they hear nothing."""
+LATE = 1.0
+"""Seconds by which they are late with its end, at least."""
+LATENCY = 0.004
+"""Seconds on the way, on average."""
+OPENING = 3.0
+"""Seconds for which a connection is tried when a session begins."""
+PINGS = 3
+"""In the time of a session."""
+
+
+class Observer(Protocol):
+    """Sees what happens on the tree, in its order."""
+
+    def began(self, session: int, loop: MemberLoop) -> None:
+        """A session has begun."""
+
+    def changed(self, session: int, change: Change) -> None:
+        """A session has made a change; 0: the servers have."""
+
+
+class Tree(Servers):
+    """The servers of a group.
+
+    Args:
+        world: Where they run.
+        observer: Sees every change.
+    """
+
+    def __init__(self, world: World, observer: Observer) -> None:
+        super().__init__()
+        self.world = world
+        self._observer = observer
+        self._heard: dict[int, float] = {}
+        self._links: dict[int, TreeLink] = {}
+
+    def apply(self, session: int, change: Change) -> Outcome:
+        """See there."""
+        outcome = super().apply(session, change)
+        if isinstance(outcome, Applied):
+            self._observer.changed(session, change)
+        return outcome
+
+    def begin(self, link: TreeLink) -> int:
+        """Begins a session; returns its number."""
+        session = next(self.sessions)
+        self._links[session] = link
+        self._observer.began(session, link.loop)
+        self.hear(session)
+        self._expire_later(session)
+        return session
+
+    def lives(self, session: int) -> bool:
+        """Returns whether a session has not ended."""
+        return session in self._heard
+
+    def hear(self, session: int) -> None:
+        """Notes that a session was heard of."""
+        self._heard[session] = self.world.now
+
+    def end(self, session: int) -> None:
+        """See there."""
+        if self._heard.pop(session, None) is not None:
+            super().end(session)
+            self._links.pop(session).ended_by_servers()
+
+    def _expire_later(self, session: int) -> None:
+        late = LATE + self.world.some(1.0)
+
+        def check() -> None:
+            if session not in self._heard:
+                return
+            if self.world.now - self._heard[session] >= TIMEOUT + late - 0.001:
+                self.end(session)
+            else:
+                self._expire_later(session)
+
+        self.world.at(self._heard[session] + TIMEOUT + late - self.world.now, check)
+
+
+class Connection:
+    """One connection of a session, until it breaks. What is on its way stays in order.
+
+    Args:
+        link: The client's side.
+    """
+
+    def __init__(self, link: TreeLink) -> None:
+        self.cut = False
+        self._link = link
+        self._arrival = self._delivery = 0.0
+
+    def send(self, work: Callable[[], None]) -> None:
+        """Has something done at the servers."""
+        world = self._link.tree.world
+        self._arrival = max(self._arrival, world.now + world.some(LATENCY))
+
+        def arrive() -> None:
+            if not self.cut and self._link.tree.lives(self._link.session):
+                self._link.tree.hear(self._link.session)
+                work()
+
+        world.at(self._arrival - world.now, arrive)
+
+    def deliver(self, work: Callable[[], None]) -> None:
+        """Has something done at the client."""
+        world = self._link.tree.world
+        self._delivery = max(self._delivery, world.now + world.some(LATENCY))
+
+        def arrive() -> None:
+            if not self.cut:
+                self._link.heard(self, work)
+
+        self._link.loop.call_later(self._delivery - world.now, arrive)
+
+    def tell(self, path: str) -> None:
+        """A watched node has changed."""
+        if not self.cut:
+            self.deliver(lambda: self._link.on_watch([path]))
+
+
+class TreeLink(Link):
+    """A session of a member.
+
+    Args:
+        tree: The servers.
+        loop: Of the member.
+        reachable: Returns whether packets get through.
+    """
+
+    def __init__(self, tree: Tree, loop: MemberLoop, reachable: Callable[[], bool]) -> None:
+        super().__init__(0.0)
+        self.tree = tree
+        self.loop = loop
+        self._reachable = reachable
+        self._lease = SessionLease(TIMEOUT, loop.time)
+        self._state: State = "new"
+        self._connection: Connection | None = None
+        self._pending: dict[asyncio.Future[Any], None] = {}
+
+    @property
+    def state(self) -> State:
+        """See the contract."""
+        return "lost" if self._state in {"connected", "suspended"} and self._lease.lapsed else self._state
+
+    @property
+    def timeout(self) -> float:
+        """See the contract."""
+        return TIMEOUT
+
+    @property
+    def finished(self) -> bool:
+        """See the contract."""
+        return self._state == "lost"
+
+    async def open(self) -> None:
+        """See the contract."""
+        world = self.tree.world
+        await asyncio.sleep(world.some(LATENCY))
+        if not self._reachable():
+            await asyncio.sleep(OPENING)
+            raise CoordinationLost("the servers do not answer")
+        self.session = self.tree.begin(self)
+        self._lease.grant(TIMEOUT)
+        self._connect()
+        self._ping()
+
+    def _connect(self) -> None:
+        self._connection = Connection(self)
+        self._become("connected")
+
+    def _become(self, state: State) -> None:
+        if state == "suspended":
+            self._settled.clear()
+        else:
+            self._settled.set()
+        self._state = state
+        self.on_state(state)
+
+    def heard(self, connection: Connection, work: Callable[[], None]) -> None:
+        """Something has come from the servers."""
+        if connection is self._connection and self._state == "connected":
+            self._lease.hear()
+            if self._lease.lapsed:
+                self.end(_ended())
+            else:
+                work()
+
+    def ended_by_servers(self) -> None:
+        """The servers have ended the session: the client hears of it if it can."""
+        if self._connection is not None:
+            self._connection.deliver(lambda: self.end(_ended()))
+
+    def cut(self, notice: float) -> None:
+        """The connection breaks, which the client notices after so many seconds."""
+        connection = self._connection
+        if connection is not None and not connection.cut:
+            connection.cut = True
+            self.loop.call_later(notice, self._suspend, connection)
+
+    def _suspend(self, connection: Connection) -> None:
+        if self._state != "connected" or connection is not self._connection:
+            return
+        if self._lease.lapsed:
+            self.end(_ended())
+            return
+        self._connection = None
+        self._fail(CoordinationLost("the connection broke"))
+        self._become("suspended")
+        self._reconnect()
+
+    def _reconnect(self) -> None:
+        if self._state != "suspended":
+            return
+        if self._lease.lapsed:
+            self.end(_ended())
+        elif not self._reachable():
+            self.loop.call_later(0.1 + self.tree.world.some(0.2), self._reconnect)
+        elif not self.tree.lives(self.session):
+            self.end(_ended())
+        else:
+            self.tree.hear(self.session)
+            self._lease.hear()
+            self._connect()
+
+    def _ping(self) -> None:
+        if self._state == "lost":
+            return
+        if self._lease.lapsed:
+            self.end(_ended())
+            return
+        if self._state == "connected" and (connection := self._connection) is not None:
+            connection.send(lambda: connection.deliver(lambda: None))
+        self.loop.call_later(min(TIMEOUT / PINGS, self._lease.left + 0.001), self._ping)
+
+    async def close(self) -> None:
+        """See the contract."""
+        self._leave(SessionLost("the session was ended"))
+        await asyncio.sleep(self.tree.world.some(LATENCY))
+
+    async def abandon(self) -> None:
+        """See the contract."""
+        await self.close()
+
+    def end(self, why: CoordinationError) -> None:
+        """See the contract."""
+        if self._state != "lost":
+            self._leave(why)
+            self.on_state("lost")
+
+    def _leave(self, _why: CoordinationError) -> None:
+        if self._state == "lost":
+            return
+        self._state = "lost"
+        self._settled.set()
+        self._fail(CoordinationLost("the session ended meanwhile"))
+        if self._connection is not None:
+            self._connection.send(lambda: self.tree.end(self.session))
+
+    def _fail(self, error: CoordinationError) -> None:
+        for future in self._pending:
+            if not future.done():
+                future.set_exception(error)
+        self._pending.clear()
+
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        """See the contract."""
+
+        def one(connection: Connection, path: str) -> NodeData | None:
+            node = self.tree.nodes.get(path)
+            if watch and node is not None:
+                self.tree.watches[path][connection] = None
+            return node
+
+        return await self._ask(one, paths)
+
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        """See the contract."""
+
+        def one(connection: Connection, path: str) -> NodeData | None:
+            node = self.tree.nodes.get(path)
+            if watch:
+                self.tree.watches[path][connection] = None
+            return node and node._replace(data=b"")
+
+        return await self._ask(one, paths)
+
+    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
+        """See the contract."""
+
+        def one(connection: Connection, path: str) -> list[str] | None:
+            if watch and path in self.tree.nodes:
+                self.tree.child_watches[path][connection] = None
+            return self.tree.names(path)
+
+        return await self._ask(one, paths)
+
+    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        """See the contract."""
+        return await self._ask(lambda _, change: self.tree.apply(self.session, change), changes)
+
+    async def sync(self, path: str) -> None:
+        """See the contract."""
+        await self._ask(lambda _, __: None, [path])
+
+    async def _ask(self, one: Callable[[Connection, Any], Any], asked: Iterable[Any]) -> list[Any]:
+        """Has requests carried out one after another; between two of them others may be carried out."""
+        state = self.state
+        if state == "lost":
+            raise _ended()
+        connection = self._connection
+        if state != "connected" or connection is None:
+            raise CoordinationLost("the servers cannot be reached now")
+        left = list(asked)
+        if not left:
+            return []
+        future = self.loop.create_future()
+        self._pending[future] = None
+        answers: list[Any] = []
+        rng = self.tree.world.rng
+        first = rng.randrange(1, len(left) + 1) if len(left) > 1 else len(left)
+
+        def answered() -> None:
+            if not future.done():
+                future.set_result(answers)
+
+        def rest() -> None:
+            answers.extend(one(connection, each) for each in left[first:])
+            connection.deliver(answered)
+
+        def begin() -> None:
+            answers.extend(one(connection, each) for each in left[:first])
+            if first < len(left):
+                connection.send(rest)
+            else:
+                connection.deliver(answered)
+
+        connection.send(begin)
+        try:
+            await future
+        finally:
+            self._pending.pop(future, None)
+        return answers
+
+
+def _ended() -> SessionLost:
+    return SessionLost("the session has ended")
