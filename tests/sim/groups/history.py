@@ -10,8 +10,11 @@ from qdo.coordination.tree import Change, Create, Delete, SetData
 from qdo.partitions import Partition
 from queuey.client import Message, order_of
 from tests.sim.groups.service import Log, Service
+from tests.sim.groups.tree import TreeLink
 
 OWNERS, OFFSETS = "/groups/group/owners/", "/groups/group/offsets/"
+PARTS = 3
+"""Of the slashes in the name of a partition."""
 
 
 def place_of(partition: Partition) -> str:
@@ -26,6 +29,10 @@ class History:
         owners: By partition the session that owns it.
         offsets: By partition what is recorded.
         loops: By session the loop in which it is used.
+        names: By session the name of the machine.
+        live: The sessions that have not ended.
+        busy: By partition the owner's session whose member is handling a message.
+        patient: Nothing is released before its message is handled.
         wrong: The guarantees that did not hold.
         deeds: Everything that happened, to be compared.
     """
@@ -35,12 +42,22 @@ class History:
         self.owners: dict[str, int] = {}
         self.offsets: dict[str, str] = {}
         self.loops: dict[int, AbstractEventLoop | None] = {}
+        self.names: dict[int, str] = {}
+        self.live: set[int] = set()
+        self.busy: dict[str, int] = {}
+        self.patient = False
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
 
-    def began(self, session: int, loop: AbstractEventLoop) -> None:
+    def began(self, session: int, link: TreeLink) -> None:
         """See :class:`tests.sim.groups.tree.Observer`."""
-        self.loops[session] = loop
+        self.loops[session] = link.loop
+        self.names[session] = link.name
+        self.live.add(session)
+
+    def ended(self, session: int) -> None:
+        """See :class:`tests.sim.groups.tree.Observer`."""
+        self.live.discard(session)
 
     def changed(self, session: int, change: Change) -> None:
         """See :class:`tests.sim.groups.tree.Observer`."""
@@ -51,7 +68,7 @@ class History:
                 before[place] = self.owners.get(place)
                 if isinstance(operation, Delete):
                     self.owners.pop(place, None)
-                elif isinstance(operation, Create) and operation.ephemeral:
+                elif isinstance(operation, Create) and place.count("/") == PARTS:
                     self.owners[place] = session
             elif operation.path.startswith(OFFSETS) and isinstance(operation, SetData | Create) and operation.data:
                 place = operation.path.removeprefix(OFFSETS)
@@ -67,12 +84,20 @@ class History:
             return
         self.offsets[place] = identifier
 
-    def handles(self, loop: AbstractEventLoop, stay: Stay, partition: Partition, message: Message, at: float) -> None:
-        """A member begins to handle a message."""
+    def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
+        """A member begins to handle a message.
+
+        One that is put out by another of its name may do so until it hears of that.
+        """
         place = place_of(partition)
         owner = self.owners.get(place)
-        if owner is not None and self.loops[owner] is not loop:
+        if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
+        other = self.busy.pop(place, None)
+        if self.patient and other in self.live and self.names[other] != name:
+            self.wrong.append(f"two: {place} is still handled by another member at {at}")
+        if owner is not None:
+            self.busy[place] = owner
         log, index = self.service.places[message.body]
         if stay.log is not log:
             stay.log, stay.following = log, log.after(self.offsets.get(place))
@@ -83,6 +108,12 @@ class History:
             self.wrong.append(f"skipped: {place} has {index} and not {log.handled} at {at}")
         log.handled = max(log.handled, index + 1)
         self.deeds.append((at, place, message.id))
+
+    def handled(self, name: str, partition: Partition) -> None:
+        """A member has handled a message."""
+        place = place_of(partition)
+        if self.names.get(self.busy.get(place, 0)) == name:
+            del self.busy[place]
 
     def committed(self, partition: Partition, identifier: str) -> None:
         """A member was told that its offset is recorded."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HANDLING = 0.2
 """Seconds that a message takes, on average."""
+LATENCIES = 0.004, 0.004, 0.02, 0.1
+"""Seconds on the way to the tree, on average."""
 POLL = 5.0
 """Seconds for which a poll waits."""
 
@@ -39,6 +41,7 @@ class Machine(Process):
 
     Attributes:
         up: A member lives there.
+        gone: None will live there any more.
         no_tree: Its packets do not reach the tree.
         no_service: Nor the service.
     """
@@ -49,7 +52,8 @@ class Machine(Process):
         self.static = static
         self.wants = wants
         self.key = key
-        self.up = self.no_tree = self.no_service = False
+        self.up = self.gone = self.no_tree = self.no_service = False
+        self._latency = storm.world.rng.choice(LATENCIES)
         self.links: list[TreeLink] = []
         self._storm = storm
         self._consumer: AsyncConsumer | None = None
@@ -59,6 +63,8 @@ class Machine(Process):
 
     def begin(self) -> None:
         """Begins a life."""
+        if self.gone:
+            return
         self.up = True
         self.loop = MemberLoop(self)  # type: ignore[abstract]
         self.links, self._stays, self._busy, self._consumer = [], {}, asyncio.Lock(), None
@@ -101,7 +107,7 @@ class Machine(Process):
         self.threads.append(task)
 
     def _link(self, _outlast: float) -> TreeLink:
-        link = TreeLink(self._storm.tree, self.loop, lambda: not self.no_tree)
+        link = TreeLink(self._storm.tree, self.loop, lambda: not self.no_tree, name=self.name, latency=self._latency)
         self.links.append(link)
         return link
 
@@ -170,9 +176,10 @@ class Machine(Process):
                 if self._stays.get(partition) is not stay:
                     return
                 storm = self._storm
-                storm.history.handles(self.loop, stay, partition, message, self.world.now)
+                storm.history.handles(self.name, stay, partition, message, self.world.now)
                 await asyncio.sleep(self.world.some(HANDLING))
                 stay.done = message.id
+                storm.history.handled(self.name, partition)
             last = message is batch.messages[-1]
             if (last or self.world.rng.random() < 0.1) and self._stays.get(partition) is stay:
                 await self._commit(consumer, partition, stay)

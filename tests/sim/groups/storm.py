@@ -9,17 +9,20 @@ import secrets
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import uniform
 from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
 
 from qdo import ConsumerSettings
 from qdo.consumer import consumer
 from qdo.consumer.fetch import fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.partitions import Partition, Queue
 from tests.replacing import replace_in
 from tests.sim.groups.history import History
 from tests.sim.groups.member import Machine
@@ -42,9 +45,6 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
-        self.service = Service(self.world)
-        self.history = History(self.service)
-        self.tree = Tree(self.world, self.history)
         rng = self.world.rng
         self.settings = ConsumerSettings(
             page=8,
@@ -55,6 +55,10 @@ class Storm:
             grace=rng.choice([0.0, 0.0, 8.0]),
             revoke_timeout=rng.choice([0.3, 5.0]),
         )
+        self.service = Service(self.world)
+        self.history = History(self.service)
+        self.history.patient = self.settings.revoke_timeout > 1.0
+        self.tree = Tree(self.world, self.history)
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
             self._create(name)
@@ -147,6 +151,8 @@ class Storm:
             self._cut_service,
             self._leave,
             self._leave,
+            self._replace,
+            self._replace,
             self._queues,
             self._grow,
             self._rights,
@@ -202,6 +208,17 @@ class Storm:
             machine.begin()
 
         self.world.at(2.0 + self.world.some(4.0), look)
+
+    def _replace(self) -> None:
+        """Another machine takes the place of one that is taken for dead, and is so only later."""
+        machine = self._one()
+        if not (machine.up and machine.static):
+            return
+        twin = Machine(self, machine.name, static=True, wants=machine.wants, key=machine.key)
+        self.machines[self.machines.index(machine)] = twin
+        machine.gone = True
+        twin.begin()
+        self.world.at(self.world.some(3.0), machine.crash)
 
     def _queues(self) -> None:
         rng = self.world.rng
@@ -271,6 +288,22 @@ class Storm:
 
 
 @contextmanager
+def _same_sets() -> Iterator[None]:
+    """Has sets of partitions and queues be in the same order in every run of Python, which it draws for text."""
+    hashes: dict[type, Callable[[Any], int]] = {
+        Queue: lambda queue: crc32(queue.name.encode()),
+        Partition: lambda partition: crc32(partition.queue.name.encode(), partition.number),
+    }
+    for kind, by in hashes.items():
+        kind.__hash__ = by  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        for kind in hashes:
+            del kind.__hash__
+
+
+@contextmanager
 def histories() -> Iterator[None]:
     """Has members that have crashed say nothing of it, neither in the log nor when the collector ends them.
 
@@ -283,7 +316,7 @@ def histories() -> Iterator[None]:
     gc.disable()
     sys.unraisablehook = lambda _: None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _same_sets():
             warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
             yield
             gc.collect()

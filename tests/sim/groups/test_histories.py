@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.groups.storm import histories, played, violations
 
-HISTORIES = 60
+HISTORIES = 120
 """Histories of `make test`."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow test."""

@@ -21,10 +21,14 @@ TIMEOUT = 6.0
 """Seconds that servers keep a session of which they hear nothing."""
 LATE = 1.0
 """Seconds by which they are late with its end, at least."""
-LATENCY = 0.004
-"""Seconds on the way, on average."""
+READING = 0.05
+"""Seconds after a pause until what has come meanwhile is read; timers that are due go first."""
+EXACT = 1e-6
+"""Seconds by which instants may differ that are the same."""
 OPENING = 3.0
 """Seconds for which a connection is tried when a session begins."""
+SHORTEST = 0.01
+"""Seconds between two looks at the lease, at least."""
 PINGS = 3
 """In the time of a session."""
 
@@ -32,8 +36,11 @@ PINGS = 3
 class Observer(Protocol):
     """Sees what happens on the tree, in its order."""
 
-    def began(self, session: int, loop: MemberLoop) -> None:
+    def began(self, session: int, link: TreeLink) -> None:
         """A session has begun."""
+
+    def ended(self, session: int) -> None:
+        """A session has ended."""
 
     def changed(self, session: int, change: Change) -> None:
         """A session has made a change; 0: the servers have."""
@@ -65,7 +72,7 @@ class Tree(Servers):
         """Begins a session; returns its number."""
         session = next(self.sessions)
         self._links[session] = link
-        self._observer.began(session, link.loop)
+        self._observer.began(session, link)
         self.hear(session)
         self._expire_later(session)
         return session
@@ -82,6 +89,7 @@ class Tree(Servers):
         """See there."""
         if self._heard.pop(session, None) is not None:
             super().end(session)
+            self._observer.ended(session)
             self._links.pop(session).ended_by_servers()
 
     def _expire_later(self, session: int) -> None:
@@ -113,7 +121,7 @@ class Connection:
     def send(self, work: Callable[[], None]) -> None:
         """Has something done at the servers."""
         world = self._link.tree.world
-        self._arrival = max(self._arrival, world.now + world.some(LATENCY))
+        self._arrival = max(self._arrival, world.now + world.some(self._link.latency))
 
         def arrive() -> None:
             if not self.cut and self._link.tree.lives(self._link.session):
@@ -125,13 +133,20 @@ class Connection:
     def deliver(self, work: Callable[[], None]) -> None:
         """Has something done at the client."""
         world = self._link.tree.world
-        self._delivery = max(self._delivery, world.now + world.some(LATENCY))
+        due = self._delivery = max(self._delivery, world.now + world.some(self._link.latency))
 
         def arrive() -> None:
             if not self.cut:
                 self._link.heard(self, work)
 
-        self._link.loop.call_later(self._delivery - world.now, arrive)
+        def read() -> None:
+            if world.now <= due + EXACT:
+                arrive()
+            else:
+                self._delivery = max(self._delivery, world.now + READING)
+                self._link.loop.call_later(self._delivery - world.now, arrive)
+
+        self._link.loop.call_later(due - world.now, read)
 
     def tell(self, path: str) -> None:
         """A watched node has changed."""
@@ -146,12 +161,18 @@ class TreeLink(Link):
         tree: The servers.
         loop: Of the member.
         reachable: Returns whether packets get through.
+        name: Of the machine.
+        latency: Seconds on the way, on average.
     """
 
-    def __init__(self, tree: Tree, loop: MemberLoop, reachable: Callable[[], bool]) -> None:
+    def __init__(
+        self, tree: Tree, loop: MemberLoop, reachable: Callable[[], bool], *, name: str, latency: float
+    ) -> None:
         super().__init__(0.0)
         self.tree = tree
         self.loop = loop
+        self.name = name
+        self.latency = latency
         self._reachable = reachable
         self._lease = SessionLease(TIMEOUT, loop.time)
         self._state: State = "new"
@@ -176,7 +197,7 @@ class TreeLink(Link):
     async def open(self) -> None:
         """See the contract."""
         world = self.tree.world
-        await asyncio.sleep(world.some(LATENCY))
+        await asyncio.sleep(world.some(self.latency))
         if not self._reachable():
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
@@ -251,12 +272,12 @@ class TreeLink(Link):
             return
         if self._state == "connected" and (connection := self._connection) is not None:
             connection.send(lambda: connection.deliver(lambda: None))
-        self.loop.call_later(min(TIMEOUT / PINGS, self._lease.left + 0.001), self._ping)
+        self.loop.call_later(min(TIMEOUT / PINGS, max(SHORTEST, self._lease.left + 0.001)), self._ping)
 
     async def close(self) -> None:
         """See the contract."""
         self._leave(SessionLost("the session was ended"))
-        await asyncio.sleep(self.tree.world.some(LATENCY))
+        await asyncio.sleep(self.tree.world.some(self.latency))
 
     async def abandon(self) -> None:
         """See the contract."""

@@ -1,0 +1,163 @@
+"""Each of these mechanisms that groups are kept in order by is missed in some history when it is taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.rebalance.partition_table import PartitionTable
+from qdo.consumer.rebalance.queue_discovery import QueueFinder
+from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session
+from qdo.coordination.session import ClaimCandidates
+from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
+from qdo.coordination.watched import WatchedNodes
+from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.partitions import Partition
+from tests.replacing import replace, replace_in
+from tests.sim.groups.storm import violations
+
+ENOUGH = 100
+"""Histories in which a mechanism that is missing must have been missed."""
+
+
+class Mutation(NamedTuple):
+    """A mechanism that is taken out.
+
+    Attributes:
+        instead: Takes it out.
+        breaks: The guarantees of which one fails without it.
+        first: The history to begin with, shortly before one that shows it.
+    """
+
+    instead: Callable[[], AbstractContextManager[None]]
+    breaks: tuple[str, ...]
+    first: int = 0
+
+
+# What a session does.
+
+
+def _any_version(change: Change) -> Change:
+    """Returns a change that is made whatever the versions are."""
+    return tuple(each._replace(version=ANY) if isinstance(each, SetData | Check) else each for each in change)
+
+
+def committing_at_any_version(one: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
+    """Records offsets whoever has taken the partition meanwhile."""
+    return _any_version(REAL_RECORDING(one, held, offset))
+
+
+def releasing_without_the_node(one: Session, held: OwnedOffset) -> Change:
+    """Leaves the owner's node."""
+    return tuple(each for each in REAL_RELEASING(one, held) if not isinstance(each, Delete))
+
+
+def claiming_at_the_same_version(
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+) -> Change:
+    """Leaves the offset's version as it is."""
+    return tuple(
+        Check(each.path, each.version) if isinstance(each, SetData) else each
+        for each in REAL_CLAIMING(one, partition, offset, recorded, todo)
+    )
+
+
+def claiming_what_is_owned(
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+) -> Change:
+    """Takes a partition without making a node for its owner."""
+    return REAL_CLAIMING(one, partition, offset, recorded, todo)[-1:]
+
+
+def lasting(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
+    """Makes a node that stays when its session ends."""
+    return Create(path, data, ephemeral and where not in path)
+
+
+def knowing_what_was_watched(one: Session, state: State) -> None:
+    """Takes what it read before the connection broke for what there is."""
+    if state != "new":
+        one._report(state)
+    if state == "connected":
+        one._report("changed")
+
+
+def hearing_nothing(one: WatchedNodes, paths: object) -> None:
+    """Takes what it has read for what there is."""
+
+
+# What a consumer does.
+
+
+async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) -> None:
+    """Releases a partition while its messages are being handled."""
+    table._let_go(row)
+    await REAL_REVOKE(table, row)
+
+
+async def beginning_at_the_beginning(one: PartitionListener, rows: Any) -> None:  # noqa: ANN401
+    """Begins to read at the oldest message."""
+    await REAL_ASSIGNED(one, rows)
+    for row in rows:
+        row.place(None)
+
+
+async def finding_once(one: QueueFinder) -> None:
+    """Looks for queues once."""
+    if one.found is None:
+        await REAL_FIND(one)
+
+
+REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._releasing, Session._claiming
+REAL_REVOKE = PartitionTable._revoke_row
+REAL_ASSIGNED, REAL_FIND = PartitionListener.assigned, QueueFinder._check_once
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "version at a commit": Mutation(
+        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=73
+    ),
+    "a claim raises the version": Mutation(
+        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=73
+    ),
+    "node of an owner": Mutation(lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner")),
+    "owner's node goes at a release": Mutation(
+        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost")
+    ),
+    "owner's node goes with the session": Mutation(
+        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost")
+    ),
+    "member's node goes with the session": Mutation(
+        lambda: replace_in(session, Create, partial(lasting, "/members/")), ("balance", "lost")
+    ),
+    "leader's node goes with the session": Mutation(
+        lambda: replace_in(session, Create, partial(lasting, "/leader")), ("balance", "lost")
+    ),
+    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=88),
+    "revoke before release": Mutation(
+        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=48
+    ),
+    "forget when connected": Mutation(
+        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
+    ),
+    "changes are heard": Mutation(lambda: replace(WatchedNodes.hear, hearing_nothing), ("balance", "lost")),
+    "sight of a member": Mutation(lambda: replace(Sight.covers, lambda *_: True), ("rights", "lost")),
+    "begin at the offset": Mutation(
+        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",)
+    ),
+    "look for queues": Mutation(lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone")),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mechanism_is_needed(name: str) -> None:
+    """Without it a guarantee fails in some history."""
+    mutation = MUTATIONS[name]
+    with mutation.instead():
+        (found,) = violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
+    assert any(f"{each}:" in found for each in mutation.breaks), found
