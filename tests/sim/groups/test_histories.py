@@ -10,7 +10,7 @@ from tests.sim.groups.storm import histories, played, violations
 
 HISTORIES = 120
 """Histories of `make test`."""
-MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
+MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
