@@ -74,8 +74,13 @@ class QueueLookup(Protocol):
             held: Queues that have owners and that no other member sees: it must know whether they exist.
         """
 
-    def follow(self, leader: Sight | None) -> None:
-        """Another member leads, which may see this; None: it does not say what, or none leads."""
+    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+        """Another member leads.
+
+        Args:
+            leader: What that may see; None: it does not say what, or none leads.
+            held: Queues of which the member has partitions. What the leader may not see of them it is told.
+        """
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
         """These queues are wanted and may exist, but no member may see them."""
@@ -216,7 +221,8 @@ class GroupSession:
             # Each member keeps what it has. A member that can read everything may lead when the leader's session ends.
             log.warning("partitions stay with their owners until all members run the same version of Qdo: %s", error)
         self._planned = None
-        self._queues.follow(None if leader is None else leader.sight)
+        held = {partition.queue for partition in self.table.states}
+        self._queues.follow(None if leader is None else leader.sight, held)
         return None
 
     async def _lead(self) -> float | None:

@@ -206,8 +206,9 @@ class QueueFinder:
             self._wanted = wanted
             self._look_now()
 
-    def follow(self, leader: Sight | None) -> None:
-        """Another member leads, which may see this."""
+    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+        """Another member leads, which may see ``leader``; it is told of ``held`` queues that it may not see."""
+        self._held = held
         if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
         self._leader = leader
@@ -313,8 +314,7 @@ class QueueFinder:
         """
         mine = self.own.service, self.own.application
         self._log_foreign({(one.service, one.application) for one in wanted})
-        every = self.own.with_all(wanted)
-        held = {queue.name for queue in self._held if queue[:2] == mine}
+        every, held = self.own.with_all(wanted), self._held_names()
         counts = dict[str, int]()
         for text in every.stretches():
             try:
@@ -332,17 +332,20 @@ class QueueFinder:
         self.found = {Queue(*mine, name): count for name, count in counts.items()}
 
     async def _find_others(self, leader: Sight) -> dict[str, int]:
-        """Returns the queues that its own member wants and the leader may not see.
+        """Returns the queues that its own member wants or holds and the leader may not see.
 
         Raises:
             ClientError: The service cannot say.
         """
-        found = await _find(self._client, self.own, self.own.names)
+        found = await _find(self._client, self.own, self.own.names | self._held_names())
         others = {name: count for name, count in sorted(found.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
             text = "the group's leader may not see %d queues that this member wants, and gets the names of %d only"
             log.warning(text, len(others), MAX_OTHERS)
         return dict(islice(others.items(), MAX_OTHERS))
+
+    def _held_names(self) -> set[str]:
+        return {queue.name for queue in self._held if queue[:2] == (self.own.service, self.own.application)}
 
     def _blind(self) -> None:
         """The service refuses to say what there is, so its member sees nothing for now."""

@@ -276,15 +276,15 @@ class Storm:
                     wrong.append(f"rights: {owner.name} keeps {place}")
                 elif not gone and any(counts[owner] - counts[other] > 1 for other in takers):
                     wrong.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
-        wrong.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._leader_reads(place))
+        wrong.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
 
-    def _leader_reads(self, place: str) -> bool:
-        """Returns whether the leader sees that a queue is gone: nobody releases one that it cannot see."""
-        node = self.tree.nodes.get("/groups/group/leader")
+    def _is_seen(self, place: str, owner: int) -> bool:
+        """Returns whether the leader or the owner sees that a queue is gone: otherwise nobody can tell."""
+        leader = self.tree.nodes.get("/groups/group/leader")
+        sessions = {owner} if leader is None else {owner, leader.session}
+        loops = [self.history.loops[session] for session in sessions]
         name = place.split("/")[2]
-        return node is not None and any(
-            machine.key.reads(name) for machine in self.machines if machine.loop is self.history.loops[node.session]
-        )
+        return any(machine.key.reads(name) for machine in self.machines if machine.loop in loops)
 
 
 @contextmanager

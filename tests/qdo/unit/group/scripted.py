@@ -399,7 +399,7 @@ class Catalogue:
         """See the protocol."""
         self.wanted = wanted
 
-    def follow(self, leader: Sight | None) -> None:
+    def follow(self, leader: Sight | None, _held: AbstractSet[Queue]) -> None:
         """See the protocol."""
         self.wanted, self.leader = (), leader
 
