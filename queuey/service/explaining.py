@@ -178,18 +178,20 @@ class Explaining:
     def _limits_of(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
         """Says which limits a message waits for, if it does."""
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
-        if standing.passed or standing.code not in {"waiting", "unclaimed", None}:
+        key = limited_key_of(message) if of_key else 0
+        if standing.passed or standing.code not in {"waiting", "unclaimed", None} or not (share or key):
             return
-        if of_key and (key := limited_key_of(message)):
-            claimed = self._claims.core.run(
-                self._claims.look_at(queue, lambda state, expired: state.live_of(expired, key), [number])
-            )[number]
-            if claimed >= of_key:
-                text = f"It waits for its key, of which {claimed} are claimed: max_claimed_per_key is {of_key}."
-                yield Reason(code="limits", text=text, partition=number)
-        if share and standing.claimed >= share:
+
+        def count(state: State, expired: int) -> tuple[int, int]:
+            return state.live(expired) if share else 0, state.live_of(expired, key) if key else 0
+
+        claimed, claimed_of_key = self._claims.core.run(self._claims.look_at(queue, count, [number]))[number]
+        if key and claimed_of_key >= of_key:
+            text = f"It waits for its key, of which {claimed_of_key} are claimed: max_claimed_per_key is {of_key}."
+            yield Reason(code="limits", text=text, partition=number)
+        if share and claimed >= share:
             text = (
-                f"It waits for its partition, of which {standing.claimed} are claimed: that may have {share} of the "
+                f"It waits for its partition, of which {claimed} are claimed: that may have {share} of the "
                 f"queue's max_claimed {queue.max_claimed}."
             )
             yield Reason(code="limits", text=text, partition=number)
@@ -262,7 +264,6 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         target: The queue in which it is about to become a dead letter.
         worker: What the one calls itself that has it, or had it last; blank: nothing.
         number: The log entry of the last delivery; 0: it is not outstanding.
-        claimed: How many messages of the partition are claimed and do not wait for a delay.
     """
 
     code: Code | None
@@ -272,7 +273,6 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     worker: str = ""
     number: int = 0
-    claimed: int = 0
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:
@@ -285,7 +285,6 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
             expires=claim.expires / 1000,
             worker=claim.worker,
             number=claim.number,
-            claimed=state.live(expired),
         )
     if position in state.outbox:
         target, deliveries = state.outbox[position]
@@ -296,8 +295,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
         return _Standing(code="superseded")
     if position in state.above or any(position in some for some in state.undeleted.values()):
         return _Standing(code="done")
-    unclaimed: Code | None = "unclaimed" if state.number else None
-    return _Standing(code=unclaimed, passed=state.is_done(position), claimed=state.live(expired))
+    return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
 
 
 def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:

@@ -113,4 +113,4 @@ def _shown(name: str, found: Unread | QueueyError | None) -> schemas.UnreadQueue
         return schemas.QueueReadError(queue_name=name, error_msg=error_texts(found))
     if found is None:
         return schemas.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return schemas.UnreadQueue(queue_name=name, read=_texts(found.marks), unread=found.count, more=found.more)
+    return schemas.UnreadQueue(queue_name=name, **unread_fields(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,17 +11,9 @@ import httpx2
 import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, Worker
-from queuey.client import AsyncClient, Client, InvalidRequest, Outgoing, RetryPolicy
+from queuey.client import AsyncClient, InvalidRequest, Outgoing, RetryPolicy
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers, until
-
-
-@pytest.fixture
-async def jobs(workers: Workers) -> AsyncIterator[Jobs]:
-    """Tasks of a queue of their own."""
-    queue = await workers.system.queue()
-    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
-        yield Jobs(queue.name, client=client, async_client=workers.system.client)
 
 
 def again(jobs: Jobs) -> Jobs:

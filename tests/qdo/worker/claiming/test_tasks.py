@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,20 +31,6 @@ class Size:
 
 class Image:
     """What JSON cannot hold."""
-
-
-@pytest.fixture
-async def client(workers: Workers) -> AsyncIterator[Client]:
-    """A client that blocks."""
-    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
-        yield client
-
-
-@pytest.fixture
-async def jobs(workers: Workers, client: Client) -> Jobs:
-    """Tasks of a queue that tries again soon."""
-    queue = await workers.system.queue(backoff=SOON)
-    return Jobs(queue.name, client=client, async_client=workers.system.client)
 
 
 def worker_of(workers: Workers, jobs: Jobs, **settings: Any) -> Worker:  # noqa: ANN401 - of WorkerSettings

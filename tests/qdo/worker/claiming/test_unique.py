@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
 
 from qdo import InvalidArgument, Jobs
 from queuey.client import Client, InvalidRequest, Receipt
-from tests.qdo.worker.claiming.test_claims import SOON, until_done
+from tests.qdo.worker.claiming.test_claims import until_done
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers
-
-
-@pytest.fixture
-async def client(workers: Workers) -> AsyncIterator[Client]:
-    """A client that blocks."""
-    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
-        yield client
-
-
-@pytest.fixture
-async def jobs(workers: Workers, client: Client) -> Jobs:
-    """Tasks of a queue that tries again soon."""
-    queue = await workers.system.queue(backoff=SOON)
-    return Jobs(queue.name, client=client, async_client=workers.system.client)
 
 
 async def test_what_calls_have_in_common(jobs: Jobs) -> None:
