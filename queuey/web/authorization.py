@@ -12,7 +12,7 @@ from typing import get_args
 
 from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking, matches
 from queuey.deadletters import queue_for
-from queuey.errors import NotAllowed, NotAuthenticated, QueueNotFound, QueueyError
+from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
 from queuey.web.credentials import CredentialReader, Identity
@@ -291,6 +291,17 @@ class Authorization:
             NotAllowed: The caller may not do this.
         """
         return self._service.enter(queue, self._check(request, action, dead_letter), request.in_thread)
+
+    def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
+        """Lets the caller in to one of several queues; what closes it to the caller does not close the others.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+        """
+        try:
+            return self.enter(request, self.find(request, {"app": application, "queue": name}), "read")
+        except (NotFound, NotAllowed) as error:
+            return error
 
     async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
         """Lets the caller in to the queue that the path names, as :meth:`find` and :meth:`enter` do.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
-from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
+from queuey.errors import InvalidRequest, QueueyError
+from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -142,11 +142,8 @@ class RangeViews:
         errors.check()
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
-            try:
-                queue = self._authorization.find(request, {"app": match["app"], "queue": name})
-                sources.append(Source(self._authorization.enter(request, queue, "read"), wanted))
-            except (NotFound, NotAllowed) as error:
-                sources.append(error)
+            access = self._authorization.enter_to_read(request, match["app"], name)
+            sources.append(Source(access, wanted) if isinstance(access, QueueAccess) else access)
         readable = [source for source in sources if isinstance(source, Source)]
         # A request that would get an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
-from queuey.service import Service
+from queuey.errors import InvalidRequest, QueueyError
+from queuey.service import QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.streams import Cursor, Event, Stream
 from queuey.service.unread.mark_news import MarkNews
@@ -149,12 +149,11 @@ class StreamViews:
         self._check_number(len(asked))
         failed: list[tuple[str, QueueyError]] = []
         for name in asked:
-            try:
-                queue = self._authorization.find(request, {"app": application, "queue": name})
-                stream.admit(self._authorization.enter(request, queue, "read"))
-            except (NotFound, NotAllowed) as error:
-                if names is not None or name in stream.queues:
-                    failed.append((name, error))
+            access = self._authorization.enter_to_read(request, application, name)
+            if isinstance(access, QueueAccess):
+                stream.admit(access)
+            elif names is not None or name in stream.queues:
+                failed.append((name, access))
         for name in set(stream.queues).difference(asked):
             stream.drop(name)
         return failed

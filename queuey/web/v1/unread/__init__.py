@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import NotAllowed, NotFound, QueueyError
+from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.service import Mark, QueueAccess, Service, parse_bound
 from queuey.service.ranges import OTHERS
@@ -85,7 +85,7 @@ class UnreadViews:
         limit = errors.take("limit", validators.integer, given.get("limit"), 1, MAX_COUNTED) or DEFAULT_COUNTED
         names = self._names(request, match["app"], given.get("queues"), errors)
         errors.check()
-        entered = [self._enter(request, match["app"], name) for name in names]
+        entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
         accesses = [each for each in entered if isinstance(each, QueueAccess)]
         counts = iter(self._service.unread.unread(accesses, reader, limit))
         found = [next(counts) if isinstance(each, QueueAccess) else each for each in entered]
@@ -99,13 +99,6 @@ class UnreadViews:
         if len(names) > most:
             errors["queues"] = f"Longer than maximum length {most}: name fewer in each of several calls"
         return list(dict.fromkeys(names))
-
-    def _enter(self, request: Request, application: str, name: str) -> QueueAccess | QueueyError:
-        try:
-            queue = self._authorization.find(request, {"app": application, "queue": name})
-            return self._authorization.enter(request, queue, "read")
-        except (NotFound, NotAllowed) as error:
-            return error
 
 
 def _shown(name: str, found: Unread | QueueyError | None) -> schemas.UnreadQueue | schemas.QueueReadError:
