@@ -143,6 +143,8 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
+        began = ids.now_ticks()
+        until(lambda: ids.now_ticks() > began + TICKS_PER_SECOND)
         last, new = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(2)])
         embedded.store.set_offsets(queue, "g", [OffsetChange(1, last.position)])
         waited.append(seconds)
