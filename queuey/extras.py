@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 DISTRIBUTION = "queuey-store"
-"""What is installed. The names of the packages in it belong to other projects on the package index."""
+"""The name on the package index, where ``queuey`` and ``qdo`` belong to other projects."""
 
 
 def install_command(extra: str) -> str:

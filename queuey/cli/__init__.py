@@ -65,8 +65,6 @@ _MODULES = {
 
 
 class QueueyCommands(LazyGroup):
-    """The commands of ``queuey``."""
-
     LISTED = COMMANDS
     MODULES = {name: f"queuey.cli.{place}" for name, place in _MODULES.items()}  # noqa: RUF012 - as its parent declares it
 
@@ -79,5 +77,4 @@ app = command_line(
 
 
 def main() -> None:
-    """Runs the command line and ends the process."""
     terminal.run("queuey", app, (QueueyError,), lambda error: getattr(error, "code", "") == "InvalidArgument")

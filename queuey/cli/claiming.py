@@ -36,12 +36,12 @@ jobs_app = typer.Typer(add_completion=False)
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
 
-MOST_SAID = 2048
-"""Bytes of the end of what a program writes to standard error that are kept as the reason."""
+MAX_REASON_BYTES = 2048
+"""Max bytes of a program's standard error, counted from its end, that become the reason of a failure."""
 MAX_STATES, MAX_SHOWN = 100, 60
-"""Jobs whose states the service shows at a time, and characters of one that a line has."""
-REST = 1.0
-"""Seconds that its end is waited for when the program has ended."""
+"""Max jobs whose states the service shows in one call; max characters of a state in a line."""
+STDERR_TIMEOUT = 1.0
+"""Timeout for standard error to close after the program has ended, in seconds."""
 
 Receipts = Annotated[
     list[str] | None,
@@ -161,7 +161,7 @@ def jobs(
 
 
 def _state(job: OutstandingJob) -> str:
-    """Returns the beginning of what a worker has said of a job."""
+    """Returns the beginning of a job's state."""
     import msgspec
 
     text = "" if job.state is None else msgspec.json.encode(job.state).decode()
@@ -169,7 +169,7 @@ def _state(job: OutstandingJob) -> str:
 
 
 def _left(job: OutstandingJob, now: float) -> str:
-    """Returns for how long a job is claimed."""
+    """Returns how long a claim still lasts."""
     if job.expires is None or job.expires <= now:
         return "waits"
     return length(math.ceil(job.expires - now))
@@ -214,7 +214,7 @@ def _work(
 
 
 def _acknowledge(job: Job) -> None:
-    """Acknowledges a job that is done; waits for the service."""
+    """Acknowledges a finished job; retries while the service is away."""
     from queuey.client import ClientError, RetryPolicy
     from queuey.client.http.attempts import Patience
 
@@ -273,26 +273,26 @@ def _run(job: Job, command: list[str]) -> tuple[int, bytes]:
     except BaseException:
         program.kill()
         raise
-    hearing.join(REST)  # What it has started may keep its standard error open.
+    hearing.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
     return code, bytes(said)
 
 
 def _feed(program: subprocess.Popen[bytes], body: bytes) -> None:
-    """Gives a program its standard input, as far as it reads that."""
+    """Writes to a program's standard input until the program closes it."""
     if program.stdin is not None:
         with suppress(OSError), program.stdin:
             program.stdin.write(body)
 
 
 def _pass_on(program: subprocess.Popen[bytes], said: bytearray) -> None:
-    """Writes to standard error what a program writes there, as it comes; keeps the end of it."""
+    """Copies a program's standard error to ours and keeps its end in ``said``."""
     if program.stderr is not None:
         with program.stderr as stream:
             while piece := os.read(stream.fileno(), 1 << 16):
                 with suppress(OSError):
                     os.write(2, piece)
                 said += piece
-                del said[:-MOST_SAID]
+                del said[:-MAX_REASON_BYTES]
 
 
 def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str, *, json: bool) -> None:

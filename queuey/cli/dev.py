@@ -80,7 +80,7 @@ def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
 
 
 def _make_keys(directory: Path) -> None:
-    """Writes a new key, which only its owner may read, and its public part."""
+    """Writes a new key, readable by its owner only, and the public part."""
     jwt = _jwt()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from queuey.client import Backlog, ClaimCounts, Client, Explanation, Offsets, QueueInfo
     from queuey.client.deadletters import DeadLetter
 
-GROUPS = 20
-"""Consumer groups of which the lag is shown."""
+MAX_GROUPS = 20
+"""Max consumer groups whose lag is shown."""
 
 Id = Annotated[
     str | None,
@@ -68,7 +68,7 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
 
 
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
-    """Looks for the message among the dead letters, where it has the same id, as far as the caller may read them."""
+    """Looks the message up among the dead letters that the caller may read; a dead letter keeps its id."""
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 
@@ -85,7 +85,7 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
 
 
 def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
-    """Returns whether consumer groups have handled a message that is stored, by what they have recorded."""
+    """Compares the message with the offsets that consumer groups have recorded."""
     from queuey import ids
 
     numbers = {reason.partition for reason in found.reasons if reason.code == "expires" and reason.partition}
@@ -98,11 +98,10 @@ def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
 
 
 def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
-    """Returns what the first groups have recorded."""
     from queuey.client import GroupNotFound
 
     found = []
-    for name in names[:GROUPS]:
+    for name in names[:MAX_GROUPS]:
         with suppress(GroupNotFound):
             found.append(client.offsets(queue, name))
     return found
@@ -112,7 +111,7 @@ def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
 
 
 class _Seen(NamedTuple):
-    """What was found about a queue; ``refused``: why its messages cannot be claimed."""
+    """Findings about a queue. ``refused``: why its messages cannot be claimed."""
 
     info: QueueInfo
     claims: ClaimCounts | None
@@ -132,7 +131,7 @@ def _look(client: Client, queue: str) -> _Seen:
     except Conflict as error:
         refused = str(error)
     names = client.groups(queue)
-    return _Seen(info, claims, backlog, refused, _groups(client, queue, names), max(0, len(names) - GROUPS))
+    return _Seen(info, claims, backlog, refused, _groups(client, queue, names), max(0, len(names) - MAX_GROUPS))
 
 
 def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
@@ -226,7 +225,7 @@ def _limits(info: QueueInfo) -> Iterator[str]:
 
 
 def _shown(info: QueueInfo, oldest: str | None, newest: str | None) -> str:
-    """Says how much of a partition range reads show now."""
+    """Describes how much of a partition range is readable now."""
     from queuey import ids
 
     if oldest is None or newest is None:

@@ -13,7 +13,7 @@ PLACEHOLDER = "{}"
 
 
 class BadLine(ValueError):
-    """A line that cannot be sent."""
+    pass
 
 
 class Route(NamedTuple):
@@ -104,7 +104,7 @@ def batches(
 
 
 def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Numbers lines from 1, without line ends, leaving out the first ``skip``."""
+    """Numbers lines from 1 without their line ends, and skips the first ``skip``."""
     for number, line in enumerate(stream, 1):
         if number > skip:
             yield number, line.rstrip(b"\r\n")

@@ -224,7 +224,7 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
 
 
 def _in_force(client: Client, queue: Queue) -> Queue:
-    """Returns a queue with the service's defaults for what it has not set, if they can be read now."""
+    """Returns a queue with the service's defaults for fields that are not set, if the defaults can be read."""
     from msgspec.structs import replace
 
     from queuey.client.errors import ClientError
@@ -242,7 +242,6 @@ def _claims(queue: Queue | QueueInfo) -> list[Any]:
 
 
 def _delays(backoff: Backoff | None) -> str:
-    """Returns delays in a few words."""
     from queuey.messages import Backoff
 
     delays = backoff or Backoff()
@@ -259,7 +258,6 @@ def _row(queue: Queue) -> list[Any]:
 
 
 def backlog_text(backlog: Backlog, now: float) -> str:
-    """Returns how much of a queue is to be done, for people."""
     age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
     about = "" if backlog.exact else "about "
     due = "" if backlog.due is None else f" (the next is due at {time_parsing.iso(backlog.due)})"
@@ -270,12 +268,12 @@ def backlog_text(backlog: Backlog, now: float) -> str:
 
 
 def age_text(backlog: Backlog, now: float) -> str | None:
-    """Returns how old the oldest message is that is not done."""
+    """Returns the age of the oldest message that is not acknowledged."""
     return None if backlog.oldest is None else time_parsing.length(round(max(0.0, now - backlog.oldest)))
 
 
 def _asked(client: Client, name: str) -> Backlog | None:
-    """Returns how much of a queue is to be done; None: it cannot be claimed from."""
+    """Returns the backlog of a queue; None: the queue cannot be claimed from."""
     from queuey.client import Conflict
 
     with suppress(Conflict):
@@ -315,12 +313,11 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
 
 
 def about(count: int, *, exact: bool) -> str:
-    """Returns a count of messages for people, who are told whether it is exact."""
+    """Formats a count; "about" if it is not exact."""
     return str(count) if exact else f"about {count}"
 
 
 def when(identifier: str | None) -> str | None:
-    """Returns the moment of an id, for people."""
     from queuey import ids
 
     if identifier is None:
@@ -331,7 +328,6 @@ def when(identifier: str | None) -> str | None:
 def _given(
     fields: dict[str, Any], principals: list[str] | None, ttl: str | None, read_delay: str | None
 ) -> dict[str, Any]:
-    """Returns the fields of a queue that options name."""
     fields["principals"] = principals or None
     fields["ttl"] = None if ttl is None else times.ttl(ttl)
     fields["read_delay"] = None if read_delay is None else times.seconds(read_delay, "--read-delay")

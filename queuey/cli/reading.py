@@ -124,7 +124,7 @@ def tail(
 
 
 def note_missing(client: Client, queue: str, partitions: str) -> None:
-    """Says which of the partitions that are named the queue does not have."""
+    """Notes which of the named partitions the queue does not have."""
     if partitions.strip() == "*":
         return
     there = client.info(queue).partitions
@@ -134,7 +134,7 @@ def note_missing(client: Client, queue: str, partitions: str) -> None:
 
 
 def note_absence(error: ClientError | None) -> None:
-    """Says that the service is away, and that it is back."""
+    """Notes that the service is away, and later that it is back."""
     output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
 
 
@@ -155,7 +155,6 @@ def _line(message: Message) -> str:
 
 
 def body_text(body: object) -> str:
-    """Returns a body as text for people."""
     return f"<{len(body)} bytes>" if isinstance(body, bytes) else body_bytes(body).decode("utf-8", "replace")
 
 
@@ -175,7 +174,7 @@ def _json(message: Message) -> bytes:
 
 
 def json_fields(message: Message) -> dict[str, Any]:
-    """Returns what of a message is to be printed as JSON."""
+    """Returns the fields of a message that are printed as JSON."""
     import msgspec
 
     fields = msgspec.to_builtins(message)
@@ -187,7 +186,7 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 
 def _note_later(client: Client, queue: str, page: Page) -> None:
-    """Says when messages that are stored but were not shown become readable."""
+    """Notes when messages that are stored but not readable yet become readable."""
     from queuey import ids
 
     found = client.info(queue)

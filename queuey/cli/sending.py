@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _STANDARD_INPUT = "-"
 
-LARGEST_INPUT = 64 << 20
-"""Bytes of standard input taken as one message; the service's own limit is far below."""
+MAX_INPUT = 64 << 20
+"""Max bytes of standard input in one message; the service's own limit is far below."""
 
 
 app = typer.Typer(add_completion=False)
@@ -102,10 +102,8 @@ def send(
 
 
 class FeedProgress(Protocol):
-    """Shows how far a feed has come."""
-
     def __call__(self, messages: int, size: int) -> None:
-        """Takes the numbers of messages stored and of bytes read so far."""
+        """Receives the number of messages stored and of bytes read."""
 
 
 class _Feeding:
@@ -186,7 +184,7 @@ class _Feeding:
         self._progress(self._stored.total(), self._read)
 
     def _explain(self, error: BaseException, done: int) -> None:
-        """Says what is stored, what may be, and how to go on."""
+        """Prints what is stored, what may be, and how to resume."""
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
@@ -240,7 +238,7 @@ def _show(receipt: Receipt, *, json: bool) -> None:
 def _standard_input() -> str | bytes:
     if sys.stdin.isatty():
         output.note("Type the message; end with Ctrl-D:")
-    data = sys.stdin.buffer.read(LARGEST_INPUT)
+    data = sys.stdin.buffer.read(MAX_INPUT)
     if not data:
         raise typer.BadParameter("standard input is empty: there is nothing to send")
     try:
@@ -272,7 +270,7 @@ def _check_feed(
 
 @contextmanager
 def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Opens a file or standard input; gives its size where there is one."""
+    """Opens a file or standard input; returns its size if it is known."""
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return
@@ -287,7 +285,6 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
 
 @contextmanager
 def _progress(size: int | None) -> Iterator[FeedProgress]:
-    """Shows a bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _messages, _size: None
         return
@@ -303,7 +300,7 @@ def _progress(size: int | None) -> Iterator[FeedProgress]:
 
 
 def header_of(text: str) -> tuple[str, str]:
-    """Returns the name and the value of ``--header``."""
+    """Splits the value of ``--header`` into name and value."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise typer.BadParameter(f"{text!r} is not <name>=<value>", param_hint="--header")

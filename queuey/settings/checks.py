@@ -11,8 +11,6 @@ from queuey.settings.users import DEV_ISSUER, is_loopback
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
-    """Refuses values that contradict each other."""
-
     def refuse(message: str, *names: str) -> None:
         where = ", ".join(f"{name} from {sources[name]}" for name in names)
         raise SettingsError(f"{message} ({where})")
@@ -42,7 +40,7 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
-    """Refuses what does not go together with the kind of store, as far as that can be said without the store."""
+    """Refuses settings that do not fit the kind of store, as far as that is known without opening it."""
     kind = settings.store.partition(":")[0]
     if settings.store != "sqlite" and kind != "cassandra":
         reason = "SQLite takes its directory from data" if kind == "sqlite" else f"{kind!r} is not known"

@@ -23,14 +23,13 @@ ReadLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL
 
 
 def data_directory() -> Path:
-    """Returns where the data is kept unless a setting says otherwise."""
     import platformdirs  # noqa: PLC0415 - only a start without --data pays for it
 
     return Path(platformdirs.user_data_dir("queuey", appauthor=False))
 
 
 class Consistency(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consistency level of queues means on Cassandra."""
+    """Cassandra's consistency levels for the messages of a queue."""
 
     write: Annotated[
         WriteLevel,
@@ -70,7 +69,7 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every setting of the service: its name, type, help and default."""
+    """Every setting of the service: name, type, help and default."""
 
     host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
@@ -337,10 +336,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def is_of_cassandra(name: str) -> bool:
-    """Returns whether only a Cassandra store has this setting."""
     return name in GROUPS[CASSANDRA] or name in GROUPS[CONSISTENCY]
 
 
 def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of ``names`` that are settings, with their values: what a part of the service is made with."""
+    """Returns the settings among ``names`` with their values, as arguments of a part of the service."""
     return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-LONGEST_BODY = 4 * 1024 * 1024
-"""Bytes of a message of MQ or RQMS, and of a request of SQS, whatever ``max_body`` is."""
+MAX_FACADE_BODY = 4 * 1024 * 1024
+"""Max bytes of a message of MQ or RQMS and of a request of SQS; ``max_body`` does not lower it."""
 OPEN = ("mq", "rqms")
-"""Facades that ask nobody for a credential."""
+"""Facades without credentials."""
 WITH_PREFIX = (*OPEN, "sqs")
 """Facades that lie under a path of their own."""
 
@@ -32,8 +32,6 @@ Prefix = Annotated[
 
 
 class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the facade of SoftLayer MQ behaves."""
-
     prefix: Prefix = None
     redelivery: Annotated[
         float,
@@ -53,8 +51,6 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the facade of EmoDB's queue service behaves."""
-
     beside: Annotated[
         bool,
         Meta(description="Serve it under `/queue/1` and `/dedupq/1` beside the service's own API."),
@@ -80,14 +76,10 @@ class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the facade of RQMS behaves."""
-
     prefix: Prefix = None
 
 
 class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the facade of Amazon SQS behaves."""
-
     prefix: Prefix = None
     secret: Annotated[
         str | None,
@@ -100,8 +92,6 @@ class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Facades(msgspec.Struct, frozen=True, kw_only=True):
-    """Which facades are served, and how."""
-
     only: Annotated[
         Literal["emodb", "mq", "rqms", "sqs"] | None,
         Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
@@ -139,18 +129,18 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
     ] = SqsFacade()
 
     def prefixes(self) -> dict[str, str]:
-        """Returns the facades that are served, and under which path each."""
+        """Returns the path prefix of each facade that is served."""
         if self.only is not None:
             return {self.only: ""}
         fixed = {"emodb": ""} if self.emodb.beside else {}
         return fixed | {name: prefix for name in WITH_PREFIX if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the bytes of the longest body that is taken, given those without facades."""
-        return max(otherwise, LONGEST_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
+        """Returns the longest body in bytes that the service accepts; ``otherwise``: without facades."""
+        return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
 
     def mistakes(self) -> Iterator[str]:
-        """Says what is wrong with fields that fit by themselves."""
+        """Yields conflicts between fields that are valid by themselves."""
         for name, pattern, like in (
             ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
             ("cluster", _CLUSTER, "without white space and /"),

@@ -25,8 +25,6 @@ OTHER_VARIABLES = frozenset(
 
 
 class Loaded(NamedTuple):
-    """The settings in force, and where each value came from."""
-
     settings: Settings
     sources: dict[str, str]
 
@@ -82,7 +80,7 @@ def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Gi
 
 
 def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
-    """Returns a table and where it came from. Each of its fields is that of the nearest place that names it."""
+    """Merges a table field by field; the nearest source that names a field wins."""
     nearest = {key: value for place in given for key, value in _fields(line, place)}
     fields = {field.name: field for field in line.fields}
     values = {}
@@ -94,7 +92,7 @@ def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]
 
 
 def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
-    """Takes a table apart: one of TOML, or a text as ``write=QUORUM,delay=5``."""
+    """Splits a table into fields: a TOML table, or a text such as ``write=QUORUM,delay=5``."""
     if isinstance(given.value, dict):
         pairs = list(given.value.items())
     else:

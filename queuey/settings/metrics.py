@@ -10,7 +10,7 @@ from msgspec import Meta
 
 
 class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``/metrics`` has."""
+    """The series that ``/metrics`` publishes."""
 
     publish: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
     backlog: Annotated[
@@ -24,12 +24,11 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def patterns(self) -> list[tuple[str, str]]:
-        """Applications and patterns of their queues."""
+        """Returns each application with the patterns of its queues."""
         pairs = (text.partition("/") for text in self.backlog.split())
         return [(application, pattern) for application, _, pattern in pairs]
 
     def mistakes(self) -> Iterator[str]:
-        """Yields what is wrong with it."""
         for text in self.backlog.split():
             application, _, pattern = text.partition("/")
             if not application or not pattern or "*" in application:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-SLOWEST = 0.001
-"""Requests a second; what is slower is a mistake."""
+MIN_RATE = 0.001
+"""Min requests a second; a lower rate is a typing error."""
 
 _RATE = Meta(
     description="Requests a second that an application may make in a worker, its users' included; 0: any number.",
@@ -26,7 +26,7 @@ _USER_BURST = Meta(description="The same for each user.", ge=0, le=1_000_000)
 
 
 class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an application has in place of what all have; a field that is not given is that of all."""
+    """The limits of one application. A field that is not given has the value for all applications."""
 
     application: Annotated[float, _RATE] | None = None
     application_burst: Annotated[int, _BURST] | None = None
@@ -35,7 +35,7 @@ class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests a second callers may make."""
+    """Max requests a second of callers."""
 
     application: Annotated[float, _RATE] = 0.0
     application_burst: Annotated[int, _BURST] = 0
@@ -50,14 +50,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
     def of(self, application: str) -> Rates:
-        """Returns what holds for an application."""
         own = self.applications.get(application)
         if own is None:
             return self
         return msgspec.structs.replace(self, **{name: value for name, value in _given(own) if value is not None})
 
     def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
-        """Returns requests a second, of which 0 is no limit, and how many at once."""
+        """Returns (rate, burst); a rate of 0 is no limit."""
         rate, burst = (
             (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
         )
@@ -65,18 +64,17 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
-        """Whether there is any limit."""
         return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
 
     def mistakes(self) -> Iterator[str]:
-        """Says what is wrong with fields that fit by themselves."""
+        """Yields conflicts between fields that are valid by themselves."""
         for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
             for kind, rate, burst in (
                 ("application", rates.application, rates.application_burst),
                 ("user", rates.user, rates.user_burst),
             ):
-                if 0 < rate < SLOWEST:
-                    yield f"{where}{kind} {rate}, which must be 0 or at least {SLOWEST}"
+                if 0 < rate < MIN_RATE:
+                    yield f"{where}{kind} {rate}, which must be 0 or at least {MIN_RATE}"
                 if burst and not rate:
                     yield f"{where}{kind}_burst, which says nothing without {kind} beside it"
 

@@ -39,43 +39,36 @@ class Setting(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """Its name in :class:`Settings`."""
         return attribute_of(self.name)
 
     @property
     def option(self) -> str:
-        """The option of ``queuey serve``."""
         return option_of(self.name)
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return variable_of(self.name)
 
 
 def attribute_of(name: str) -> str:
-    """Returns the attribute of :class:`Settings` that holds a setting."""
     return name.replace(".", "_")
 
 
 def option_of(name: str) -> str:
-    """Returns the option that gives a setting."""
     return "--" + attribute_of(name).replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """Returns the environment variable that gives a setting."""
     return PREFIX + attribute_of(name).upper()
 
 
 def table() -> list[Setting]:
-    """Returns the table, one line a setting, group by group."""
     lines = {line.name: line for line in _lines(Settings, "")}
     return [lines[name]._replace(group=group) for group, names in GROUPS.items() for name in names]
 
 
 def shown(name: str, value: object) -> str:
-    """Returns a value as it may be printed: never with a password in it."""
+    """Returns a value for printing; passwords are masked."""
     if value is None:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):

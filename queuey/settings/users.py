@@ -30,11 +30,11 @@ _HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
 DEV_ISSUER = "http://localhost/queuey-dev"
 """Of ``queuey dev``, whose keys anybody on this machine may have made; see docs/inbox.md."""
 MAX_ISSUERS = 16
-"""Of one application."""
+"""Max issuers of one application."""
 
 
 class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An issuer that an application trusts, and what its users may do."""
+    """An issuer that an application trusts, and the rights of its users."""
 
     scheme: Annotated[
         Literal["Bearer", "BrowserID"],
@@ -119,7 +119,6 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """The audiences, also where there is one."""
         return (self.audience,) if isinstance(self.audience, str) else self.audience
 
 
@@ -161,18 +160,16 @@ def read_users(value: object, base: Path | None) -> Users:
 
 
 def origins_of(users: Users) -> dict[str, list[str]]:
-    """Returns the origins that each application allows."""
     found = {name: [origin for issuer in issuers for origin in issuer.origins] for name, issuers in users.items()}
     return {name: origins for name, origins in found.items() if origins}
 
 
 def as_json(users: Users) -> str:
-    """Returns the setting as it can be given as a text."""
     return msgspec.json.encode(users).decode() if users else ""
 
 
 def _place(issuer: UserIssuer, base: Path | None) -> UserIssuer:
-    """Returns the issuer with paths that do not depend on where the settings are."""
+    """Makes the paths of an issuer absolute."""
     keys, secret = issuer.keys, issuer.secret
     if "://" not in keys:
         keys = str((base or Path()) / Path(keys).expanduser())
@@ -199,7 +196,7 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
 
 
 def _faults(issuer: UserIssuer) -> Iterator[str]:
-    """Says what of one issuer cannot be used."""
+    """Yields the errors of one issuer."""
     if not issuer.audiences:
         yield "audience is empty"
     if "://" in issuer.keys and not is_safe_url(issuer.keys):
@@ -250,7 +247,7 @@ def _faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
 
 
 def is_safe_url(url: str) -> bool:
-    """Returns whether what is read from a URL cannot be changed on the network."""
+    """Returns whether nobody on the network can change the response of a URL."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -262,7 +259,6 @@ def is_safe_url(url: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is this machine itself, by its address or as ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -270,7 +266,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Sequence[UserIssuer]) -> None:
-    """Makes sure that all applications name the same keys for an issuer, and the same client of the console."""
+    """Checks that all applications name the same keys for an issuer, and the same client of the console."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

@@ -1,8 +1,4 @@
-"""What both command lines have in common: what they print, how they end; here, and in the modules beside.
-
-Results go to standard output, everything else to standard error. What others wrote (names, bodies, errors) is escaped,
-so that it can neither steer a reader's terminal nor turn the order of its characters around.
-"""
+"""Output, confirmation and exit codes, the same for both command lines."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ from itertools import takewhile
 from typing import NoReturn, TextIO
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+"""Code of the exit after Ctrl-C."""
 PIPE_CLOSED = 141
-"""Exit code if the reader of a pipe has gone away, as that of programs which SIGPIPE ends."""
+"""Code of the exit after the reader of a pipe has gone away, as of programs that SIGPIPE ends."""
 
 # Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
 # lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
@@ -36,12 +32,12 @@ def printable(text: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """Prints a line of the result."""
+    """Prints a line of the result to standard output."""
     _print(f"{printable(text)}\n")
 
 
 def note(text: str) -> None:
-    """Prints something that is not the result, as a separate line."""
+    """Prints a line to standard error."""
     try:
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
@@ -50,7 +46,6 @@ def note(text: str) -> None:
 
 
 def wants_json() -> bool:
-    """Returns whether the command line has the option ``--json``."""
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
@@ -71,7 +66,6 @@ def fail(text: str, code: str | None = None, begin: str = "queuey: ") -> None:
 
 
 def emit(value: object) -> None:
-    """Prints one JSON document on a line."""
     import msgspec
 
     write(msgspec.json.encode(value) + b"\n", json=True)
@@ -91,7 +85,7 @@ def write(data: bytes, *, json: bool = False) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """Prints rows of cells, which are escaped already, in columns; some of them stand to the right."""
+    """Prints escaped cells in columns; ``right`` are aligned to the right."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
     for row in rows:
         parts = (
@@ -177,7 +171,7 @@ def _print(data: str | bytes) -> None:
 
 
 def _lost(error: OSError) -> int:
-    """Says that no more of the result can be written, unless its reader has gone away; returns the exit code."""
+    """Reports a failed write, unless the reader of a pipe has gone away; returns the exit code."""
     _silence(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
@@ -186,7 +180,7 @@ def _lost(error: OSError) -> int:
 
 
 def _silence(stream: TextIO) -> None:
-    """Leads a stream that nothing can be written to nowhere, so that closing it at the end raises nothing."""
+    """Redirects a broken stream to nowhere, so that closing it at exit raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,4 +1,4 @@
-"""What commands are made with: groups that import a command when it is run, and parameters that are added to one."""
+"""Building blocks of command lines: groups that import a command when it is run, and parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.terminal import fail, say, wants_json
 
 
 class LazyGroup(TyperGroup):
-    """Lists its commands from a table and imports the one that is run. Subclasses say which there are."""
+    """A group that imports a command only when it is run. Subclasses have a table of their commands."""
 
     LISTED: ClassVar[Mapping[str, str]] = {}
     """The commands in the order shown, each with its line in the list."""
@@ -27,7 +27,6 @@ class LazyGroup(TyperGroup):
         self.commands = {name: TyperCommand(name=name, help=text) for name, text in self.LISTED.items()}
 
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - typer's
-        """Runs the command line; with ``--json`` an error of usage is JSON, too."""
         if not wants_json():
             return super().main(*args, **options)
         try:
@@ -39,12 +38,11 @@ class LazyGroup(TyperGroup):
             sys.exit(1)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
-        """Finds the command that the arguments name, and loads it."""
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub if name is None else self.load(name), rest
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's
-        """Runs the command; an error about a value that typer has checked says which value."""
+        """Names the value in errors that typer finds."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -56,7 +54,6 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
-        """Imports a command's module and returns the command."""
         module, _, attribute = cls.MODULES[name].partition(":")
         command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
         command.name = name
@@ -101,7 +98,7 @@ def command_line(program: str, commands: type[LazyGroup], *, release: str, about
 
 
 def optional(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type with an option of typer's
-    """Returns a parameter of a command that is None unless it is given."""
+    """Returns a parameter whose default is None."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -1,4 +1,4 @@
-"""What commands about dead letters have in common: options that choose them, and how they and a redrive are shown."""
+"""Commands about dead letters: options that select them, and how they are shown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command options of these names, and hands it what they say as its parameter ``choose``."""
+    """Adds the named options to a command, which receives them as its parameter ``choose``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
@@ -107,7 +107,6 @@ class Listing:
         self._rows: list[tuple[object, ...]] = []
 
     def add(self, one: DeadLetter) -> None:
-        """Takes one."""
         if self._json:
             emit(one)
             return
@@ -117,7 +116,6 @@ class Listing:
         )
 
     def end(self) -> None:
-        """Prints the table."""
         if not self._json:
             table(_COLUMNS, self._rows)
 

@@ -29,7 +29,6 @@ class LineFormatter(logging.Formatter):
         self._json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Formats one record."""
         moment = time_parsing.iso(record.created)
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:

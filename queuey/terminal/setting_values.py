@@ -1,4 +1,4 @@
-"""What both command lines do with the values of settings: read a file, know the names, convert by type."""
+"""Values of settings, for both command lines: reading a file, checking names, converting values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_known(key: str, names: Iterable[str], where: str) -> None:
 
 
 def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
-    """Returns a type without ``None``: no text and no TOML value stands for it."""
+    """Removes ``None`` from a type: no text and no TOML value stands for it."""
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
     return hint

@@ -13,7 +13,6 @@ _NUMBER = re.compile(r"-?[0-9.,+]*")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints a table. Cells are escaped, numbers stand to the right."""
     cells = [[cell(value) for value in row] for row in rows]
     numeric = [bool(cells) and all(_NUMBER.fullmatch(row[index]) for row in cells) for index in range(len(columns))]
     if not sys.stdout.isatty():
@@ -33,12 +32,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def pairs(values: Iterable[tuple[str, Any]]) -> None:
-    """Prints named values, one a line."""
     aligned([(name, cell(value)) for name, value in values], (False, False))
 
 
 def cell(value: object) -> str:
-    """Returns a value as one line of printable text."""
     if value is None:
         return ""
     if isinstance(value, bool):

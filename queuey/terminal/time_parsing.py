@@ -55,7 +55,7 @@ def duration(text: str) -> float:
 
 
 def length(seconds: float) -> str:
-    """Returns a length of time for people: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    """Formats seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
         if seconds >= size:
             return f"{seconds / (_UNITS['d'] if unit == 'd' else _UNITS[unit[0]]):.0f} {unit}"
@@ -63,7 +63,6 @@ def length(seconds: float) -> str:
 
 
 def iso(timestamp: float) -> str:
-    """Returns an instant, given in seconds since 1970, in UTC with milliseconds."""
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

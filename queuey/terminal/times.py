@@ -46,7 +46,7 @@ def due(text: str, now: float) -> float:
 
 
 def until(due: float | None) -> dict[str, float]:
-    """Returns the delay of a message that is sent now, as an option; none if it is not due at a certain time."""
+    """Returns the delay that makes a message due at an instant, as an option; none for the present."""
     return {} if due is None else {"delay": max(0.0, due - time.time())}
 
 

@@ -279,7 +279,7 @@ def _add_access_key(
     *,
     json: bool,
 ) -> None:
-    """Makes an access key. Its id begins the note, so that it is found in the list of keys."""
+    """Creates an access key. Its id begins the note, so that the list of keys shows it."""
     from queuey.web.facades.sqs import access_keys
 
     deployment = access_keys.deployment_secret(store_at.settings, os.environ)
@@ -309,7 +309,6 @@ def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
 
 
 def _show_pairs(name: str, key: Key, own: list[tuple[str, str]]) -> None:
-    """Shows a key that was made, with what only its owner may know."""
     about = [("expires", _expiry(key)), *zip(("allow", "queues"), _limits(key), strict=True)]
     output.pairs([("application", name), ("key id", key.id), *own, *about])
 
@@ -327,7 +326,7 @@ def _described(key: Key) -> dict[str, Any]:
 
 
 def _limits(key: Key) -> tuple[str, str]:
-    """Returns what a key may do and with which queues, for people."""
+    """Describes a key's rights and queues."""
     if key.application == OPERATORS:
         return "measure", "of all applications"
     if key.scope is None:
@@ -354,9 +353,9 @@ def _end(expires: str | None) -> float | None:
 
 
 def _last_end(keys: list[Key]) -> float | None:
-    """Returns when the last of some keys ends; None: one of them never ends, or there is none.
+    """Returns when the last key expires; None: one never does, or there are none.
 
-    The first end will not do: a key that an earlier rotation has replaced ends soon.
+    The first expiry will not do: a key that an earlier rotation replaced expires soon.
     """
     ends = [key.expires for key in keys if key.expires is not None]
     return max(ends) if ends and len(ends) == len(keys) else None

@@ -102,7 +102,7 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
 
 
 def _is_of_store(file: Path, data: Path) -> bool:
-    """Returns whether a file is the store's, or one of those that SQLite makes beside it."""
+    """Returns whether a file is the store's or one that SQLite keeps beside it."""
     from queuey.storage.sqlite.connection import FILE
 
     found = file.resolve()
@@ -111,7 +111,6 @@ def _is_of_store(file: Path, data: Path) -> bool:
 
 @contextmanager
 def _progress() -> Iterator[Tell]:
-    """Shows a bar on a terminal; gives what moves it."""
     with bar() as move:
 
         def tell(text: str, done: int, total: int | None) -> None:

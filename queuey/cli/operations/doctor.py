@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from queuey.cli import output
-from queuey.cli.operations.store_options import READY_WITHIN, ConfiguredStore, be_quiet, on_store
+from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
 from queuey.cli.output import Json
 from queuey.messages import Finding
 from queuey.settings import Settings
@@ -19,7 +19,7 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     """Check the store's health, configuration and durability."""
     be_quiet()
     findings = _examine(store_at.settings)
-    # What makes opening the store pointless has been said by then.
+    # After a failed finding, opening the store would only repeat it.
     if all(finding.state != "fail" for finding in findings):
         findings.append(_try(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
@@ -35,14 +35,13 @@ def _examine(settings: Settings) -> list[Finding]:
 
 
 def _try(settings: Settings) -> Finding:
-    """Writes and reads through the store itself, as the service does."""
     from queuey.errors import QueueyError
     from queuey.storage import opening
 
     try:
         store = opening.open_store(settings, jobs=False)
         try:
-            opening.patiently(store.ping, READY_WITHIN)
+            opening.patiently(store.ping, READY_TIMEOUT)
         finally:
             store.close()
     except QueueyError as error:

@@ -1,10 +1,4 @@
-"""What a start of the service sets up: the application, its first key, and the profile that holds it.
-
-On Cassandra nothing is set up: its store belongs to many machines, each of which would add its own key.
-
-The store keeps only hashes of keys, so a profile that is overwritten takes its key with it for ever. Hence the rule:
-a profile whose key this store does not know belongs to another server and is never touched; ours then goes beside it.
-"""
+"""The first start of a service creates the application, its first key and the profile that clients read."""
 
 from __future__ import annotations
 
@@ -30,7 +24,7 @@ State = Literal["absent", "foreign", "ours"]
 
 
 class Found(NamedTuple):
-    """A place for a profile and what is there. ``profile`` is given when it is ours."""
+    """A path for a profile. ``profile`` is set when the file there is ours."""
 
     path: Path
     state: State
@@ -38,11 +32,11 @@ class Found(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do about the profile.
+    """Actions for the profile.
 
     Attributes:
-        path: Where it is to be.
-        profile: The one whose key to go on using; None: make a key.
+        path: Path of the profile.
+        profile: The profile whose key stays in use; None: create a key.
         write: Whether the file changes.
         notes: What the user should know.
     """
@@ -131,12 +125,12 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
 
 
 def new_secret() -> str:
-    """Makes an API key: 256 random bits."""
+    """Returns an API key: 256 random bits."""
     return secrets.token_hex(32)
 
 
 def digest(secret: str) -> bytes:
-    """Returns what the store keeps of a key."""
+    """Returns the form in which the store keeps a key."""
     return sha256(secret.encode("ascii", "replace")).digest()
 
 

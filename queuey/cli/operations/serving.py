@@ -88,7 +88,6 @@ def show_settings(config: Config = None, json: Json = False, **options: str | No
 
 
 def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
-    """Puts the name of its group above the settings of each group."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -98,7 +97,7 @@ def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, 
 
 
 def _serve(settings: Settings) -> int:
-    """Checks everything that can be checked, sets up what is missing, serves. Returns the exit code."""
+    """Checks everything that can be checked, creates what is missing, and serves. Returns the exit code."""
     from queuey.errors import SettingsError
     from queuey.storage import opening
     from queuey.web.gateway import serve as server
@@ -145,11 +144,7 @@ def _serve(settings: Settings) -> int:
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
-    """Answers on the next port, if clients of EmoDB are served.
-
-    Raises:
-        OSError, OverflowError: That is not possible.
-    """
+    """Serves health checks on the next port if EmoDB's clients are served."""
     from queuey.web.gateway.health_port import HealthPort
 
     if "emodb" in settings.facades.prefixes():
@@ -157,11 +152,6 @@ def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
 
 
 def _registration(settings: Settings, port: int) -> Registration | None:
-    """Returns what registers the service in ZooKeeper, if it is to be.
-
-    Raises:
-        CannotStart: It cannot be.
-    """
     emodb = settings.facades.emodb
     if emodb.zookeeper is None or "emodb" not in settings.facades.prefixes():
         return None
@@ -180,11 +170,7 @@ def _registration(settings: Settings, port: int) -> Registration | None:
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
-    """Makes the store, the application, its key and the profile where they are missing.
-
-    Raises:
-        CannotStart: The store cannot be used.
-    """
+    """Creates the store, the application, its key and the profile where they are missing."""
     from queuey.cli.operations import first_start
     from queuey.errors import ApplicationExists, StoreIncompatible, StoreUnavailable
     from queuey.storage import opening
@@ -212,7 +198,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
 
 
 def _look_at_cassandra(settings: Settings) -> Start:
-    """Says what the store promises, or why it cannot be used yet, which is no reason not to start: it may come back."""
+    """Adds the store's promises to the start's messages, or why it cannot be used yet: the service starts anyway."""
     from queuey.cli.operations.store_options import be_quiet
     from queuey.errors import StoreUnavailable
     from queuey.storage import opening
@@ -237,7 +223,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
 
 
 def with_facades(settings: Settings, start: Start) -> Start:
-    """Says what the facades serve.
+    """Adds the facades to the messages of the start.
 
     Raises:
         CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served; or the one
@@ -271,11 +257,6 @@ def with_facades(settings: Settings, start: Start) -> Start:
 
 
 def _check_sqs(settings: Settings) -> None:
-    """Finds out whether SQS can be served.
-
-    Raises:
-        CannotStart: It cannot.
-    """
     from queuey.errors import SettingsError
     from queuey.web import facades
     from queuey.web.facades.sqs.access_keys import deployment_secret
@@ -288,11 +269,6 @@ def _check_sqs(settings: Settings) -> None:
 
 
 def _require_application(store: Store, settings: Settings) -> None:
-    """Makes sure that the application is there which facades serve.
-
-    Raises:
-        CannotStart: It is not.
-    """
     name = settings.facades.app
     # SQS has queues of whichever application an access key belongs to.
     if settings.facades.prefixes().keys() - {"sqs"} and not store.has_application(name):
@@ -306,7 +282,6 @@ def _meaning(promise: Acknowledgement) -> str:
 
 
 def _announce(url: str, start: Start) -> None:
-    """Says that the service is up."""
     output.say(f"Queuey serves at {url}: {start.facts}")
     for text in start.notes:
         output.note(text)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from queuey.storage import Store
 
 BAD_SETTINGS = 2
-READY_WITHIN = 5.0
-"""Seconds for which a command goes on asking a store that was opened without being reached."""
+READY_TIMEOUT = 5.0
+"""Timeout for a store to answer after it was opened, in seconds."""
 
 Config = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")
@@ -89,7 +89,7 @@ class ConfiguredStore:
         store = opening.open_store(settings, jobs=False)
         try:
             if remote:
-                opening.patiently(store.applications, READY_WITHIN)
+                opening.patiently(store.applications, READY_TIMEOUT)
             yield store
         finally:
             store.close()
@@ -170,7 +170,7 @@ def _is_of_store(name: str) -> bool:
 
 
 def _portable(value: object) -> str:
-    """Returns the value of a setting as a text that another process reads as the same."""
+    """Returns a setting's value as text that any process reads the same way."""
     from queuey.settings import SecretName, as_text
 
     if isinstance(value, Path):

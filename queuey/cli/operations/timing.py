@@ -113,7 +113,6 @@ def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
 
 
 def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool) -> Timing:
-    """Returns the times that are asked for."""
     from queuey.errors import SettingsError
     from queuey.storage.cassandra.timing import PATIENT, SOON, changed
 

@@ -18,8 +18,6 @@ COMMANDS = {
 
 
 class Jobs(LazyGroup):
-    """The jobs."""
-
     LISTED = COMMANDS
     MODULES = {name: f"queuey.cli.pipeline.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
 

@@ -95,11 +95,6 @@ def archive(
 
 
 def selected(queues: list[str] | None, pattern: str | None) -> Selection:
-    """Returns which queues are meant.
-
-    Raises:
-        typer.BadParameter: None are named, or both ways are used, or the pattern is none.
-    """
     import re
 
     from queuey.spark.options import Pattern, Subscribe

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-LONGEST = 31 * 86_400.0
-"""Seconds."""
+MAX_LATE = 31 * 86_400.0
+"""Max value of ``--late`` and ``--margin``, in seconds."""
 _GROUPS = "What groups have passed"
 _FINDINGS = {
     "missing": "missing",
@@ -91,8 +91,8 @@ def audit(
         names=dict(_pair(text, "--as", "OLD=NEW") for text in renamed or ()),
         groups=tuple(dict.fromkeys(group or ())),
         offsets=_offsets(run, offsets or []),
-        late=None if late is None else times.length(late, least=0.001, most=LONGEST),
-        margin=times.length(margin, least=0, most=LONGEST),
+        late=None if late is None else times.length(late, least=0.001, most=MAX_LATE),
+        margin=times.length(margin, least=0, most=MAX_LATE),
         copies=not equal_bodies,
         samples=samples,
     )
@@ -153,7 +153,6 @@ def _standing(found: Audit, account: Account) -> list[str]:
 
 
 def _show_rest(found: Audit) -> None:
-    """Says what the table has no columns for."""
     total = found.total
     if found.doubtful or total.maybe:
         there = found.answered + total.found

@@ -148,7 +148,6 @@ def pipe(
 
 
 def _nothing(done: Piped, start: str) -> str:
-    """Says why a pipe has written nothing."""
     if done.messages:
         return "Nothing was written: the transform gave no rows. --dry-run shows what it gives."
     if start == "latest":
@@ -175,7 +174,7 @@ def stopped_by_signals() -> Iterator[Event]:
 
 
 def _directory(text: str) -> str:
-    """Returns a directory's name that holds in any process; names with a scheme (``hdfs:``) are Spark's."""
+    """Makes a directory's name absolute; names with a scheme (``hdfs:``) are left to Spark."""
     return text if ":" in text else str(Path(text).expanduser().absolute())
 
 

@@ -46,7 +46,7 @@ class StageProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Says beside the bar what is going on."""
+        """Shows a text beside the bar."""
         self._bar.update(self._task, description=text)
 
     def _follow(self) -> None:

@@ -111,11 +111,6 @@ def _show(report: ReplayReport, *, json: bool) -> None:
 
 
 def _position(text: str, now: float, option: str) -> Position:
-    """Reads a position.
-
-    Raises:
-        typer.BadParameter: It is none.
-    """
     from queuey import ids
 
     try:

@@ -1,4 +1,4 @@
-"""What the jobs have in common: where the store is, which Spark, how far it is, and how it ends."""
+"""The frame of every job on Spark: its store, its Spark session, its progress and its exit code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ class PipelineRun:
 
     @property
     def store(self) -> StoreOptions:
-        """The store, as the jobs and the tasks of Spark open it, with the application."""
         return self._store_of(self.application)
 
     @cached_property
@@ -115,14 +114,14 @@ class PipelineRun:
             return None
 
     def say(self, text: str) -> None:
-        """Says how far the job is; nothing with ``--json``."""
+        """Shows progress; with ``--json`` nothing."""
         if self._progress is not None:
             self._progress.say(output.printable(text))
         elif not self.json:
             output.note(text)
 
     def nothing_to_try(self) -> None:
-        """Says that ``--dry-run`` makes no difference, for a command that changes nothing anyway."""
+        """Notes that ``--dry-run`` changes nothing for a command that only reads."""
         if self.dry_run:
             output.note("This command changes nothing, so --dry-run has no effect.")
 
@@ -142,7 +141,7 @@ class PipelineRun:
         from queuey.spark import failures
         from queuey.spark.session import session
 
-        # What is wrong with the store or with names costs no start of Spark.
+        # Mistakes in the store or in names are found before Spark starts.
         store = self.store
         if queues is not None:
             name_ranges.check(store, queues)
@@ -153,7 +152,7 @@ class PipelineRun:
                 with self._shown(spark):
                     yield spark
             except BaseException:
-                # What was raised counts, also if Java is gone and there is nothing to stop.
+                # The error of the job is the one to report, also if Java is gone and nothing can be stopped.
                 with suppress(Exception):
                     spark.stop()
                 raise
@@ -209,11 +208,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_spark() -> None:
-    """Makes sure that what the jobs run on is installed.
-
-    Raises:
-        typer.Exit: It is not, which has been said.
-    """
+    """Ends the command if PySpark or its Java is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         output.fail(f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")

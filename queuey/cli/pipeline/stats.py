@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False)
 
 _LAG = "How far groups are behind"
 MAX_SAMPLE = 86_400
-"""Seconds."""
+"""Max time between two observations, in seconds."""
 _ORDERS: dict[Order, str] = {
     "messages": "The deepest",
     "bytes": "The largest",
@@ -126,7 +126,7 @@ def _selection(queues: list[str] | None, pattern: str | None) -> Selection | Non
 
 
 def _document(found: Stats) -> dict[str, Any]:
-    """Returns the report as JSON has it: what is worked out stands beside what was measured."""
+    """Returns the report as JSON, with what is computed beside what was measured."""
     import msgspec
 
     tally = found.tally

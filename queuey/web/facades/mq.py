@@ -12,7 +12,7 @@ from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
 from queuey.service.reading import SHORT_BYTES
-from queuey.settings.facades import LONGEST_BODY
+from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.facades.facade import Mount, OpenFacade, Resource, message_id
@@ -94,7 +94,7 @@ class MqFacade(OpenFacade):
     async def post(self, request: Request, match: Match) -> Response:
         """Stores a message; a queue is made that is not there."""
         self.where(match)
-        draft = Draft(text_or_bytes(read_body(request, LONGEST_BODY)))
+        draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         post = partial(self._messages.post, drafts=[draft], key=read_key(request))
         return _posted(await self.apply(request, match, "send", post))
 

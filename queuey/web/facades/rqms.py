@@ -16,7 +16,7 @@ from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, T
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
 from queuey.service.reading import SHORT_BYTES
-from queuey.settings.facades import LONGEST_BODY
+from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.facades.facade import Mount, OpenFacade, Resource
@@ -148,7 +148,7 @@ class RqmsFacade(OpenFacade):
 
     async def finish(self, request: Request, match: Match) -> Response:
         """Removes an item by its ticket."""
-        revision = _revision(read_body(request, LONGEST_BODY))
+        revision = _revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
             receipt = _receipt(revision, queue)
@@ -186,7 +186,7 @@ def _draft(request: Request, name: str) -> Draft:
     Raises:
         InvalidRequest: Its value is not JSON.
     """
-    body = read_body(request, LONGEST_BODY)
+    body = read_body(request, MAX_FACADE_BODY)
     try:
         check_value(body)
     except validators.BadField as error:

@@ -9,7 +9,7 @@ import pytest
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.settings import Facades, MqFacade
-from queuey.settings.facades import LONGEST_BODY
+from queuey.settings.facades import MAX_FACADE_BODY
 
 
 def load(tmp_path: Path, text: str, **options: str) -> Facades:
@@ -32,8 +32,8 @@ def test_tables(tmp_path: Path) -> None:
     assert (beside.app, beside.prefixes()) == ("shop", {"mq": "/mq"})
     assert alone.hosts is None
     assert load(tmp_path, text, facades="only=mq,hosts=a.example b.example").hosts == "a.example b.example"
-    assert beside.longest_body(7) == LONGEST_BODY
-    assert beside.longest_body(LONGEST_BODY + 1) == LONGEST_BODY + 1
+    assert beside.longest_body(7) == MAX_FACADE_BODY
+    assert beside.longest_body(MAX_FACADE_BODY + 1) == MAX_FACADE_BODY + 1
     assert (alone.app, alone.prefixes(), alone.mq) == ("mill", {"mq": ""}, MqFacade(prefix="/mq", redelivery=3))
 
 

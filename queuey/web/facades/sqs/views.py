@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.access import Caller, application_of_owner
 from queuey.errors import SettingsError
-from queuey.settings.facades import LONGEST_BODY
+from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.facades.facade import Facade, Mount, Resource, as_uuid
@@ -124,7 +124,7 @@ class SqsFacade(Facade):
         if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
         if known.asked is None:
-            body = read_body(request, LONGEST_BODY)
+            body = read_body(request, MAX_FACADE_BODY)
             secret = access_keys.secret_of(self._secret, known.signature.access_key)
             signatures.verify(known.signature, request, body, secret, time())
             call = await request.read(partial(read_call, request, body))
