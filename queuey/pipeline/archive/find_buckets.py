@@ -1,4 +1,4 @@
-"""What an archive's tasks do in Spark's Python workers: find buckets that hold anything, and scan them."""
+"""Tasks of an archive in Spark's Python workers: they find buckets that have messages, and scan them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queuey.messages import Queue, Slice
 from queuey.pipeline import tasks
 from queuey.pipeline.archive import buckets
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.pipeline.archive.work_units import MOST_COUNTED, Search, WorkUnit
+from queuey.pipeline.archive.work_units import MAX_COUNTED, Search, WorkUnit
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -46,13 +46,13 @@ def schema() -> StructType:
 
 
 def texts_of(store: StoreOptions) -> dict[str, str]:
-    """Returns the options that say to the format ``queuey`` which store."""
+    """Returns the store as options of the format ``queuey``."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 
 
 def choice_of(selection: Selection) -> dict[str, str]:
-    """Returns the option that says to the format ``queuey`` which whole queues.
+    """Returns the selection of whole queues as an option of the format ``queuey``.
 
     Raises:
         OptionError: Partitions are chosen.
@@ -68,7 +68,7 @@ def choice_of(selection: Selection) -> dict[str, str]:
 
 
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
-    """Finds what closed buckets hold; one task for each share, all in one job."""
+    """Finds the messages in closed buckets: one job, with a task for each share."""
     packed = [msgspec.msgpack.encode(share) for share in shares]
     return [_decode_unit(unit) for unit in tasks.values(spark, partial(_find, store), packed)]
 
@@ -82,7 +82,7 @@ def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Does the work of one task: scans a group of units."""
+    """Scans a group of units; runs in a task."""
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
@@ -143,7 +143,7 @@ def _in_gap(
             return
         bucket = buckets.containing(ids.preceding(reached)[0], search.seconds)
         over = min(upper, bucket.upper)
-        weight, _ = store.extent(queue, Slice(partition, at, over, limit=MOST_COUNTED))
+        weight, _ = store.extent(queue, Slice(partition, at, over, limit=MAX_COUNTED))
         if weight:
             yield WorkUnit(
                 queue.name,
@@ -160,7 +160,7 @@ def _in_gap(
 
 
 def _reading(store: StoreOptions, queue: str) -> SourceOptions:
-    """Returns a read that leaves out what is not there any more."""
+    """Returns a read that skips queues that were deleted meanwhile."""
     return SourceOptions(
         store=store,
         selection=Subscribe((queue,)),

@@ -21,17 +21,17 @@ _RENAMING = frozenset({"file", "hdfs", "viewfs"})
 In object stores a file appears when it is closed, and a rename is a copy.
 """
 _PATTERNS = frozenset("*?[]{}\\")
-"""What Spark takes a name with these for is not always a directory of that name."""
+"""Characters that Spark reads as a pattern."""
 
 
 class FilesUnavailable(QueueyError):
-    """A file system refused what it was asked."""
+    """A file system refused a request."""
 
     code = "FilesUnavailable"
 
 
 class DirectoryEntry(NamedTuple):
-    """What a directory holds: a name, whether it is a directory, and the length of a file in bytes."""
+    """Name, kind and length in bytes."""
 
     name: str
     directory: bool
@@ -71,15 +71,15 @@ class HadoopFiles:
 
     @property
     def renames(self) -> bool:
-        """Whether a rename replaces a file in one step, and a file that is being written is seen."""
+        """True if a rename replaces a file in one step; such file systems also list files that are being written."""
         return str(self._system.getUri().getScheme()) in _RENAMING
 
     def path(self, path: str) -> str:
-        """Returns a place as Spark takes it."""
+        """Returns the path in Spark's form."""
         return f"{self.root}/{path}" if path else self.root
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Returns what a directory holds, by name; nothing if it is not there."""
+        """Lists a directory by name; nothing if it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return []
@@ -90,19 +90,18 @@ class HadoopFiles:
         return sorted(found)
 
     def exists(self, path: str) -> bool:
-        """Returns whether a file or directory is there."""
         with _refusing(path):
             return bool(self._system.exists(self._at(path)))
 
     def length(self, path: str) -> int | None:
-        """Returns how many bytes a file has; None: it is not there."""
+        """Returns the length of a file in bytes; None: it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
             return int(self._system.getFileStatus(self._at(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        """Returns a small file's text; None: it is not there."""
+        """Returns the text of a small file; None: it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
@@ -113,7 +112,7 @@ class HadoopFiles:
         return bytes(held.toByteArray()).decode(errors="replace")
 
     def tree(self, path: str) -> dict[str, int]:
-        """Returns the files below a directory, by their paths from there, and their lengths in bytes."""
+        """Returns the files below a directory: relative path to length in bytes."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return {}
@@ -125,7 +124,7 @@ class HadoopFiles:
         return dict(sorted(entries.items()))
 
     def write(self, path: str, text: str) -> None:
-        """Replaces a small file in one step, also if this process is killed: the old text is there, or the new one."""
+        """Replaces a small file atomically, even if this process is killed."""
         if not self.renames:
             self._create(path, text)
             return
@@ -156,7 +155,7 @@ class HadoopFiles:
         context.rename(self._at(draft), self._at(path), overwrite)
 
     def delete(self, path: str) -> None:
-        """Removes a file, or a directory with what it holds, if it is there."""
+        """Deletes a file or a directory tree, if it exists."""
         with _refusing(path):
             self._system.delete(self._at(path), True)  # noqa: FBT003 - recursive
 

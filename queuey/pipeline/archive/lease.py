@@ -31,10 +31,10 @@ from queuey import ids
 from queuey.errors import Conflict, QueueyError
 from queuey.storage import Ledger
 
-SECONDS = 60.0
-"""How long a lease lasts without renewal."""
-_MARGIN = 0.25
-"""Share of that time by which clocks may differ."""
+LEASE_TIMEOUT = 60.0
+"""Timeout of a lease without renewal, in seconds."""
+_MAX_CLOCK_DIFFERENCE = 0.25
+"""Max difference of clocks, as a part of that time."""
 
 
 class ArchiveBusy(QueueyError):
@@ -44,7 +44,7 @@ class ArchiveBusy(QueueyError):
 
 
 class _LeaseEntry(msgspec.Struct, frozen=True):
-    """What the ledger knows.
+    """Entry of the ledger.
 
     Attributes:
         run: Which run has it.
@@ -61,7 +61,7 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
     until: int
 
     def ended(self, now: int) -> bool:
-        """Returns whether the lease is free: it was given back, has run out, or its process is seen to be gone."""
+        """Returns whether the lease is free: released, expired, or held by a process that has ended."""
         return self.until <= now or (self.processes != "" and self.processes == _processes() and not _runs(self.pid))
 
 
@@ -76,7 +76,12 @@ class ArchiveLease:
     """
 
     def __init__(
-        self, ledger: Ledger, archive: str, *, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        ledger: Ledger,
+        archive: str,
+        *,
+        seconds: float = LEASE_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._archive = archive
@@ -107,7 +112,7 @@ class ArchiveLease:
         self.give_back()
 
     def take(self) -> None:
-        """Takes the lease.
+        """Acquires the lease.
 
         Raises:
             ArchiveBusy: Another run has it; says which, since when, and until when at most.
@@ -123,7 +128,7 @@ class ArchiveLease:
                 return
 
     def renew(self) -> None:
-        """Holds the lease for longer.
+        """Extends the lease.
 
         Raises:
             ArchiveBusy: It has ended meanwhile, and another run has taken it.
@@ -134,21 +139,20 @@ class ArchiveLease:
             raise ArchiveBusy(f"{self._archive}: the lease of this run has ended, and another run has taken it.")
 
     def check(self) -> None:
-        """Makes sure that the lease is held, before something is replaced.
+        """Raises unless the lease is certainly held; called before a file is replaced.
 
         Raises:
             ArchiveBusy: That is not certain.
         """
-        if self._clock() - self._asked >= self._seconds * (1 - _MARGIN):
+        if self._clock() - self._asked >= self._seconds * (1 - _MAX_CLOCK_DIFFERENCE):
             self.renew()
 
     def give_back(self) -> None:
-        """Releases it, so that others get it at once. If that fails, it expires."""
+        """Releases the lease. If that fails, it expires."""
         with suppress(QueueyError), self._lock:
             self._enter(self._raw, until=0)
 
     def _enter(self, expected: bytes | None, *, until: int | None = None) -> bool:
-        """Sets the entry if it is as expected; returns whether that worked."""
         asked = self._clock()
         if until is None:
             until = self._ledger.now() + round(self._seconds * ids.TICKS_PER_SECOND)
@@ -181,7 +185,7 @@ class ArchiveLease:
 
 
 def _processes() -> str:
-    """Names the processes that this one can see: those of one start of one machine, or of one container there."""
+    """Names the process namespace of this process: one boot of one machine, or of one container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

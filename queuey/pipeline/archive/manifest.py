@@ -1,4 +1,4 @@
-"""What an archive says about itself: the pure part, without Spark and without files.
+"""Manifests, commits and paths of an archive: pure, without Spark and without files.
 
 ::
 
@@ -41,13 +41,13 @@ _FULL = 1 << 64
 
 
 class ArchiveDamaged(QueueyError):
-    """An archive is not what it says it is, or no archive at all."""
+    """An archive does not match its manifests, or the directory is no archive."""
 
     code = "ArchiveDamaged"
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive is, fixed when it is begun.
+    """Identity of an archive, fixed when it is created.
 
     Attributes:
         application: Whose queues are in it.
@@ -59,7 +59,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def differing(self, other: Archive) -> list[str]:
-        """Returns in words how another one would differ."""
+        """Describes the differences to another one."""
         names = {"application": "application", "seconds": "width of buckets (s)"}
         pairs = [(text, getattr(self, name), getattr(other, name)) for name, text in names.items()]
         return [f"its {text} is {mine}, not {theirs}" for text, mine, theirs in pairs if mine != theirs]
@@ -85,7 +85,7 @@ class MessageSetHash(msgspec.Struct, frozen=True):
 
 
 class PartitionEnds(msgspec.Struct, frozen=True):
-    """What one partition has in a bucket: how many messages, and the ids of the first and the last."""
+    """Messages of one partition in a bucket: count, first and last id."""
 
     count: int
     first: str
@@ -93,7 +93,7 @@ class PartitionEnds(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the messages of one bucket are.
+    """Counts and hash of the messages in one bucket.
 
     Attributes:
         count: How many.
@@ -110,7 +110,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def same(self, other: Summary | None) -> bool:
-        """Returns whether both are of the same messages."""
+        """Returns whether both describe the same messages."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 
@@ -173,22 +173,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def span(self) -> ArchiveBucket:
-        """The bucket."""
         return buckets.named(self.bucket, self.seconds)
 
     @property
     def key(self) -> Key:
-        """Queue and bucket."""
         return self.queue, self.bucket
 
     @property
     def path(self) -> str:
-        """Where this manifest is, from the archive's directory."""
+        """Path of the manifest below the archive's directory."""
         return manifest_path(self.queue, self.bucket, self.run)
 
     @property
     def data_paths(self) -> list[str]:
-        """Where its files are, from the archive's directory."""
+        """Paths of the data files below the archive's directory."""
         place = messages_path(self.queue, self.bucket, self.run)
         return [f"{place}/{file.name}" for file in self.files]
 
@@ -216,7 +214,7 @@ class CommittedBucket(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has added to the archive: written after its manifests, which count from then on."""
+    """The buckets that a run has added. It is written after their manifests, which count from then on."""
 
     run: str
     buckets: tuple[CommittedBucket, ...]
@@ -224,7 +222,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(value: Archive | Manifest | Runs | Commit) -> str:
-    """Returns JSON for files, to be read by people too."""
+    """Returns JSON, indented for people."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
@@ -249,27 +247,24 @@ def decode(text: str, path: str, kind: type[T]) -> T:
 
 
 def escaped(name: str) -> str:
-    """Returns a queue's name as it stands in names of directories: as Spark writes the values of partition columns."""
+    """Escapes a queue's name for a directory, as Spark does for partition columns."""
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in name)
 
 
 def run_path(run: str) -> str:
-    """Returns where the messages of a run are, from the archive's directory."""
     return f"{MESSAGES}/run={run}"
 
 
 def messages_path(queue: str, bucket: str, run: str) -> str:
-    """Returns where a run put a bucket's messages, from the archive's directory."""
     return f"{run_path(run)}/{bucket_path(queue, bucket)}"
 
 
 def bucket_path(queue: str, bucket: str) -> str:
-    """Returns where a bucket is under a directory of messages."""
     return f"{queue_path(queue)}/bucket={bucket}"
 
 
 def bucket_in(path: str) -> Key | None:
-    """Returns which bucket a file under a directory of messages is of; None: it is none of messages."""
+    """Returns queue and bucket of a data file's path; None: another file."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
             return queue_of(queue), bucket.removeprefix("bucket=")
@@ -277,22 +272,19 @@ def bucket_in(path: str) -> Key | None:
 
 
 def queue_path(queue: str) -> str:
-    """Returns where a queue is under a directory of messages, or of manifests."""
     return f"queue={escaped(queue)}"
 
 
 def queue_of(directory: str) -> str:
-    """Returns the queue whose directory has this name."""
     return unquote(directory.removeprefix("queue="))
 
 
 def manifest_path(queue: str, bucket: str, run: str) -> str:
-    """Returns where a bucket's manifest is, from the archive's directory."""
     return f"{MANIFESTS}/{queue_path(queue)}/{bucket}.{run}.json"
 
 
 def version_of(file: str) -> tuple[str, str] | None:
-    """Returns which bucket and run a manifest of this file name is of; None: it is none (one being written, say)."""
+    """Returns bucket and run of a manifest's file name; None: another file, such as one being written."""
     match file.split("."):
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
             return bucket, run
@@ -300,7 +292,7 @@ def version_of(file: str) -> tuple[str, str] | None:
 
 
 def standing(found: Iterable[Manifest]) -> list[Manifest]:
-    """Returns the manifests of one bucket that no other one replaces; more than one: of runs that overlapped."""
+    """Returns the manifests of one bucket that no other replaces. Runs that overlapped leave several."""
     manifests = list(found)
     replaced = {run for one in manifests for run in one.replaces}
     return [one for one in manifests if one.run not in replaced]
@@ -316,7 +308,7 @@ def identity(manifests: Iterable[Manifest]) -> str:
 
 
 def iso(seconds: float) -> str:
-    """Returns an instant, in seconds since 1970, with microseconds in UTC."""
+    """Formats seconds since 1970 in UTC, with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

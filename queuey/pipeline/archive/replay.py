@@ -27,7 +27,7 @@ from queuey.pipeline.archive.manifest import ArchiveDamaged, ArchivedQueue, Mani
 from queuey.pipeline.sql_text import check_condition
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
-from queuey.spark.options import LEAD, MAX_NAME, Selection, StoreOptions
+from queuey.spark.options import DEFAULT_LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store
@@ -41,7 +41,7 @@ _WRITTEN = ("value", "queue", "partition", "valueType", "contentType", "headers"
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to replay, and where to.
+    """Messages to replay, and their targets.
 
     Attributes:
         archive: The archive's directory.
@@ -73,7 +73,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     keep_expiry: bool = False
     rate: float = 0.0
-    lead: float = LEAD
+    lead: float = DEFAULT_LEAD
     run: str | None = None
     dry_run: bool = False
 
@@ -93,7 +93,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What went to one queue.
+    """Result of a replay for one target queue.
 
     Attributes:
         sources: Archived queues.
@@ -109,7 +109,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was replayed.
+    """Result of a replay.
 
     Attributes:
         archive: As a URL.
@@ -132,12 +132,12 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """How many messages were chosen and had not expired."""
+        """Messages that were selected and had not expired."""
         return sum(one.count for one in self.queues)
 
 
 class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
-    """What the ledger knows of a replay.
+    """Entry of the ledger for a replay.
 
     Attributes:
         content: What it is.
@@ -212,8 +212,6 @@ def content_of(manifests: Iterable[Manifest], targets: Mapping[str, str], option
 
 
 class ReplayRun:
-    """One replay."""
-
     def __init__(
         self,
         spark: SparkSession,
@@ -305,7 +303,6 @@ class ReplayRun:
         return set(lacking)
 
     def carried_out(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
-        """Writes the messages."""
         if not any(counts.values()):
             return self.report(counts, created, expired=expired)
         queues = [self._store.queue(self._owner, name, fresh=True) for name in sorted(set(self._targets.values()))]
@@ -326,7 +323,6 @@ class ReplayRun:
     def report(
         self, counts: Mapping[str, int], created: set[str], *, expired: int, written: int = 0, moved: int = 0
     ) -> ReplayReport:
-        """Puts a report together."""
         sources: dict[str, list[str]] = {}
         for source, target in self._targets.items():
             sources.setdefault(target, []).append(source)
@@ -353,7 +349,6 @@ class ReplayRun:
         return storage.read(self._spark, self._there.files, self._manifests)
 
     def _wanted(self, messages: DataFrame) -> DataFrame:
-        """Chooses messages by position and condition."""
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.text_of(self._options.lower))
@@ -370,7 +365,6 @@ class ReplayRun:
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
     def _rows(self) -> DataFrame:
-        """Returns the rows to be written."""
         from pyspark.sql import functions as f
 
         found = self._wanted(self._archived())
@@ -405,7 +399,6 @@ class ReplayRun:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _own(self, queue: Queue, note: ReplayNote | None) -> bool:
-        """Returns whether this replay has made a queue."""
         if note is None or queue.name not in note.made:
             return False
         uid = note.made[queue.name]
@@ -419,7 +412,7 @@ class ReplayRun:
         return max(_partitions(one) for one in self._manifests if self._targets[one.queue] == target)
 
     def _spec(self, target: str) -> QueueSpec:
-        """Returns what a new queue is to be: as the archived one was last."""
+        """Returns the options of a new queue: those that the archived one had last."""
         last = max((one for one in self._manifests if self._targets[one.queue] == target), key=lambda one: one.bucket)
         source: ArchivedQueue = last.source
         return QueueSpec(
@@ -466,16 +459,12 @@ def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
 
 
 def _check_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> None:
-    """Refuses fewer partitions than the archived ids are of.
-
-    Raises:
-        OptionError: See above.
-    """
+    """Refuses fewer partitions than the archived ids belong to."""
     most = max(map(_partitions, manifests), default=1)
     if options.partitions is not None and options.partitions < most and not options.fresh:
         raise OptionError(f"an archived queue had {most} partitions: messages can go to fewer only with fresh ids")
 
 
 def _partitions(one: Manifest) -> int:
-    """Returns how many partitions a queue had; one that was gone when it was archived had none that were known."""
+    """Returns a queue's partitions when it was archived; 0 if it was deleted by then."""
     return max(one.source.partitions, *one.summary.partitions)

@@ -14,8 +14,8 @@ from queuey.spark.options import Pattern, Subscribe
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_ROWS = 5_000_000
-"""Messages in one file."""
+MAX_FILE_ROWS = 5_000_000
+"""Max messages in one file."""
 WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds to wait, one after another, until a listing has the files that were just written."""
 _ORDER = ("queue", "bucket", "partition", "position")
@@ -34,7 +34,7 @@ def write(messages: DataFrame, files: HadoopFiles, path: str) -> int:
 
     counted = Observation()
     rows = messages.observe(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
-    rows.write.partitionBy("queue", "bucket").option("maxRecordsPerFile", MOST_ROWS).parquet(files.path(path))
+    rows.write.partitionBy("queue", "bucket").option("maxRecordsPerFile", MAX_FILE_ROWS).parquet(files.path(path))
     return int(counted.get.get("count", 0))
 
 

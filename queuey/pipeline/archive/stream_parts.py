@@ -28,7 +28,7 @@ INCOMING = "_incoming"
 
 
 class MicroBatch(msgspec.Struct, frozen=True):
-    """What a micro-batch has written.
+    """Files of a micro-batch.
 
     Attributes:
         place: Its directory, from the archive's.
@@ -60,7 +60,6 @@ class StreamParts:
 
     @property
     def keys(self) -> Collection[Key]:
-        """The buckets of which anything is kept."""
         return self._left.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
@@ -97,7 +96,7 @@ class StreamParts:
         return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
     def complete(self, keys: Iterable[Key]) -> None:
-        """Takes note of buckets that are complete."""
+        """Forgets buckets that are complete."""
         for key in keys:
             self._left.pop(key, None)
 

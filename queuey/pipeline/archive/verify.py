@@ -25,7 +25,7 @@ TASKS_PER_CORE = 3
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to check.
+    """Archive to check, and how thoroughly.
 
     Attributes:
         archive: The archive's directory.
@@ -39,7 +39,7 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, order=True):
-    """What is wrong with a bucket; ``text`` says it in words."""
+    """An error in a bucket; ``text`` describes it."""
 
     queue: str
     bucket: str
@@ -55,7 +55,7 @@ class UnarchivedBucket(msgspec.Struct, frozen=True, order=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Result of a check.
 
     Attributes:
         archive: As a URL.
@@ -112,7 +112,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compared(one: Manifest, found: Summary | None) -> list[Damage]:
-    """Says how the messages of a bucket differ from what its manifest says."""
+    """Describes how the messages of a bucket differ from its manifest."""
     said = one.summary
     if found is None:
         return [Damage(*one.key, f"its {said.count} messages are not there")]
@@ -126,7 +126,7 @@ def compared(one: Manifest, found: Summary | None) -> list[Damage]:
 
 
 def _files(one: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
-    """Says which files are not those that the manifest lists."""
+    """Names the files that differ from the list in the manifest."""
     damaged = []
     for path, file in zip(one.data_paths, one.files, strict=True):
         if lengths[path] is None:

@@ -13,14 +13,14 @@ from queuey.messages import Queue
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.spark.slices import QueueSlice, shared_out
 
-MOST_COUNTED = 1_000_000
-"""Messages of one partition in one bucket that are counted before they are scanned."""
-PIECES = 8
-"""Parts of what holds more than that."""
-LEAST_WEIGHT = 20_000
-"""Messages below which a task is not worth starting."""
+MAX_COUNTED = 1_000_000
+"""Max messages of one partition in one bucket that are counted before the scan."""
+PARTS = 8
+"""Number of parts into which a larger unit is divided."""
+MIN_WEIGHT = 20_000
+"""Min messages that make a task worthwhile."""
 BUCKET_WEIGHT = 50
-"""What opening a part costs beside its messages, in messages."""
+"""Cost of opening a part, in messages."""
 
 
 class Search(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +42,7 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
     Attributes:
         bucket: The bucket's start in seconds since 1970.
         seconds: How wide it is.
-        weight: How many messages were found there, ``MOST_COUNTED`` at most.
+        weight: How many messages were found there, ``MAX_COUNTED`` at most.
     """
 
     bucket: int
@@ -51,7 +51,6 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Queue and name of the bucket."""
         return self.queue, ArchiveBucket(self.bucket, self.seconds).name
 
 
@@ -77,11 +76,11 @@ def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
     """Cuts units that are too large to have been counted into parts that take equal times."""
     found: list[WorkUnit] = []
     for unit in units:
-        step = math.ceil((unit.upper[0] - unit.lower[0]) / PIECES)
-        if unit.weight < MOST_COUNTED or step < 1:
+        step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)
+        if unit.weight < MAX_COUNTED or step < 1:
             found.append(unit)
             continue
-        cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, PIECES)]
+        cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, PARTS)]
         bounds = [unit.lower, *(cut for cut in cuts if cut < unit.upper), unit.upper]
         parts = [(lower, upper) for lower, upper in pairwise(bounds) if lower < upper]
         found += [
@@ -98,7 +97,7 @@ def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
     total = sum(map(_weight, ordered))
-    return shared_out(ordered, max(1, min(tasks, math.ceil(total / LEAST_WEIGHT))), _weight)
+    return shared_out(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _weight)
 
 
 def _weight(unit: WorkUnit) -> int:

@@ -24,7 +24,7 @@ _KINDS = ("missing", "differs", "twice", "late")
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared.
+    """Receipts and the messages to compare them with.
 
     Attributes:
         receipts: Files, directories or globs, where Spark's tasks find them.
@@ -66,7 +66,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Where a group stands: accepted messages that it has passed, that wait for it, and that expired before it came."""
+    """Position of a group: accepted messages that it passed, that wait for it, and that expired unread."""
 
     passed: int
     waiting: int
@@ -106,7 +106,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Nothing is missing, duplicated or altered."""
         return not (self.missing or self.copies or self.twice or self.differs)
 
 
@@ -128,7 +127,7 @@ class AuditSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Result of an audit.
 
     Attributes:
         sound: Nothing is missing, duplicated or altered.
@@ -233,7 +232,7 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
 
 
 def summed(found: Iterable[Account]) -> Account:
-    """Adds accounts up. Pure."""
+    """Adds accounts up."""
     listed = list(found)
     groups: dict[str, Passed] = {}
     for account in listed:
@@ -255,7 +254,7 @@ def _offsets(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]])
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keeps what a DataFrame gives while it is used several times."""
+    """Caches a DataFrame while it is used several times."""
     frame.persist()
     try:
         yield frame
@@ -266,7 +265,6 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 def _accounts(
     matched: DataFrame, strays: DataFrame, groups: Sequence[str], *, copies: bool
 ) -> dict[str, dict[int, Account]]:
-    """Counts by queue and partition."""
     from pyspark.sql import functions as f
 
     key_columns = ["queue", "partition"]
@@ -294,7 +292,7 @@ def _accounts(
 
 
 def _samples(matched: DataFrame, strays: DataFrame, total: Account, most: int) -> list[AuditSample]:
-    """Names some messages of each kind of finding; kinds without any are skipped."""
+    """Returns some messages of each kind of finding that occurs."""
     from pyspark.sql import functions as f
 
     frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]

@@ -1,4 +1,4 @@
-"""Hashes of stored messages: what an audit compares with receipts. Bodies stay in the tasks that scan them."""
+"""Hashes of stored messages, to compare with receipts. Bodies stay in the tasks that scan them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from queuey.spark.source import columns
 from queuey.spark.source.read_task import scanned
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 
-LENGTH = 16
-"""Bytes of a hash that are kept: the first half of SHA-256, as in the client's receipts."""
+HASH_BYTES = 16
+"""Number of bytes of a hash: the first half of SHA-256, as in the client's receipts."""
 
 _KEY_COLUMNS = ("queue", "partition", "id")
 _READ = StructType([field for field in columns.read_schema(headers=False) if field.name in {*_KEY_COLUMNS, "value"}])
@@ -34,7 +34,6 @@ _decode = msgspec.msgpack.Decoder(list[QueueSlice]).decode
 
 
 def packed(parts: Iterable[QueueSlice]) -> bytes:
-    """Returns slices as the payload of a task."""
     return msgspec.msgpack.encode(list(parts))
 
 
@@ -56,9 +55,9 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def hashed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Puts hash and size in place of the column ``value``."""
+    """Replaces the column ``value`` by hash and size."""
     bodies = batch.column("value")
-    hashes = pa.array([sha256(body).digest()[:LENGTH] for body in bodies.to_pylist()], pa.binary())
+    hashes = pa.array([sha256(body).digest()[:HASH_BYTES] for body in bodies.to_pylist()], pa.binary())
     sizes = pc.binary_length(bodies).cast(pa.int64())
     columns = [batch.column(field.name) for field in SCHEMA if field.name in _KEY_COLUMNS]
     return pa.RecordBatch.from_arrays([*columns, hashes, sizes], schema=_ROWS)

@@ -1,4 +1,4 @@
-"""The client's receipts as a DataFrame, and what can be said of ids and hashes in SQL alone."""
+"""The client's receipts as a DataFrame, and expressions over ids and hashes in SQL alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.pipeline.archive import hadoop_files
-from queuey.pipeline.audit.body_hashes import LENGTH
+from queuey.pipeline.audit.body_hashes import HASH_BYTES
 from queuey.spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _FIELDS = (
     "queue string, app string, partition int, id string, sha256 string, size long, at double, ttl long, put boolean, "
     "outcome string"
 )
-"""What the client writes (``queuey.client.receipts``); the two rooms do not know each other."""
+"""Fields of a receipt as ``queuey.client.receipts`` writes them; neither package imports the other."""
 _DIGITS = "0123456789abcdef"
 _FLIPPED = _DIGITS[8:] + _DIGITS[:8]
 """Hex digits whose highest bit is the other one."""
@@ -49,14 +49,16 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     name = f.lower(f.regexp_replace("id", "-", ""))
     unknown = f.coalesce("outcome", f.lit("stored")) == "unknown"
     placed = name.rlike("^[0-9a-f]{32}$") & (f.col("partition") >= 1)
-    described = f.col("sha256").rlike(f"^[0-9a-f]{{{2 * LENGTH},64}}$") & (f.col("size") >= 0) & f.col("at").isNotNull()
+    described = (
+        f.col("sha256").rlike(f"^[0-9a-f]{{{2 * HASH_BYTES},64}}$") & (f.col("size") >= 0) & f.col("at").isNotNull()
+    )
     whole = f.col(BROKEN).isNull() & f.col("queue").isNotNull() & described & (placed | unknown)
     return lines.select(
         "queue",
         "app",
         f.when(placed, f.col("partition")).alias("partition"),
         f.when(placed, name).alias("id"),
-        f.unhex(f.substring("sha256", 1, 2 * LENGTH)).alias("hash"),
+        f.unhex(f.substring("sha256", 1, 2 * HASH_BYTES)).alias("hash"),
         "size",
         "at",
         "ttl",
@@ -78,10 +80,9 @@ def renamed(column: str, names: Mapping[str, str]) -> Column:
 
 
 def digest(body: str) -> Column:
-    """Returns the hash of a binary column, as receipts have it."""
     from pyspark.sql import functions as f
 
-    return f.unhex(f.substring(f.sha2(body, 256), 1, 2 * LENGTH))
+    return f.unhex(f.substring(f.sha2(body, 256), 1, 2 * HASH_BYTES))
 
 
 def ticks(name: str) -> Column:
@@ -110,7 +111,6 @@ def position(name: str) -> Column:
 
 
 def _time(name: str) -> Column:
-    """Returns the time of ids as 15 hex digits."""
     from pyspark.sql import functions as f
 
     return f.concat(f.substring(name, 14, 3), f.substring(name, 9, 4), f.substring(name, 1, 8))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 PLACE = ["queue", "partition", "id"]
 ABOUT = "queue string not null, default_ttl double not null, horizon long not null, delay double not null"
-"""What is known of each queue: seconds that messages live, the ticks below which everything was read, and the seconds
-after an id's time from which on readers may have passed it."""
+"""Columns of a queue: TTL in seconds; ticks below which every message was read; delay in seconds after which readers
+may have passed an id."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
-"""What :func:`matched` says of each id, as columns that are 0 or 1."""
+"""Columns of :func:`matched`, 0 or 1 for each id."""
 BUCKETS = "queue string not null, start long not null, sealed double not null"
 """When buckets were archived: the bucket's start in ticks since 1970, and the instant in seconds since 1970."""
 OFFSETS = "queue string not null, partition int not null, position string not null"
@@ -60,7 +60,7 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
 
 
 def sealed(wanted: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
-    """Says when the buckets were archived that messages belong to, if the messages were there by then.
+    """Adds the time at which the bucket of each message was archived, if the message existed by then.
 
     Args:
         wanted: As :func:`promised` gives it.
@@ -117,7 +117,7 @@ def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
 def matched(
     wanted: DataFrame, there: DataFrame, offsets: Sequence[DataFrame], *, now: float, late: float | None, margin: float
 ) -> DataFrame:
-    """Says of every id what became of it.
+    """Classifies every id.
 
     Args:
         wanted: As :func:`promised` gives it, or :func:`sealed`. What was to live on when its bucket was archived has to
@@ -172,7 +172,7 @@ def matched(
 
 
 def strays(rows: DataFrame, receipts: DataFrame) -> DataFrame:
-    """Says of messages without a receipt whose copies they may be.
+    """Classifies messages without a receipt as copies of others.
 
     One whose body equals an accepted one in the same queue is a ``copy``: the producer has the receipt of the other
     one. Where only sends of unknown outcome have that body, as many messages answer for these (``answer``), those with

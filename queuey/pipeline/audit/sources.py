@@ -1,4 +1,4 @@
-"""Where an audit reads messages: in a store, in an archive, or in both."""
+"""The messages of an audit: from a store, an archive, or both."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from queuey.storage import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BEFORE = 120.0
-"""Seconds before a receipt of unknown outcome within which its message, if there is one, was stored."""
-LATE = 5.0
-"""Seconds after which a receipt is late where reads stay behind by nothing, or by what is not known."""
+MAX_RECEIPT_DELAY = 120.0
+"""Max time between a message and its receipt of unknown outcome, in seconds."""
+DEFAULT_LATE = 5.0
+"""Default delay in seconds after which a receipt is late, where the read delay is zero or unknown."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A queue of the receipts, and the position from which on its messages are read."""
+    """A queue of the receipts, and the position at which reading it begins."""
 
     queue: str
     lower: Position
 
 
 def spans(receipts: DataFrame) -> list[Span]:
-    """Finds the queues of receipts, and from where on they have to be read."""
+    """Returns the queues of receipts, each with the position at which reading begins."""
     from pyspark.sql import functions as f
 
     rows = receipts.groupBy("queue").agg(
@@ -51,7 +51,7 @@ def spans(receipts: DataFrame) -> list[Span]:
     for row in rows.collect():
         lowest = [] if row.lowest is None else [columns.position_from(row.lowest)]
         if row.since is not None:
-            lowest.append((max(0, ids.seconds_to_ticks(row.since - BEFORE)), LOW_MIN))
+            lowest.append((max(0, ids.seconds_to_ticks(row.since - MAX_RECEIPT_DELAY)), LOW_MIN))
         found.append(Span(row.queue, min(lowest)))
     return sorted(found, key=lambda span: span.queue)
 
@@ -97,27 +97,27 @@ class MessageSources:
             self.now = ids.ticks_to_seconds(self._store.now())
 
     def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
-        """Returns what has to be known of each queue: its name, its TTL, up to where it is read, and its read delay."""
+        """Returns name, TTL, highest readable position and read delay of each queue."""
         return [(span.queue, *self._about(span.queue)) for span in spans]
 
     def stored(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of what the store has, from the first receipts on; None: it is not read."""
+        """Returns hashes of the store's messages; None: the store is not read."""
         if self._store is None:
             return None
         spans = [span for span in spans if self._queue(span.queue) is not None]
         parts = batch_reader.planned(self._read(spans)) if spans else []
         payloads = [
-            body_hashes.packed(some) for some in shared_out(parts, batch_reader.MOST_TASKS, batch_reader.weight)
+            body_hashes.packed(some) for some in shared_out(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
         ]
         return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def archived(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of what the archive has, from the first receipts on; None: there is none."""
+        """Returns hashes of the archive's messages; None: there is no archive."""
         if self._archive is None:
             return None
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
-        # What the archive has lost is missing, which an audit is to find.
+        # Files that the archive has lost count as missing messages: an audit has to find those.
         paths = [path for one in self._manifests(spans) for path in self._archive.present(one, [])]
         return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
@@ -133,7 +133,7 @@ class MessageSources:
         return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
 
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
-        """Returns where groups stand: group -> queue -> partition -> position."""
+        """Returns the offsets of groups: group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
         return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
 
@@ -158,20 +158,20 @@ class MessageSources:
         queue = self._queue(name)
         if queue is None:
             # It is gone, and so is all that was in it.
-            return default, TICKS_MAX, LATE
+            return default, TICKS_MAX, DEFAULT_LATE
         try:
             horizon = self._store.horizon(queue)
         except QueueChanged:
             horizon = TICKS_MAX
-        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or LATE
+        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
     def _about_archived(self, name: str) -> tuple[float, int, float]:
-        """Says up to where a queue is archived: to the end of its last bucket."""
+        """Adds the end of each queue's last archived bucket."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         last = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
         if not last:
-            return float(DEFAULT_TTL), 0, LATE
-        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], LATE
+            return float(DEFAULT_TTL), 0, DEFAULT_LATE
+        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], DEFAULT_LATE
 
     def _queue(self, name: str) -> Queue | None:
         if name not in self._queues:

@@ -49,7 +49,7 @@ Task = Callable[[Sequence[DeadLetterUnit]], Iterator[bytes]]
 
 
 class DeadLetterClasses(msgspec.Struct, frozen=True):
-    """What went wrong.
+    """Dead letters by error.
 
     Attributes:
         dead_letters: How many there are.
@@ -127,7 +127,7 @@ def _class(row: Iterable[Any], samples: int) -> ErrorClass:
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Does the work of one task of :func:`classes`: reads dead letters, without what they hold."""
+    """Classifies dead letters without their bodies; runs in a task."""
     wanted, units = _decode(payload)
     for page in selection.all_pages(open_stores.opened(options), options, units, wanted):
         yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)

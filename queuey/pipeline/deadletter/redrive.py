@@ -29,18 +29,18 @@ from queuey.messages import Message, Meta, Queue
 from queuey.pipeline.deadletter import selection
 from queuey.pipeline.deadletter.selection import DeadLetterUnit, FoundDeadLetter, MessageLocation
 from queuey.spark.errors import OptionError
-from queuey.spark.options import LEAD
+from queuey.spark.options import DEFAULT_LEAD
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue
 from queuey.storage import Store
 from queuey.storage.columns import Integers, MessageColumns, columns_of
 
-CHUNK = 500
-"""Dead letters."""
+CHUNK_SIZE = 500
+"""Max dead letters in a chunk."""
 CHUNK_BYTES = 8 << 20
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to do.
+    """Order for a redrive.
 
     Attributes:
         run: Its name; doing it again under this name goes on with it.
@@ -53,16 +53,16 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     wanted: DeadLetterFilter
     ttl: int | None = None
-    lead: float = LEAD
+    lead: float = DEFAULT_LEAD
     dry_run: bool = False
 
     def about(self) -> bytes:
-        """A digest of the order: a run that was begun with one order may not be continued with another."""
+        """Digest of the order; a run continues only under the order that it began with."""
         return _digest(msgspec.msgpack.encode(self.wanted))
 
 
 class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter of a chunk: where it lies, and which one it is: one published anew there has another end."""
+    """A dead letter of a chunk. Its expiry tells it from one that was published again at the same place."""
 
     partition: int
     ticks: int
@@ -71,12 +71,11 @@ class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def location(self) -> MessageLocation:
-        """Where it lies."""
         return self.partition, (self.ticks, self.low)
 
 
 class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
-    """What the ledger knows of a chunk.
+    """Entry of the ledger for a chunk.
 
     Attributes:
         about: Of the order.
@@ -105,7 +104,6 @@ class Returning(msgspec.Struct):
     content: bytes = b""
 
     def messages(self, base: int, low: int) -> MessageColumns:
-        """Returns them as the messages that they were, with new ids."""
         lives = self.ttl * TICKS_PER_SECOND
         return columns_of(
             Message(base + index, low, one.partition, base + index + lives, one.body, _meta(one))
@@ -132,8 +130,8 @@ class Redrive:
         order: RedriveOrder,
         usual_ttl: int,
         *,
-        chunk: int = CHUNK,
-        page: int = selection.PAGE,
+        chunk: int = CHUNK_SIZE,
+        page: int = selection.PAGE_SIZE,
     ) -> None:
         self._store = store
         self._queue = queue
@@ -144,7 +142,7 @@ class Redrive:
         self._about = order.about()
 
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
-        """Returns what would become of a unit's dead letters."""
+        """Counts a unit's dead letters by outcome, for a dry run."""
         outcome = Redriven()
         for found, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, going, left = self._targets([one.dead_letter for one in found])
@@ -208,14 +206,13 @@ class Redrive:
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
     def _work(self, dead: Queue, unit: DeadLetterUnit) -> str:
-        """Names a unit's work in the ledger."""
         return (
             f"redrive/{_digest(msgspec.msgpack.encode((self._order.run, dead.uid, dead.qid, unit.partitions))).hex()}"
         )
 
 
 class _UnitRedrive:
-    """One unit's way through the ledger and the stores."""
+    """One unit through the ledger and the stores."""
 
     def __init__(
         self, store: Store, dead: TargetQueue, order: RedriveOrder, work: str, *, chunk: int, page: int
@@ -229,7 +226,6 @@ class _UnitRedrive:
         self._reservers: dict[int, Reserver] = {}
 
     def entered(self, number: int) -> tuple[bytes, RedriveChunk] | None:
-        """Returns what the ledger knows of a chunk."""
         raw = self._dead.patiently(lambda: self._store.entry(self._work, number))
         return None if raw is None else (raw, _decode(raw))
 
@@ -253,7 +249,7 @@ class _UnitRedrive:
         return self.set(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
 
     def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
-        """Enters a chunk if ``raw`` stands there; returns what stands there then."""
+        """Replaces the entry of a chunk if it is still ``raw``; returns the entry that stands then."""
         value = msgspec.msgpack.encode(chunk)
         found = self._dead.patiently(lambda: self._store.enter(self._work, number, value, expected=raw))
         return found, _decode(found)
@@ -274,14 +270,13 @@ class _UnitRedrive:
         return found
 
     def reserver(self, queue: Queue) -> Reserver:
-        """Returns what writes to a queue."""
         if queue.uid not in self._reservers:
             target = TargetQueue(self._store, queue)
             self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)
         return self._reservers[queue.uid]
 
     def remove(self, chunk: RedriveChunk) -> None:
-        """Removes the dead letters that were sent, as far as they are still there."""
+        """Deletes the dead letters that were sent and still exist."""
         gone = [(one.message.partition, one.message.position) for _, one in self.there(chunk)]
         if gone:
             self._dead.use(lambda queue: self._store.delete(queue, gone))

@@ -1,4 +1,4 @@
-"""Dead letters as the pipeline sees them: which are meant, where they lie, and what went wrong with them. No Spark."""
+"""Selection of dead letters, where they are stored, and their errors. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store
 
-PAGE = 500
-"""Messages that are read together."""
+PAGE_SIZE = 500
+"""Max messages in a page."""
 
 
 class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ MessageLocation = tuple[int, Position]
 
 
 class FoundDeadLetter(NamedTuple):
-    """A message of a queue of dead letters, and what it says."""
+    """A stored message, parsed as a dead letter."""
 
     message: Message
     dead_letter: DeadLetter
@@ -55,7 +55,7 @@ class DeadLetterSample(msgspec.Struct, frozen=True, order=True):
 
 
 class ErrorClass(msgspec.Struct, frozen=True):
-    """What dead letters of one kind have in common.
+    """Dead letters with the same error.
 
     Attributes:
         queue: Where they came from.
@@ -121,7 +121,7 @@ def pages(
     wanted: DeadLetterFilter,
     *,
     start: MessageLocation | None = None,
-    page: int = PAGE,
+    page: int = PAGE_SIZE,
 ) -> Iterator[tuple[list[FoundDeadLetter], MessageLocation]]:
     """Yields the dead letters of a unit that are meant, as they come; other messages are passed over.
 
@@ -178,7 +178,7 @@ def all_pages(
 
 
 def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Reads a stored message as a dead letter; None: it is none."""
+    """Parses a stored message; None: it is no dead letter."""
     meta = message.meta or Meta()
     headers = dict(meta.headers)
     kind = meta.content_type

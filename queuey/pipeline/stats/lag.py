@@ -20,7 +20,7 @@ from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.pipeline import name_ranges, tasks
-from queuey.pipeline.name_ranges import RANGE, NameRange
+from queuey.pipeline.name_ranges import RANGE_SIZE, NameRange
 from queuey.pipeline.offset_files import Offsets
 from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark import open_stores
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FROM_FILE = "from file"
-"""What the group of a file of offsets is called unless it is named."""
+"""Default name of the group in a file of offsets."""
 
 
 class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is observed.
+    """Groups and queues to measure.
 
     Attributes:
         selection: Which queues; None: all of the application.
@@ -55,7 +55,7 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
     within: float = 3600.0
     sample: float = 0.0
     top: int = 100
-    size: int = RANGE
+    size: int = RANGE_SIZE
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
@@ -96,7 +96,6 @@ class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What was observed."""
         return self.queue, self.partition, self.group
 
 
@@ -123,7 +122,7 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LagReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Lag of all groups.
 
     Attributes:
         partitions: Pairs of a group and a partition that were measured.
@@ -182,7 +181,7 @@ def run(
 
 
 def summed_up(behind: Sequence[Behind], options: LagOptions, at: float) -> LagReport:
-    """Puts what was found into a report. Pure."""
+    """Returns the report."""
     unread = [one for one in behind if one.messages]
     ordered = sorted(unread, key=_danger)
     firsts = [one.forecast.first for one in unread if one.forecast.first is not None]
@@ -226,7 +225,7 @@ def _observations(
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
-    """Does the work of one task: observes every group in every queue of a stretch."""
+    """Observes every group in every queue of a range; runs in a task."""
     stretch, given = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.settings_of(options).default_ttl
@@ -243,7 +242,6 @@ def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> 
 def _groups(
     store: Store, queue: Queue, groups: tuple[str, ...], given: Offsets | None
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
-    """Returns the groups to measure in a queue, with their offsets by partition."""
     if given is not None:
         yield groups[0] if groups else FROM_FILE, given[queue.name]
         return
@@ -289,14 +287,14 @@ def observed(
 
 
 def _first(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
-    """Returns when the first unread message was stored and when it expires (ticks), without its body."""
+    """Returns storage time and expiry (ticks) of the first unread message, without reading its body."""
     lower = FIRST if offset is None else ids.following(offset)
     batch = next(store.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
 def judged(one: GroupObservation, earlier: GroupObservation | None, within: float) -> Behind:
-    """Says how a group stands, and what it loses. Pure.
+    """Computes lag, growth and forecast of a group.
 
     Args:
         one: The group.

@@ -27,7 +27,7 @@ from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Measure, Queue, Slice
 from queuey.pipeline import name_ranges, tasks
-from queuey.pipeline.name_ranges import RANGE, NameRange
+from queuey.pipeline.name_ranges import RANGE_SIZE, NameRange
 from queuey.pipeline.stats.totals import RecentCounts, Totals, by_queue, rate, totals
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
@@ -39,8 +39,8 @@ from queuey.storage import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_RECENT = 100_000
-"""Messages of a partition's last hour that are counted at most."""
+MAX_RECENT = 100_000
+"""Max messages of a partition's last hour that are counted."""
 _MICROSECOND = TICKS_PER_SECOND // 1_000_000
 _SCHEMA = StructType(
     [
@@ -59,7 +59,7 @@ _ROWS = arrow_schema(_SCHEMA)
 
 
 class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured.
+    """Queues to measure.
 
     Attributes:
         selection: Which queues; None: all of the application.
@@ -72,7 +72,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection | None = None
     top: int = 10
     recent: bool = True
-    size: int = RANGE
+    size: int = RANGE_SIZE
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
@@ -82,7 +82,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Figures of all queues.
 
     Attributes:
         tally: Sums and lists.
@@ -134,18 +134,18 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
 
 
 def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> DataFrame:
-    """Returns measures, and a row of partition 0 for each queue that holds nothing."""
+    """Returns measures; a queue without messages has a row of partition 0."""
     parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
     say(f"measuring, in {len(parts):,} tasks")
     return tasks.rows(spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts])
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Does the work of one task of :func:`frame`."""
+    """Measures a range of queues; runs in a task."""
     found: list[tuple[object, ...]] = []
     for queue, measures in _measured(options, payload):
         found += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
-        if len(found) >= name_ranges.PAGE:
+        if len(found) >= name_ranges.PAGE_SIZE:
             yield _batch(found)
             found = []
     if found:
@@ -186,11 +186,11 @@ def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, Rec
             hours = [_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
         except (QueueChanged, QueueNotFound):
             continue
-        more = max(hours) >= MOST_RECENT
+        more = max(hours) >= MAX_RECENT
         found[one.queue] = RecentCounts(sum(minutes), sum(hours), more)
     return found
 
 
 def _since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
     lower = now - seconds * TICKS_PER_SECOND, LOW_MIN
-    return store.extent(queue, Slice(partition, lower, limit=MOST_RECENT))[0]
+    return store.extent(queue, Slice(partition, lower, limit=MAX_RECENT))[0]

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 Order = Literal["messages", "bytes", "rate", "skew"]
 ORDERS: tuple[Order, ...] = ("messages", "bytes", "rate", "skew")
 
-LEAST_EVEN = 10
-"""Messages per partition below which an uneven spread means nothing."""
+MIN_EVEN = 10
+"""Min messages per partition for which skew means anything."""
 
 
 class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -39,7 +39,6 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def rate(self) -> float:
-        """Messages a second between the oldest and the newest."""
         return rate(self.messages, self.oldest, self.newest)
 
     @property
@@ -49,7 +48,7 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RecentCounts(msgspec.Struct, frozen=True):
-    """How many messages a queue got lately; ``more``: so many were counted, and there are more."""
+    """Messages that a queue received lately; ``more``: at least so many."""
 
     minute: int
     hour: int
@@ -79,7 +78,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rate(messages: int, oldest: float, newest: float) -> float:
-    """Returns messages a second from the first to the last; what came within a second came in that second."""
+    """Returns messages a second from the first to the last; messages within one second count as one second."""
     return (messages - 1) / max(1.0, newest - oldest)
 
 
@@ -102,7 +101,7 @@ def by_queue(measures: DataFrame) -> DataFrame:
         (f.unix_micros(f.min("oldest")) / 1e6).alias("oldest"),
         (f.unix_micros(f.max("newest")) / 1e6).alias("newest"),
     )
-    enough = (f.col("partitions") > 1) & (f.col("messages") >= LEAST_EVEN * f.col("partitions"))
+    enough = (f.col("partitions") > 1) & (f.col("messages") >= MIN_EVEN * f.col("partitions"))
     return queues.withColumns(
         {
             "rate": (f.col("messages") - 1) / f.greatest(f.lit(1.0), f.col("newest") - f.col("oldest")),

@@ -13,11 +13,11 @@ import math
 import msgspec
 
 _ROUNDING = 1e-6
-"""Of a message."""
+"""Max error of rounding, in messages."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group has not read of a partition.
+    """Unread messages of a group in a partition.
 
     Attributes:
         count: Messages.
@@ -43,7 +43,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What is going to be lost.
+    """Messages that will expire unread.
 
     Attributes:
         first: Seconds until the first message expires unread; None: none does in the forecast.

@@ -48,11 +48,11 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class _Schema(Protocol):
-    """What is needed of Spark's ``StructType``."""
+    """The part of Spark's ``StructType`` that is needed."""
 
     @property
     def fields(self) -> Sequence[Any]:
-        """Fields with ``name`` and ``dataType``."""
+        pass
 
 
 class ColumnLayout(msgspec.Struct, frozen=True):
@@ -97,7 +97,6 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
 
 
 def _check(types: Mapping[str, str], queue: str | None) -> None:
-    """Refuses columns that do not go together."""
     if "value" not in types:
         raise OptionError("A write needs a column value: what is to be written.")
     if "queue" not in types and queue is None:

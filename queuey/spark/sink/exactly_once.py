@@ -43,17 +43,17 @@ T = TypeVar("T")
 _decode_order = msgspec.msgpack.Decoder(PieceOrder).decode
 
 TRIES = 7
-"""Of each call while the store does not serve."""
-FIRST_PAUSE = 0.1
-"""Seconds; each further one is twice as long."""
-MOST_MOVES = 10
-"""Of one row. Each time it lies twice as far ahead as before, so this is reached by no slow store."""
-MOST_LEAD = 3600.0
-"""Seconds."""
+"""Max attempts of a call while the store is unavailable."""
+FIRST_RETRY = 0.1
+"""Interval before the second attempt, in seconds; it doubles each time."""
+MAX_MOVES = 10
+"""Max moves of one row. Each doubles the lead, so that a slow store does not reach it."""
+MAX_LEAD = 3600.0
+"""Max lead, in seconds."""
 PIECES_PER_LEAD = 10
-"""Pieces of numbered rows that a task writes in the time of a lead, at the least."""
-MOST_LEADS = 12
-"""Room is left for numbered rows that no task has come to yet, up to so many leads ahead of the clock."""
+"""Min pieces of numbered rows that a task writes within one lead."""
+MAX_LEADS = 12
+"""Max room for numbered rows that no task has reached yet, in leads ahead of the clock."""
 SETTLING, LONGEST_SETTLING = 5.0, 10.0
 """Seconds. A request to Cassandra ends before them; a queue may have a read delay of hours."""
 
@@ -84,11 +84,11 @@ class ReservableRows(Protocol):
         """Equal for the same rows in any order only; empty likewise."""
 
     def messages(self, base: int, low: int) -> MessageColumns:
-        """Returns the messages, in the order of ``indexes``, with the ids ``(base + index % span, low)``."""
+        """Returns the messages in the order of ``indexes``, with the ids ``(base + index % span, low)``."""
 
 
 class WriteCounts(msgspec.Struct, frozen=True):
-    """What became of rows.
+    """Rows by outcome.
 
     Attributes:
         rows: How many there were.
@@ -150,7 +150,7 @@ class TargetQueue:
         Raises:
             StoreUnavailable: It does not for all the tries.
         """
-        pause = FIRST_PAUSE
+        pause = FIRST_RETRY
         for _ in range(TRIES - 1):
             try:
                 return call()
@@ -229,7 +229,7 @@ class Reserver:
             self._compare(piece, entry, rows)
         written = expired = 0
         while not (done := members(entry.done, rows.indexes)).all():
-            if entry.moves(rows.indexes[~done]) >= MOST_MOVES:
+            if entry.moves(rows.indexes[~done]) >= MAX_MOVES:
                 raise StoreUnavailable(
                     "rows cannot be written before readers may have passed their ids, however far ahead these are"
                 )
@@ -286,7 +286,7 @@ class Reserver:
             if order.batch < self._batch:
                 order = order.following(self._batch, span)
             now = self._target.patiently(self._store.now)
-            timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MOST_LEADS)
+            timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
             changed, base = piece_order.reserved(order, piece, timing)
             if changed == order:
                 return base
@@ -335,7 +335,7 @@ class Reserver:
         generations, indexes = entry.generations, attempt.rows.indexes
         if attempt.moving.any():
             moving = indexes[attempt.moving]
-            lead = min(MOST_LEAD, self._lead * 2 ** (entry.moves(moving) + 1))
+            lead = min(MAX_LEAD, self._lead * 2 ** (entry.moves(moving) + 1))
             base = self._base(entry.end, lead)
             generations = (*generations, ReservedIds(base, ids.random_low(), index_set(moving)))
         return msgspec.structs.replace(

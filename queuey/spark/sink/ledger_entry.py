@@ -1,4 +1,4 @@
-"""What the ledger knows of one chunk of a write: which ids were reserved for its rows, and which rows are done.
+"""The ledger entry of a chunk: the ids that were reserved for its rows.
 
 Rows are named by their **index** in the chunk, from 0. An entry only grows: generations of ids are added when rows have
 to move, and indexes become done.
@@ -15,8 +15,8 @@ from queuey.errors import StoreIncompatible
 from queuey.storage.columns import Integers, Mask
 
 FORMAT = 1
-MOST_RANGES = 200
-"""Sets of more ranges are entered as bits."""
+MAX_RANGES = 200
+"""Max ranges of a set; larger sets are stored as bits."""
 
 IndexSet = tuple[tuple[int, int], ...] | bytes
 """A set of integers from 0 on: pairs of first and end (exclusive), ascending, with gaps between; or compressed bits."""
@@ -110,7 +110,7 @@ def index_set(indexes: Integers) -> IndexSet:
     if not len(numbers):
         return ()
     gaps = np.flatnonzero(np.diff(numbers) > 1)
-    if len(gaps) < MOST_RANGES:
+    if len(gaps) < MAX_RANGES:
         firsts, ends = numbers[[0, *gaps + 1]], numbers[[*gaps, -1]] + 1
         return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
     bits = np.zeros(int(numbers[-1]) + 1, bool)

@@ -25,8 +25,8 @@ from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes
 
 T = TypeVar("T")
 
-DEEPEST = 200
-"""Lists and objects of a JSON value that may lie inside each other; the service takes no deeper ones either."""
+MAX_DEPTH = 200
+"""Max depth of a JSON value, the same as in the service."""
 _TICKS_PER_MICROSECOND = 10
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -35,7 +35,7 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What holds for all rows that a task writes to one queue.
+    """Options for all rows that a task writes to one queue.
 
     Attributes:
         partitions: How many the queue had when the writer began: rows without a partition are divided among these.
@@ -408,12 +408,12 @@ def _check_json(text: str) -> None:
     try:
         value = _decode_json(text)
     except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
-    if text.count("[") + text.count("{") <= DEEPEST:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         inner = (one.values() if isinstance(one, dict) else one for one in level)
         level = [one for some in inner for one in some if isinstance(one, dict | list)]
     if level:
-        raise ValueError(f"nested deeper than {DEEPEST} levels")
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

@@ -31,7 +31,7 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
-    """What is reserved.
+    """Reserved ids of a piece.
 
     Attributes:
         batch: Of a stream: the micro-batch.
@@ -49,11 +49,11 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
         """Returns what a later micro-batch starts with."""
         tops = (one.top + span for one in self.stretches)
         lasts = (one.last for one in self.stretches)
-        return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MOST_KEPT:])
+        return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])
 
 
-MOST_KEPT = 200
-"""Pieces that are kept of micro-batches before: as many as a queue has partitions at most."""
+MAX_KEPT = 200
+"""Max pieces kept of earlier micro-batches: as many as the max of a queue's partitions."""
 
 
 class Timing(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ BATCH = "streaming.sql.batchId"
 
 
 class TaskCommit(WriterCommitMessage):
-    """What a task reports: what became of its rows, the queues (``uid``) that they went to, and its query."""
+    """Report of a task: its rows by outcome, the queues (``uid``) they went to, and its query."""
 
     def __init__(self, counts: WriteCounts, uids: frozenset[int] = frozenset(), query: str | None = None) -> None:
         self.counts = counts
@@ -80,7 +80,7 @@ class QueueyWriter(DataSourceArrowWriter):
         _tell(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what has been written: it stays, and the same run does not write it again."""
+        """Logs the rows that were written: they stay, and the same run does not write them again."""
         counts = _total(messages)
         log.warning(
             "A write to %s has failed. %d of its messages were written and stay.", _where(self._options), counts.rows
@@ -181,7 +181,7 @@ def _where(options: SinkOptions) -> str:
 
 
 def _tell(counts: WriteCounts, options: SinkOptions) -> None:
-    """Says what people should know; what only repeats their intent is not worth a warning."""
+    """Logs the result; only surprises are warnings."""
     log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _where(options), counts.written)
     if counts.expired:
         log.warning(

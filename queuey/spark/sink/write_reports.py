@@ -1,4 +1,4 @@
-"""What writes have done, as noted in the store's ledger at their commit: batches that have a name, and streams."""
+"""Reports of writes, noted in the store's ledger at their commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuey.storage import Ledger
 
 
 class StreamCounts(msgspec.Struct, frozen=True):
-    """What a streaming write has done.
+    """Rows of a streaming write.
 
     Attributes:
         batch: Its last micro-batch.

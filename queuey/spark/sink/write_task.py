@@ -27,12 +27,12 @@ from queuey.storage.columns import Integers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LONGEST_NAME = 200
-"""Bytes of the name of a writer in the ledger; longer ones are hashed."""
+MAX_NAME_BYTES = 200
+"""Max bytes of a writer's name in the ledger; longer names are hashed."""
 
 
 QUEUES_AT_ONCE = 16
-"""Queues that a task writes to at the same time: with few rows for each, most of the time is waiting for the ledger."""
+"""Max queues that a task writes to at once: with few rows for each it mostly waits for the ledger."""
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class TaskIdentity(msgspec.Struct, frozen=True):
         """
         plain = f"{kind}/{application}/{name}"
         hashed = f"{kind}/{blake2b(plain.encode(), digest_size=20).hexdigest()}"
-        if len(plain.encode()) > LONGEST_NAME:
+        if len(plain.encode()) > MAX_NAME_BYTES:
             plain = hashed
         return cls(hashed if kind == "run" else plain, batch, task, plain)
 

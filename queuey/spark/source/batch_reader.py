@@ -32,13 +32,13 @@ from queuey.storage.scanning import divided
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_TASKS = 200
-"""Tasks of a read, unless more are asked for: further slices share them."""
-MOST_PLANNED = 100
-"""Queues that are divided by what they hold; of more queues, each partition is one slice."""
+DEFAULT_TASKS = 200
+"""Default number of tasks of a read; further slices share them."""
+MAX_PLANNED = 100
+"""Max queues whose messages are counted to divide them; with more, each partition is one slice."""
 ROWS_PER_TASK = 50_000
-FEW = 10_000
-"""Messages of a range that are counted, before it is planned by what the whole queue holds."""
+MAX_COUNTED = 10_000
+"""Max messages of a range that are counted; a larger range is planned by the size of the whole queue."""
 
 
 class QueueyReader(DataSourceReader):
@@ -71,7 +71,7 @@ class QueueyReader(DataSourceReader):
         return scanned(self._options, partition.value or (), self._arrow)
 
 
-def planned(options: SourceOptions, *, most: int = MOST_PLANNED) -> list[QueueSlice]:
+def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSlice]:
     """Returns the slices of a read, by queue, partition and position.
 
     Of very many queues some change while the rest are read: these are looked up again.
@@ -128,7 +128,7 @@ def weight(part: QueueSlice) -> float:
 
 def _most_tasks(options: SourceOptions, parts: list[QueueSlice]) -> int:
     asked = math.ceil(sum(part.weight for part in parts) / options.max_records) if options.max_records else 0
-    return max(MOST_TASKS, options.min_partitions or 0, asked)
+    return max(DEFAULT_TASKS, options.min_partitions or 0, asked)
 
 
 Ranges = dict[int, tuple[Position, Position]]
@@ -181,7 +181,7 @@ def _divided(
     infos = [_within(info, ranges[info.partition]) for info in found if info.partition in ranges and info.count]
     counts = {info.partition: info.count for info in infos}
     total = sum(counts.values())
-    rows = min(max(ROWS_PER_TASK, total / MOST_TASKS), options.max_records or math.inf)
+    rows = min(max(ROWS_PER_TASK, total / DEFAULT_TASKS), options.max_records or math.inf)
     # Rounded up to equal shares of the partitions that hold anything, so that minPartitions is reached.
     filled = len(infos) or 1
     wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
@@ -212,8 +212,8 @@ def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]
         return None
     found = []
     for part, _ in _whole(store, queue, ranges):
-        count, _ = store.extent(queue, msgspec.structs.replace(part, limit=FEW))
-        if count == FEW:
+        count, _ = store.extent(queue, msgspec.structs.replace(part, limit=MAX_COUNTED))
+        if count == MAX_COUNTED:
             return None
         if count:
             found.append((part, float(count)))

@@ -97,7 +97,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def needs_bodies(schema: pa.Schema) -> bool:
-    """Returns whether bodies have to be read for these columns."""
     return not _BODIES.isdisjoint(schema.names)
 
 
@@ -154,7 +153,6 @@ def id_texts(ticks: Integers, low: Integers) -> pa.Array:
 
 
 def text_of(position: Position) -> str:
-    """Returns the text of one position."""
     ticks, low = position
     return f"{ticks:016x}{low - LOW_MIN:016x}"
 
@@ -175,12 +173,10 @@ def _integers(batch: pa.RecordBatch, name: str) -> Integers:
 
 
 def _instants(ticks: Integers, kind: pa.DataType) -> pa.Array:
-    """Returns instants in whole microseconds, rounded down."""
     return pa.array((ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND, pa.int64()).view(kind)
 
 
 def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
-    """Returns 32 hex digits for each pair of numbers."""
     count = len(high)
     halves = np.empty((count, 2), ">u8")
     halves[:, 0], halves[:, 1] = high, low

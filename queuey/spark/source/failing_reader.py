@@ -1,4 +1,4 @@
-"""A stream that cannot be: says why at the first thing that Spark asks of it."""
+"""A stream that cannot start, and raises the reason at Spark's first call."""
 
 # ruff: noqa: ARG002 - whatever is asked for, the answer is the same
 
@@ -25,25 +25,19 @@ class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """Raises the error."""
         raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Raises the error."""
         raise self._error
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Raises the error."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises the error."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises the error."""
         raise self._error

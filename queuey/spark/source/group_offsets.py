@@ -1,4 +1,4 @@
-"""What a stream has processed, recorded as the offsets of a consumer group, so that its lag shows beside others'."""
+"""The progress of a stream, recorded as the offsets of a consumer group, which shows its lag beside others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queuey.storage import Store
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Attempts to record an offset that another program changes at the same time."""
+"""Max attempts to record an offset that another program changes at the same time."""
 
 
 class GroupOffsets:
@@ -32,7 +32,6 @@ class GroupOffsets:
         self._recorded: dict[tuple[str, int], Position] = {}
 
     def record(self, done: StreamOffset) -> None:
-        """Records that everything below these positions has been processed."""
         news: dict[str, dict[int, Position]] = {}
         for (queue, number), position in done.positions.items():
             if FIRST < position != self._recorded.get((queue, number)):
@@ -65,7 +64,7 @@ class GroupOffsets:
             return
 
     def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
-        """Returns what moves forwards."""
+        """Returns the positions that move forward."""
         try:
             present = {offset.partition: offset.position for offset in store.offsets(queue, self._group)}
         except GroupNotFound:

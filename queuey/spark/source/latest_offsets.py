@@ -15,7 +15,7 @@ from queuey.spark.slices import QueuePartition
 from queuey.storage import Store
 
 TRIES = 5
-"""Attempts to read a queue that changes at the same time."""
+"""Max attempts to read a queue that changes at the same time."""
 
 
 class QueueHorizon(NamedTuple):

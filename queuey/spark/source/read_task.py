@@ -1,4 +1,4 @@
-"""What a task of a read does, of a batch or a stream: scan slices, over changes of their queues."""
+"""A task of a read, of a batch or a stream: it scans slices and follows changes of their queues."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from queuey.storage import Store
 
 log = logging.getLogger(__name__)
 
-ROWS = 10_000
-"""Rows of a record batch at most."""
+BATCH_ROWS = 10_000
+"""Max rows of a record batch."""
 BATCH_BYTES = 8 << 20
-"""Bytes of its bodies at most, about."""
-PATIENCE = 30.0
-"""Seconds of waiting for a store that does not answer, or for the horizon of a machine whose clock is behind."""
+"""Max bytes of its bodies, roughly."""
+READ_TIMEOUT = 30.0
+"""Timeout for an unavailable store, or for the horizon of a machine whose clock is behind, in seconds."""
 LOOK_EVERY = 0.05
 
 
 def scanned(
-    options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = ROWS
+    options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Returns the rows of a task, at most so many in a record batch.
 
@@ -101,7 +101,7 @@ def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
     Raises:
         StoreUnavailable: That takes too long.
     """
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + READ_TIMEOUT
     while (store.horizon(queue), LOW_MIN) < upper:
         if time.monotonic() > until:
             raise StoreUnavailable(

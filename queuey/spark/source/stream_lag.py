@@ -1,4 +1,4 @@
-"""What a stream has still to read after the batch that it has planned, for the progress of its query."""
+"""Messages that a stream has left to read after the batch that it has planned."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from queuey.ids import FIRST, Position
 from queuey.messages import Lag, Queue
 from queuey.storage import Store
 
-EVERY = 10.0
-"""Seconds between two questions to the store."""
+REQUEST_INTERVAL = 10.0
+"""Interval between two requests to the store, in seconds."""
 
 
 class StreamLag:
@@ -39,7 +39,7 @@ class StreamLag:
         now = self._clock()
         if not left:
             self._asked, self._known = None, Lag(0, exact=True, seconds=0.0)
-        elif self._asked is None or now >= self._asked + EVERY:
+        elif self._asked is None or now >= self._asked + REQUEST_INTERVAL:
             self._asked = now
             # The queue may have changed, or the store does not answer: the next batch will tell.
             with contextlib.suppress(QueueyError):

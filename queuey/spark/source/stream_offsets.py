@@ -24,8 +24,8 @@ from queuey.spark.slices import QueuePartition, QueueSlice, shared_out
 from queuey.spark.start_and_end import EARLIEST, partition_numbers
 
 VERSION = 1
-MOST_TASKS = 200
-"""Input partitions of a micro-batch, unless more are asked for."""
+DEFAULT_TASKS = 200
+"""Default number of input partitions of a micro-batch."""
 
 
 class ScannedTo(NamedTuple):
@@ -107,14 +107,14 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
             beginning of a partition: nothing here says when that was).
 
     Returns:
-        The ranges of each task, in the order of :func:`ranges` throughout. At most ``MOST_TASKS``, unless ``least`` is
+        The ranges of each task, in the order of :func:`ranges` throughout. Max ``DEFAULT_TASKS``, unless ``least`` is
         more.
     """
     pieces = ranges(start, end)
     if least is not None and 0 < len(pieces) < least:
         share = -(-least // len(pieces))
         pieces = [piece for one in pieces for piece in _cut(one, share)]
-    return shared_out(pieces, max(MOST_TASKS, least or 0))
+    return shared_out(pieces, max(DEFAULT_TASKS, least or 0))
 
 
 ScanExtent = Callable[[QueueSlice, int], ScannedTo]

@@ -41,18 +41,18 @@ from queuey.spark.source import columns, stream_offsets
 from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, queue_horizons
-from queuey.spark.source.read_task import PATIENCE, ROWS, lose, scanned
+from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, lose, scanned
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, opening
 
-IDLE_PAUSE = 0.1
-"""Seconds before an answer that there is nothing new: without a trigger Spark asks again after 10 ms."""
-OLD = 4
-"""A position is moved along once it is older than one part in so many of the queue's TTL."""
+IDLE_INTERVAL = 0.1
+"""Interval before an empty answer, in seconds: without a trigger Spark asks again after 10 ms."""
+IDLE_FRACTION = 4
+"""Max age of an idle position: the queue's TTL divided by this number."""
 _SHOWN = 3
-"""Names in a message."""
+"""Max names in an error."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -67,7 +67,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream over some queues. Holds nothing that cannot be pickled."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, *, idle_pause: float = IDLE_PAUSE, rows: int = ROWS
+        self, options: SourceOptions, schema: StructType, *, idle_pause: float = IDLE_INTERVAL, rows: int = BATCH_ROWS
     ) -> None:
         """Checks what the stream was asked for.
 
@@ -131,7 +131,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch may hold where the trigger does not say."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -155,7 +154,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._progress is not None:
             self._progress.record(begin)
-        end = opening.patiently(lambda: self._end(begin, limit), PATIENCE)
+        end = opening.patiently(lambda: self._end(begin, limit), READ_TIMEOUT)
         if end == begin:
             time.sleep(self._idle_pause)
             self._given = start
@@ -182,11 +181,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
         return scanned(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything below ``end``."""
         if self._progress is not None:
             self._progress.record(stream_offsets.parse(end))
 
@@ -323,7 +320,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _while(self, queue: Queue) -> int:
         """Returns how old a position without new messages may get (ticks)."""
-        return self._ttl(queue) * TICKS_PER_SECOND // OLD
+        return self._ttl(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 
     def _ttl(self, queue: Queue) -> int:
         """Returns the TTL of a queue's messages without their own TTL (s)."""

@@ -15,14 +15,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from queuey.spark import open_stores
 from queuey.spark.options import read_options
 from queuey.spark.source import columns
-from queuey.spark.source.read_task import ROWS
+from queuey.spark.source.read_task import BATCH_ROWS
 from queuey.spark.source.stream_reader import QueueyStreamReader
 from queuey.storage import Store
 
 Row = dict[str, Any]
 
 
-def reader(options: Mapping[str, str], *names: str, rows: int = ROWS) -> QueueyStreamReader:
+def reader(options: Mapping[str, str], *names: str, rows: int = BATCH_ROWS) -> QueueyStreamReader:
     """Makes a reader of all columns, or of some, that answers at once when there is nothing new."""
     whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
     schema = type(whole)([whole[name] for name in names]) if names else whole
@@ -48,7 +48,9 @@ class Query:
         done: How many of them have been run to their end.
     """
 
-    def __init__(self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = ROWS) -> None:
+    def __init__(
+        self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = BATCH_ROWS
+    ) -> None:
         self.options = options
         self.rows = rows
         self.names = names

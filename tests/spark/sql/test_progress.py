@@ -16,11 +16,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage
 from queuey.spark.options import write_options
-from queuey.spark.progress import ENDED, ProgressMetrics
+from queuey.spark.progress import MAX_ENDED, ProgressMetrics
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
-from queuey.spark.source.stream_lag import EVERY, StreamLag
+from queuey.spark.source.stream_lag import REQUEST_INTERVAL, StreamLag
 from tests.backends import APP
 from tests.pages import examples
 from tests.replacing import replace
@@ -104,13 +104,13 @@ def test_metrics_of_queries_that_ended_are_forgotten_in_time() -> None:
     registry = CollectorRegistry()
     listener = ProgressMetrics(registry=registry)
     listener.onQueryProgress(batch(0, query=1, name="lasting"))
-    for query in range(2, ENDED + 4):
+    for query in range(2, MAX_ENDED + 4):
         listener.onQueryProgress(batch(0, query=query, name=None))
         listener.onQueryTerminated(ended(query))
         listener.onQueryTerminated(ended(query))
     [rows] = [one for one in registry.collect() if one.name == "queuey_stream_read_rows"]
     named = {sample.labels["query"] for sample in rows.samples if sample.name.endswith("_total")}
-    assert named == {"lasting", *(str(UUID(int=query)) for query in range(4, ENDED + 4))}
+    assert named == {"lasting", *(str(UUID(int=query)) for query in range(4, MAX_ENDED + 4))}
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_lag_is_asked_for_now_and_then(embedded: Kept) -> None:
     assert (found["messages"], found["exact"]) == (5, True)
     embedded.post(queue, [NewMessage("more", 1, 60)])
     assert lag.after(embedded.store, left) == found
-    now[0] += EVERY
+    now[0] += REQUEST_INTERVAL
     assert lag.after(embedded.store, left)["messages"] == 6
     assert lag.after(embedded.store, {})["messages"] == 0
     assert lag.after(embedded.store, left)["messages"] == 6

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from queuey.pipeline.archive import manifest
-from queuey.pipeline.archive.directory import KEPT, ArchiveDirectory
+from queuey.pipeline.archive.directory import KEEP_UNREFERENCED, ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import DirectoryEntry, HadoopFiles
 from queuey.pipeline.archive.manifest import (
     Archive,
@@ -206,7 +206,7 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
         run(store, "r2", each("d"), 2.0)
         assert seen(store) == (each("a", "b", "c", "d") if committed else each("a", "b", "d")), number
         store.settle()
-        run(store, "r3", {KEYS[0]: {"e"}}, KEPT + 10.0)
+        run(store, "r3", {KEYS[0]: {"e"}}, KEEP_UNREFERENCED + 10.0)
         assert holds(seen(store), each("a", "b", "d")), number
         left = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
         assert not left, (number, left)
@@ -223,10 +223,10 @@ def test_a_killed_clearing(*, late: bool) -> None:
         for count, name in enumerate(("r0", "r1", "r2")):
             run(store, name, each(name), float(count))
         store.late = late
-        more = killed(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEPT + 5.0), number)
+        more = killed(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
         assert holds(seen(store), each("r0", "r1", "r2")), number
         store.settle()
-        run(store, "r4", each("r4"), 2 * KEPT + 10.0)
+        run(store, "r4", each("r4"), 2 * KEEP_UNREFERENCED + 10.0)
         assert holds(seen(store), each("r0", "r1", "r2", "r4")), number
         if not more:
             break
@@ -274,7 +274,7 @@ def test_readers_during_a_run() -> None:
         assert seen(store) in (each("a"), each("a", "b")), number
 
     assert store.requests(partial(run, store, "r1", each("b"), 1.0), look) > 12
-    run(store, "r2", each("c"), KEPT)
+    run(store, "r2", each("c"), KEEP_UNREFERENCED)
     assert all(path in store.texts for one in old for path in one.data_paths)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.pipeline.archive.lease import SECONDS, ArchiveBusy, ArchiveLease
+from queuey.pipeline.archive.lease import LEASE_TIMEOUT, ArchiveBusy, ArchiveLease
 from queuey.storage import Ledger
 from tests.spark.kept import Kept
 
@@ -79,10 +79,10 @@ def test_killed_run(ledger: Later) -> None:
     """The lease of a run that does not renew it ends; that run can replace nothing from then on."""
     killed = lease(ledger)
     killed.take()
-    ledger.ahead = SECONDS - 5
+    ledger.ahead = LEASE_TIMEOUT - 5
     with pytest.raises(ArchiveBusy):
         lease(ledger).take()
-    ledger.ahead = SECONDS + 1
+    ledger.ahead = LEASE_TIMEOUT + 1
     second = lease(ledger)
     second.take()
     with pytest.raises(ArchiveBusy, match="has ended, and another run has taken it"):
@@ -111,7 +111,7 @@ def test_renewed(ledger: Later) -> None:
     held = lease(ledger)
     held.take()
     for _ in range(3):
-        ledger.ahead += SECONDS * 0.8
+        ledger.ahead += LEASE_TIMEOUT * 0.8
         held.check()
         with pytest.raises(ArchiveBusy):
             lease(ledger).take()

@@ -21,7 +21,7 @@ from queuey.spark.options import StoreOptions
 from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.stream_offsets import (
-    MOST_TASKS,
+    DEFAULT_TASKS,
     ScannedTo,
     StreamOffset,
     occupied,
@@ -128,8 +128,8 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
     start = StreamOffset({("a", number): at(1000) for number in range(1, count + 1)})
     end = StreamOffset({queue_partition: at(1_001_000) for queue_partition in start.positions})
     tasks = plan(start, end, least=least)
-    assert len(tasks) <= max(MOST_TASKS, least or 0)
-    assert len(tasks) >= min(count, MOST_TASKS)
+    assert len(tasks) <= max(DEFAULT_TASKS, least or 0)
+    assert len(tasks) >= min(count, DEFAULT_TASKS)
     assert len(tasks) >= (least or 0)
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 1
 

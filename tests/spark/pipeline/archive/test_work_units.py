@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.pipeline.archive import work_units
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, LEAST_WEIGHT, MOST_COUNTED, PIECES, WorkUnit
+from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, MAX_COUNTED, MIN_WEIGHT, PARTS, WorkUnit
 
 
 def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
@@ -20,7 +20,7 @@ def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) 
 
 
 SOME = st.lists(
-    st.builds(unit, st.sampled_from("abc"), st.integers(0, 5), st.integers(1, 3), st.integers(1, MOST_COUNTED)),
+    st.builds(unit, st.sampled_from("abc"), st.integers(0, 5), st.integers(1, 3), st.integers(1, MAX_COUNTED)),
     max_size=40,
     unique_by=lambda one: (one.queue, one.bucket, one.partition),
 )
@@ -37,7 +37,7 @@ def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
     total = sum(one.weight + BUCKET_WEIGHT for one in some)
     largest = max((one.weight + BUCKET_WEIGHT for one in some), default=0)
     for group in groups:
-        assert sum(one.weight + BUCKET_WEIGHT for one in group) <= max(LEAST_WEIGHT, total // tasks + 1) + largest
+        assert sum(one.weight + BUCKET_WEIGHT for one in group) <= max(MIN_WEIGHT, total // tasks + 1) + largest
 
 
 def test_small_buckets_stay_whole() -> None:
@@ -48,15 +48,15 @@ def test_small_buckets_stay_whole() -> None:
 
 def test_large_units_are_cut() -> None:
     """What was too large to count is cut into parts that cover it without a gap."""
-    parts = work_units.divided([unit(weight=MOST_COUNTED), unit(hour=1)])
+    parts = work_units.divided([unit(weight=MAX_COUNTED), unit(hour=1)])
     large, small = [one for one in parts if one.bucket == 0], [one for one in parts if one.bucket]
-    assert len(large) == PIECES
+    assert len(large) == PARTS
     assert small == [unit(hour=1)]
     assert (large[0].lower, large[-1].upper) == (unit().lower, unit().upper)
     assert all(one.upper == other.lower for one, other in itertools.pairwise(large))
 
 
-@given(SOME, st.integers(1, 5), st.integers(1, 2 * MOST_COUNTED))
+@given(SOME, st.integers(1, 5), st.integers(1, 2 * MAX_COUNTED))
 def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: int) -> None:
     """No bucket is in two waves, the oldest come first, and a wave ends when it has enough."""
     found = work_units.waves(some, buckets=most, messages=messages)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queuey.pipeline.stats import stats_job
-from queuey.pipeline.stats.totals import LEAST_EVEN, ORDERS, QueueFigures, Totals, by_queue, totals
+from queuey.pipeline.stats.totals import MIN_EVEN, ORDERS, QueueFigures, Totals, by_queue, totals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def test_sums_and_lists_are_those_of_the_queues(spark: SparkSession) -> None:
         fit = [
             one
             for one in every
-            if order != "skew" or (one.partitions > 1 and one.messages >= LEAST_EVEN * one.partitions)
+            if order != "skew" or (one.partitions > 1 and one.messages >= MIN_EVEN * one.partitions)
         ]
         tops[order] = tuple(sorted(fit, key=lambda one: (getattr(one, order), one.queue), reverse=True)[:5])
     assert totals(by_queue(frame), 5) == Totals(
