@@ -21,8 +21,8 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-CLOSING = 10.0
-"""Seconds that the store has for writes that it has accepted."""
+CLOSE_TIMEOUT = 10.0
+"""Timeout for the store to finish accepted writes, in seconds."""
 
 
 class Application:
@@ -72,7 +72,7 @@ class Application:
     async def _stop(self) -> None:
         self._opened.wake()
         self._gateway.stop()
-        await asyncio.to_thread(self._opened.store.close, CLOSING)
+        await asyncio.to_thread(self._opened.store.close, CLOSE_TIMEOUT)
 
 
 app = Application()

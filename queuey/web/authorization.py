@@ -19,16 +19,16 @@ from queuey.web.credentials import CredentialReader, Identity
 from queuey.web.gateway.scheduling import ANONYMOUS
 from queuey.web.requests import Request
 
-REMEMBERED = 4096
-"""Headers that are remembered."""
-LONGEST = 20 * 1024
-"""Characters of a header. A long poll keeps its header, and the event loop hashes it again and again."""
-SHORT = 128
-"""Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
+MAX_CACHED = 4096
+"""Max cached headers."""
+MAX_HEADER = 20 * 1024
+"""Max characters of a header. A long poll keeps its header, and the event loop hashes it repeatedly."""
+MAX_PLAIN_KEY = 128
+"""Max characters of a header that is the cache's key as it is; application keys have 64."""
 MAX_CREDENTIALS = 16
-"""In one header; each unknown one costs a read from the store, or a check of a signature."""
+"""Max credentials in a header; each unknown one costs a read from the store, or a check of a signature."""
 MAX_PARTS = 128
-"""Of one header, those of other schemes and blank ones included: they are taken apart on the event loop."""
+"""Max parts of a header, unknown schemes and blank ones included: they are split on the event loop."""
 _SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Users' schemes, whose capitals do not count (RFC 9110, 11.1). Those of ``Application`` do, as in the original."""
 
@@ -57,7 +57,7 @@ class Authenticator:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        most: int = REMEMBERED,
+        most: int = MAX_CACHED,
     ) -> None:
         self._readers = {reader.scheme: reader for reader in readers}
         self._clock = clock
@@ -68,7 +68,7 @@ class Authenticator:
         self._of_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
 
     def add(self, reader: CredentialReader) -> None:
-        """Has one more reader read credentials; before the first request."""
+        """Adds a reader of credentials, before the first request."""
         self._readers[reader.scheme] = reader
 
     def __call__(self, header: str | None) -> Caller:
@@ -99,13 +99,13 @@ class Authenticator:
         return None if known is None else known[0]
 
     def forget(self, header: str) -> None:
-        """Has the next request with this header read its credentials again: one of them has ended."""
+        """Drops a cached caller: one of its credentials has ended."""
         with self._lock:
             self._forget(_key(header))
 
     def _find(self, header: str) -> tuple[Caller, float] | None:
         """Returns the caller as it was last known, and until when that may be believed."""
-        if len(header) > LONGEST:
+        if len(header) > MAX_HEADER:
             return None
         known = self._known.get(_key(header))
         if known is None:
@@ -119,8 +119,8 @@ class Authenticator:
         Raises:
             NotAuthenticated: There are too many, or the header is too long.
         """
-        if len(header) > LONGEST:
-            text = f"The header Authorization is too long: {len(header)} characters, at most {LONGEST}."
+        if len(header) > MAX_HEADER:
+            text = f"The header Authorization is too long: {len(header)} characters, at most {MAX_HEADER}."
             raise NotAuthenticated(f"{text} Send only the credentials that this service knows.")
         if (parts := header.count(";") + 1) > MAX_PARTS:
             raise NotAuthenticated(f"Too many parts of the header Authorization: {parts}, at most {MAX_PARTS}.")
@@ -186,7 +186,7 @@ def _written(credentials: list[tuple[str, str]]) -> str:
 
 
 def _key(header: str) -> str | bytes:
-    return header if len(header) <= SHORT else sha256(header.encode("utf-8", "surrogatepass")).digest()
+    return header if len(header) <= MAX_PLAIN_KEY else sha256(header.encode("utf-8", "surrogatepass")).digest()
 
 
 class Authorization:
@@ -217,7 +217,7 @@ class Authorization:
         return self._authenticate(request.headers.get("authorization"))
 
     async def identify(self, request: Request) -> Caller:
-        """Is :meth:`caller` for a coroutine: a caller that is not in memory is looked up in a thread."""
+        """Async variant of :meth:`caller`; a caller that is not cached is looked up in a thread."""
         if request.refused is not None:
             raise request.refused
         caller = self._authenticate.remembered(request.headers.get("authorization"))
@@ -293,7 +293,7 @@ class Authorization:
         return self._service.enter(queue, self._check(request, action, dead_letter), request.in_thread)
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
-        """Lets the caller in to one of several queues; what closes it to the caller does not close the others.
+        """Authorizes the caller for one of several queues; an error of one does not close the others.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -304,7 +304,7 @@ class Authorization:
             return error
 
     async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
-        """Lets the caller in to the queue that the path names, as :meth:`find` and :meth:`enter` do.
+        """Authorizes the caller for the queue in the path, as :meth:`find` and :meth:`enter` do.
 
         What is not in memory is looked up in a thread, as before every refusal.
         """

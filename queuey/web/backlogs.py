@@ -17,9 +17,9 @@ log = logging.getLogger("queuey")
 MAX_QUEUES, MAX_PARTITIONS = 100, 1000
 """Queues that are shown, and partitions that they have together: each has a claim log to be read."""
 MAX_COUNTED = 1000
-"""Messages of a queue that are counted; further ones are estimated."""
+"""Max messages of a queue that are counted; further ones are estimated."""
 INTERVAL = 10.0
-"""Seconds for which a look is good."""
+"""Interval between counts, in seconds."""
 
 
 class Backlogs:

@@ -39,7 +39,7 @@ PATHS, SHORT_PATH = 1024, 200
 
 
 class View:
-    """What answers requests with one method.
+    """The view of one method.
 
     Args:
         answer: Returns the response, or raises an error.
@@ -152,7 +152,7 @@ class Endpoint:
         self._metrics.observe(self.name, response.status, seconds)
 
     async def _options(self, request: Request, match: Match) -> Response:
-        """Says which methods there are."""
+        """Answers OPTIONS with the allowed methods."""
         return self._allowing(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
@@ -167,7 +167,7 @@ class Endpoint:
 
 
 class Found(NamedTuple):
-    """What a path leads to.
+    """The resource of a path.
 
     Attributes:
         path: Percent-decoded.

@@ -35,7 +35,7 @@ STATUSES: dict[type[Exception], int] = {
 HEADERS: dict[int, tuple[Header, ...]] = {
     415: (("Accept-Encoding", "identity"),),
 }
-"""What goes with a status whatever the error."""
+"""Headers of a status, whatever the error."""
 
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 

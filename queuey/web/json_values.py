@@ -12,8 +12,8 @@ import msgspec
 from queuey.web.requests import JSON_ERRORS, decode_any
 from queuey.web.validators import BadField
 
-DEEPEST = 200
-"""Lists and objects of a JSON body that may lie inside each other: every reader, in any language, must get along."""
+MAX_DEPTH = 200
+"""Max depth of a JSON body: readers in any language must be able to parse it."""
 UNREADABLE = "Is no JSON that others could read"
 BLOCK = 64 * 1024
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -54,7 +54,7 @@ def check_value(raw: bytes, *, block: int = BLOCK) -> str:
             decode_any(raw)  # is faster
         else:
             _skip(raw)
-        if not small or raw.count(b"[") + raw.count(b"{") > DEEPEST:
+        if not small or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
             _check_parts(raw, block)
     except JSON_ERRORS:
         raise BadField(UNREADABLE) from None
@@ -66,8 +66,8 @@ def _check_parts(raw: bytes, block: int) -> None:
     depth = 0
     for part in _outside_strings(raw, block):
         depths = list(accumulate(map(_STEPS.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
-        if max(depths) > DEEPEST:
-            raise BadField(f"Nested deeper than {DEEPEST} levels")
+        if max(depths) > MAX_DEPTH:
+            raise BadField(f"Nested deeper than {MAX_DEPTH} levels")
         depth = depths[-1]
         for number in _PERHAPS_TOO_LARGE.finditer(part):
             decode_any(number[0])

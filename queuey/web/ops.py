@@ -17,8 +17,8 @@ from queuey.web.gateway.workers import Collection, Told
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
 
-LOOK_EVERY = 1.0
-"""Seconds between two writes of the heartbeat to the store, and for which the counts of a scrape are given again."""
+HEARTBEAT_INTERVAL = 1.0
+"""Interval between two heartbeats to the store, in seconds; counts of a scrape are reused for as long."""
 
 
 class OpsViews:
@@ -32,14 +32,14 @@ class OpsViews:
     ) -> None:
         self._service = service
         told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
-        self._counts = Collection(lambda: metrics.exposition(told.all(), backlogs()), LOOK_EVERY, clock)
+        self._counts = Collection(lambda: metrics.exposition(told.all(), backlogs()), HEARTBEAT_INTERVAL, clock)
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
         self._looked: float | None = None
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
-        """Says whether the store can write and read, and why not, as it was at most ``LOOK_EVERY`` seconds ago."""
+        """Returns whether the store can write and read, and why not; at most ``HEARTBEAT_INTERVAL`` seconds old."""
         if self._looked is None or (self._due() and not self._looking.locked()):
             await request.in_thread(self._look)
         return self._say()
@@ -53,7 +53,7 @@ class OpsViews:
         return response
 
     def _due(self) -> bool:
-        return self._looked is None or self._clock() >= self._looked + LOOK_EVERY
+        return self._looked is None or self._clock() >= self._looked + HEARTBEAT_INTERVAL
 
     def _look(self) -> None:
         """Writes to the store, unless that was done a moment ago, because any caller may ask for it."""
@@ -73,7 +73,7 @@ class OpsViews:
         self._looked = self._clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
-        """Says whether this process takes requests; load balancers stop sending them when it is about to end."""
+        """Returns whether this process accepts requests; load balancers stop sending them when it is about to end."""
         if self._service.stopping.is_set():
             response = text_response("stopping", 503)
             response.headers += (("Retry-After", "1"),)
@@ -81,11 +81,11 @@ class OpsViews:
         return text_response("OK")
 
     async def version(self, request: Request, match: Match) -> Response:
-        """Says what runs here."""
+        """Returns name and version of the service."""
         return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
     async def metrics(self, request: Request, match: Match) -> Response:
-        """Writes what all workers had done at most ``LOOK_EVERY`` seconds ago, for Prometheus.
+        """Writes what all workers had done at most ``HEARTBEAT_INTERVAL`` seconds ago, for Prometheus.
 
         However many ask and however long other workers take, that needs no thread of the requests.
         """

@@ -38,12 +38,12 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
-UNCOUNTED = 16 * 1024
-"""Bytes of a body up to which it is small: the number of connections bounds these."""
+SMALL_BODY = 16 * 1024
+"""Max bytes of a small body: the number of connections bounds these."""
 SHORT_BODY = 64 * 1024
-"""Bytes of a body that is read in the loop's thread."""
-ARRIVAL = 120
-"""Seconds within which a body has to arrive."""
+"""Max bytes of a body that is read in the loop's thread."""
+BODY_TIMEOUT = 120
+"""Timeout for a body to arrive, in seconds."""
 OWN_HEADER = "x-header-"
 """Begins the names of headers that are kept with a message."""
 
@@ -62,7 +62,7 @@ _HEADERS = {
 
 
 class Server(typing.Protocol):
-    """What a request needs of the server that it came to."""
+    """Services of the server for a request."""
 
     async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         """See :meth:`Request.in_thread`."""
@@ -75,7 +75,7 @@ class Server(typing.Protocol):
 
 
 class Protocol(typing.Protocol):
-    """What answers below some paths in another form than version 1 of the API: a facade, or the console."""
+    """Another protocol below some paths: a facade, or the console."""
 
     def admit(self, request: Request) -> bool:
         """Prepares a request if it is one of its own: its credential, and the form of its errors."""
@@ -160,7 +160,7 @@ class Request:
 
     @property
     def is_left(self) -> bool:
-        """Whether its client is known to be gone."""
+        """True if its client is known to be gone."""
         return self.client is not None and self.client.has_left
 
     @property
@@ -311,7 +311,7 @@ class BodyReader:
     Used in the loop's thread alone.
     """
 
-    def __init__(self, most: int, memory: SharedQuota, *, arrival: int = ARRIVAL) -> None:
+    def __init__(self, most: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
         """Prepares.
 
         Args:
@@ -345,7 +345,7 @@ class BodyReader:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            if announced is not None and announced > UNCOUNTED:
+            if announced is not None and announced > SMALL_BODY:
                 self._hold(request, announced)
             message = await receive()
             body: bytes = message.get("body", b"")
@@ -393,7 +393,7 @@ class BodyReader:
         Raises:
             TooManyRequests, StoreUnavailable: There is none.
         """
-        if size <= UNCOUNTED or size <= request.held:
+        if size <= SMALL_BODY or size <= request.held:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each of them.
         held = request.held
@@ -418,12 +418,12 @@ STRICT = "strict"
 """The field of any query that has unknown fields refused."""
 WARNING = "Warning"
 MOST_NAMED = 10
-LONGEST_NAMED = 60
-"""How many unknown fields a warning names, and how much of each."""
+MAX_NAMED = 60
+"""Max unknown fields named in a warning, and max characters of each."""
 
 decode_any = msgspec.json.Decoder().decode
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for text that is not JSON or goes beyond what a reader could take in."""
+"""Errors of decoding text that is not JSON or is too deep."""
 
 
 class BodyWanted(Exception):
@@ -525,7 +525,7 @@ def with_warning(headers: Sequence[Header], unknown: Sequence[str]) -> tuple[Hea
 
     It stands behind a warning that is there already, in the same header: many clients keep one of each name.
     """
-    names = ", ".join(quote(name, safe="")[:LONGEST_NAMED] for name in unknown[:MOST_NAMED])
+    names = ", ".join(quote(name, safe="")[:MAX_NAMED] for name in unknown[:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     text = f'299 - "Ignored, as they are no fields of this query: {names}{more}"'
     before = [value for name, value in headers if name == WARNING]

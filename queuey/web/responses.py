@@ -36,10 +36,10 @@ PROBLEM: Header = ("Content-Type", "application/problem+json")
 NO_CONTENT = 204
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 NO_STORE: Header = ("Cache-Control", "no-store")
-"""Is added to every response without a Cache-Control: caches may otherwise keep messages, which a key protects."""
+"""Default Cache-Control of a response: otherwise caches may keep messages, which a key protects."""
 
-PIECE = 64 * 1024
-"""Bytes of a long body that are made, and sent, together."""
+PIECE_SIZE = 64 * 1024
+"""Max bytes of a long body that are built and sent together."""
 
 encode = msgspec.json.Encoder().encode
 
@@ -79,7 +79,7 @@ def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
 
 def body_of(pieces: list[bytes]) -> Body:
     """Returns the body that pieces make up: as one if it is short."""
-    return b"".join(pieces) if sum(map(len, pieces)) <= PIECE else pieces
+    return b"".join(pieces) if sum(map(len, pieces)) <= PIECE_SIZE else pieces
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -116,12 +116,12 @@ def text_response(text: str, status: int = 200) -> Response:
 
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-"""Takes the next part of a response, as ASGI has it."""
+"""Sends the next part of a response, as in ASGI."""
 
-STALL = 20.0
-"""Seconds within which a client has to take a piece."""
-SLOWEST = 32 * 1024
-"""Bytes a second that a client has to take in the mean, after the first ``STALL`` seconds."""
+SEND_TIMEOUT = 20.0
+"""Timeout for a client to receive a piece, in seconds."""
+MIN_RATE = 32 * 1024
+"""Min mean rate of a client in bytes a second, after the first ``SEND_TIMEOUT`` seconds."""
 
 
 def _raw(header: Header) -> tuple[bytes, bytes]:
@@ -162,7 +162,7 @@ class ResponseSender:
         change: Callable[[str, int], None],
         pause: Callable[[str], Awaitable[None]],
         *,
-        stall: float = STALL,
+        stall: float = SEND_TIMEOUT,
     ) -> None:
         """Prepares.
 
@@ -215,7 +215,7 @@ class ResponseSender:
     async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the response and the connection."""
         left = response.size
-        seconds = self._stall + left / SLOWEST
+        seconds = self._stall + left / MIN_RATE
         with suppress(TimeoutError):
             for piece in _pieces(response.body):
                 if left < response.size:
@@ -231,10 +231,10 @@ def _pieces(body: Body) -> Iterator[bytes]:
     """Cuts a body into pieces of about the same length."""
     gathered = b""
     for part in body if isinstance(body, list) else [body]:
-        for at in range(0, len(part), PIECE):
-            piece = part[at : at + PIECE]
+        for at in range(0, len(part), PIECE_SIZE):
+            piece = part[at : at + PIECE_SIZE]
             gathered = gathered + piece if gathered else piece
-            if len(gathered) >= PIECE:
+            if len(gathered) >= PIECE_SIZE:
                 yield gathered
                 gathered = b""
     if gathered:

@@ -20,7 +20,7 @@ from queuey.service.workers import Workers
 from queuey.storage import Store
 from queuey.web.backlogs import INTERVAL, Backlogs
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.ops import LOOK_EVERY, OpsViews
+from queuey.web.ops import HEARTBEAT_INTERVAL, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Request, running, until
@@ -125,7 +125,7 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     threads: list[int] = []
     assert asked(views, 50, threads) == [200] * 50
     assert len(threads) == 1
-    now[0] += LOOK_EVERY
+    now[0] += HEARTBEAT_INTERVAL
 
     def fail() -> None:
         meanwhile.extend(asked(views, 1, threads))
@@ -178,7 +178,7 @@ def test_many_scrapes_collect_once_a_second(app: Any, between: InterposedStore) 
         found = [(await task).status for task in tasks]
         found += [(await Request("GET", "/metrics").to(gateway)).status for _ in range(5)]
         assert len(asked) == 1
-        now[0] += LOOK_EVERY
+        now[0] += HEARTBEAT_INTERVAL
         return [*found, (await Request("HEAD", "/metrics").to(gateway)).status]
 
     assert running(app)(work) == [200] * 206

@@ -1,4 +1,4 @@
-"""Views of what stands in the audit log, and of the keys that one may make and revoke."""
+"""Views of the audit log, and of the keys that a caller may issue and revoke."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show_log(ask: Ask) -> Response:
 
 
 def show_entry(ask: Ask) -> Response:
-    """Shows one entry, to those who see it in the list."""
+    """Shows an entry to callers who see it in the list."""
     ask.service.queues.require_application(ask.application)
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
@@ -57,7 +57,7 @@ def show_entry(ask: Ask) -> Response:
 
 
 def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
-    """Returns whether an entry is shown to somebody: one about the application needs the right for all queues."""
+    """Returns whether a caller sees an entry: one about the application needs the right for all queues."""
     if entry.queue:
         return entry.who == who or ask.may("admin", entry.queue)
     return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")

@@ -1,4 +1,4 @@
-"""Bodies as people read them: JSON with indents, text, or bytes as hex. All of it is foreign text."""
+"""Bodies for people: indented JSON, text, or bytes as hex. All of it is untrusted text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from queuey.messages import Message, body_bytes
 
 MAX_SHOWN = 64 * 1024
-"""Characters of a body that a page shows."""
+"""Max characters of a body on a page."""
 MAX_HEX = 4096
-"""Bytes of one that a page shows."""
+"""Max bytes of a hex dump."""
 MAX_DEPTH = 32
-"""Brackets within each other in JSON that is shown with indents: at more, these would be most of the page."""
+"""Max depth of JSON that is indented: deeper, the page would be mostly indents."""
 MAX_PREVIEW = 120
-"""Characters of a body in a list."""
+"""Max characters of a body in a list."""
 _LINE = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
@@ -38,7 +38,6 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def shown(body: str | bytes) -> Shown:
-    """Returns the body of a message for a page."""
     size = body_bytes(body)
     if isinstance(body, bytes):
         return Shown("bytes", _hex(body[:MAX_HEX]), size, len(body) > MAX_HEX)
@@ -49,7 +48,7 @@ def shown(body: str | bytes) -> Shown:
 
 
 def preview(message: Message) -> str:
-    """Returns the beginning of a body in one line."""
+    """Returns the beginning of a body as one line."""
     body = message.body
     if isinstance(body, bytes):
         return body[: MAX_PREVIEW // 3].hex(" ")
@@ -57,7 +56,7 @@ def preview(message: Message) -> str:
 
 
 def _indented(text: str) -> str | None:
-    """Returns JSON with indents; None: it is none, or too large for them."""
+    """Returns indented JSON; None: the body is no JSON, or too large."""
     if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _depth(text) > MAX_DEPTH:
         return None
     try:
@@ -67,7 +66,7 @@ def _indented(text: str) -> str | None:
 
 
 def _depth(text: str) -> int:
-    """Returns how many brackets are within each other at most, counting those in strings, too."""
+    """Returns the max depth of brackets, counting those in strings, too."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth += 1 if bracket in "[{" else -1

@@ -1,4 +1,4 @@
-"""How often something may be done, by whom."""
+"""Rate limits of logins and other acts at the console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey.errors import TooManyRequests
 from queuey.web.gateway.rates import Buckets, Rate
 
 MAX_COUNTED = 4096
-"""Names that are counted."""
+"""Max names with a counter."""
 
 
 class Bound:

@@ -1,4 +1,4 @@
-"""The last hour of a queue as charts, which go on by a stream: each event has the whole hour."""
+"""The last hour of a queue as charts, kept fresh by a stream: each event has the whole hour."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, event
 
-SAMPLED = 60.0
-"""Seconds between two rounds in which the messages of queues are counted."""
+SAMPLE_INTERVAL = 60.0
+"""Interval between two counts of all queues, in seconds."""
 MAX_LIVE = 20
-"""Streams of charts with one key, in this process: each takes a place of a long poll of the key's application."""
+"""Max streams of charts of one key in this process: each takes a long poll of the key's application."""
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("X-Accel-Buffering", "no"),
@@ -31,8 +31,6 @@ log = logging.getLogger("queuey")
 
 
 class ChartView:
-    """The view of ``live`` under a queue."""
-
     def __init__(self, service: Service, authorization: Authorization, history: History) -> None:
         self._service = service
         self._authorization = authorization
@@ -41,7 +39,7 @@ class ChartView:
         """Keys and users, and their streams. Used in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
-        """Gives the last hour, again whenever the stream has been silent for a while; checks the rights each time."""
+        """Streams the last hour, repeated after each silence; checks the rights each time."""
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         access = await self._authorization.admit(request, match, "measure")
@@ -57,7 +55,7 @@ class ChartView:
         return Response(200, event("chart", figures), *HEADERS)
 
     def _holder_of(self, request: Request) -> bytes | UserLogin:
-        """Returns whose session it is: a key's or a user's."""
+        """Returns the key or user of a session."""
         return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").holder
 
     def _count(self, holder: bytes | UserLogin, request: Request) -> None:
@@ -74,7 +72,7 @@ class ChartView:
         self._live.append((holder, request))
 
     def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
-        """Returns the times of all cells, and what they have: messages a second, and how many there were."""
+        """Returns the times of all cells, with messages a second and the depth."""
         count = self._service.queues.count(access.queue)
         if count is not None:
             self._history.note_depth(access.queue, count)
@@ -90,7 +88,7 @@ class ChartView:
 
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:
     """Counts the messages of queues that were used lately, round after round, until ``wait`` returns True."""
-    while not wait(SAMPLED):
+    while not wait(SAMPLE_INTERVAL):
         for application, name in history.lately():
             try:
                 queue = service.find(application, name)
@@ -102,7 +100,7 @@ def sample(service: Service, history: History, wait: Callable[[float], bool]) ->
 
 
 def start_sampling(service: Service, history: History) -> None:
-    """Has a thread of its own do :func:`sample` until the service ends."""
+    """Runs :func:`sample` in a thread until the service ends."""
     work = threading.Thread(
         target=sample, args=(service, history, service.stopping.wait), name="queuey-depths", daemon=True
     )

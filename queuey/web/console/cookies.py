@@ -17,13 +17,13 @@ from queuey.web.responses import Header
 SESSION, VISITOR = "queuey-console", "queuey-console-login"
 """Of who has logged in, and of who is about to."""
 VISIT_SECONDS = 3600
-"""For which a login form may be filled in."""
+"""Timeout of a login form, in seconds."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def is_on_this_machine(request: Request) -> bool:
-    """Returns whether a browser on this machine asks over http."""
+    """Returns whether a browser on this machine sends the request over http."""
     return request.scheme == "http" and host_of(request) in _LOOPBACK
 
 
@@ -33,7 +33,7 @@ def origin_of(request: Request) -> str:
 
 
 def host_of(request: Request) -> str:
-    """Returns the name of the host that is asked, without the port."""
+    """Returns the requested host without the port."""
     return name_of(request.headers.get("host", ""))
 
 
@@ -43,7 +43,6 @@ def name_of(authority: str) -> str:
 
 
 def read(request: Request, name: str) -> str | None:
-    """Returns the token in a cookie; None: there is none."""
     wanted = _name(request, name)
     for part in request.headers.get("cookie", "").split(";"):
         given, _, token = part.strip().partition("=")
@@ -53,19 +52,19 @@ def read(request: Request, name: str) -> str | None:
 
 
 def put(request: Request, name: str, token: str, seconds: int) -> Header:
-    """Returns the header that has a browser keep a token for so many seconds."""
+    """Returns a Set-Cookie header with a token and its age in seconds."""
     secure = "" if is_on_this_machine(request) else "; Secure"
     value = f"{_name(request, name)}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return ("Set-Cookie", value)
 
 
 def drop(request: Request, name: str) -> Header:
-    """Returns the header that has a browser forget a token."""
+    """Returns a Set-Cookie header that deletes the cookie."""
     return put(request, name, "", 0)
 
 
 def form_token(token: str) -> str:
-    """Returns what forms must send that belong to a cookie. Only who has the cookie can compute it."""
+    """Returns the token that a form sends; it can be computed with the cookie only."""
     return urlsafe_b64encode(hmac.digest(token.encode(), b"console form", "sha256")).decode().rstrip("=")
 
 

@@ -1,4 +1,4 @@
-"""The view of health: what ``queuey doctor`` finds, and what the service counts, for operators."""
+"""The health page: the findings of ``queuey doctor``, and the service's counters, for operators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from queuey.web.gateway.workers import Collection
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
-KEPT = 30.0
-"""Seconds for which what was found is shown again, however many ask."""
+MAX_AGE = 30.0
+"""Max age of findings that are shown again, in seconds."""
 Examine = Callable[[], list[Finding]]
 
 
@@ -30,7 +30,7 @@ class HealthView:
     def __init__(self, asks: Asks, examine: Examine) -> None:
         self._asks = asks
         self._store = asks.service.store
-        self._findings = Collection(lambda: [*examine(), self._try()], KEPT)
+        self._findings = Collection(lambda: [*examine(), self._try()], MAX_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""

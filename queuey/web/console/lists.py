@@ -1,4 +1,4 @@
-"""Views of lists: applications and their queues, by prefix and page by page, and what has failed in an application."""
+"""Views of lists: applications, their queues by prefix and page, and failures in an application."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from queuey.web.console.sessions import Ask
 from queuey.web.responses import Response
 
 FIELDS = frozenset({"prefix", "start", "depth", "queue"})
-PAGE = 100
-"""Names on a page."""
+PAGE_SIZE = 100
+"""Max names on a page."""
 MAX_PARTITIONS = 400
-"""Of the queues of a page whose messages are counted, all together."""
+"""Max partitions of a page's queues that are counted, together."""
 LOOKING_SECONDS = 1.0
-"""After which a page counts no further queue, and looks for no further dead letters."""
+"""Timeout for counting queues and for searching dead letters, in seconds."""
 MAX_SEARCHED = 1000
-"""Queues of an application among which one page of failures looks for dead letters."""
+"""Max queues that one page of failures searches for dead letters."""
 MAX_SAMPLED = 20
-"""Queues of dead letters that one page of failures looks into."""
+"""Max queues of dead letters that one page of failures reads."""
 MAX_REASONS = 100
-"""Reasons on a page."""
+"""Max reasons on a page."""
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """What the list of queues shows of the messages of one.
+    """Depth of a queue in the list.
 
     Attributes:
         oldest: When the oldest was sent, or is due, in seconds since 1970; None: there is none.
@@ -47,11 +47,11 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 def show_applications(ask: Ask) -> Response:
-    """Lists the applications that the caller's key may see."""
+    """Lists the applications that the caller may see."""
     prefix, start = _asked(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
-        names, following = ask.service.queues.applications(start=start, limit=PAGE)
+        names, following = ask.service.queues.applications(start=start, limit=PAGE_SIZE)
     else:
         names, following = _own(ask.caller), None
     return ask.render(
@@ -65,7 +65,7 @@ def show_applications(ask: Ask) -> Response:
 
 
 def show_queues(ask: Ask) -> Response:
-    """Lists the queues of an application that the caller's key may see, or says what it may do there instead."""
+    """Lists the queues of an application that the caller may see; without any, the caller's rights there."""
     application = ask.application
     if name := ask.given.get("queue"):
         return pages.redirect(pages.link("a", application, name))
@@ -77,7 +77,7 @@ def show_queues(ask: Ask) -> Response:
         values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
         return ask.render("queues_unlisted.html", "Queues of", application, **values)
     prefix, start = _asked(ask)
-    found, following = ask.service.queues.list(application, start=start, limit=PAGE, patterns=patterns)
+    found, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
     queues = [queue for queue in found if queue.name.startswith(prefix)]
     depths = _depths(ask, queues) if "depth" in ask.given else None
     return ask.render(
@@ -116,7 +116,7 @@ def _depths(ask: Ask, queues: Sequence[Queue]) -> dict[str, Depth]:
 
 
 def show_failures(ask: Ask) -> Response:
-    """Groups the newest dead letters of an application by their reasons, over some queues of these at a time."""
+    """Groups the newest dead letters of an application by reason, over a page of queues at a time."""
     application, start = ask.application, ask.given.get("start", "")
     patterns = ask.patterns("read")
     found, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
@@ -144,24 +144,24 @@ def show_failures(ask: Ask) -> Response:
 
 
 def _letters_of(queue: Queue) -> list[str]:
-    """Returns the queues of dead letters that a queue of a list leads to."""
+    """Returns the queues of dead letters that a queue in a list refers to."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _asked(ask: Ask) -> tuple[str, str]:
-    """Returns the prefix that is asked for, and the name that the page begins with."""
+    """Returns the prefix, and the name at which the page begins."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
 
 def _within(prefix: str, following: str | None) -> str | None:
-    """Returns the name at which the next page begins; None: names with the prefix end on this one."""
+    """Returns the name at which the next page begins; None: this is the last page."""
     return following if following is not None and following.startswith(prefix) else None
 
 
 def _own(caller: Caller) -> list[str]:
-    """Returns the applications that a caller's key is for, or of which it is a user."""
+    """Returns the applications that the caller's key belongs to, or whose user the caller is."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})

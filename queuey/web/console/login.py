@@ -36,7 +36,7 @@ LOGINS = Rate(0.02, 20)
 EXCHANGES = Rate(5, 100)
 """Codes that are exchanged with one provider, whoever comes with them."""
 MAX_FOLLOWING = 500
-"""Characters of a page to go on to: it is part of the address of the provider."""
+"""Max characters of the page after the login, which is part of the provider's address."""
 _ANSWER = frozenset({"code", "state", "iss", "error"})
 """Fields of an answer that mean something here. Providers send more."""
 _AGAIN = "again"
@@ -70,7 +70,6 @@ class LoginViews:
         self._of_key = Bound(LOGINS, "logins of this key", clock)
 
     async def form(self, request: Request, match: Match) -> Response:
-        """Shows the form."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # Another site has led here, so the browser keeps its strict cookies to itself: a form made now would take
@@ -105,7 +104,7 @@ class LoginViews:
         )
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Begins a session for the holder of a key, in the place of the browser's session before; blocks."""
+        """Begins a session for the holder of a key and ends the browser's session before; blocks."""
         fields = read_fields(request)
         following = fields.get("next", "")
         if defect := form_defect(request, cookies.VISITOR, fields):
@@ -158,13 +157,12 @@ class LoginViews:
         return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
 
     def has_session(self, request: Request) -> bool:
-        """Returns whether the browser has logged in."""
         with suppress(NotAuthenticated):
             return not self._authorization.caller(request).anonymous
         return False
 
     def _end(self, request: Request) -> None:
-        """Ends the session whose cookie a request has, if there is one."""
+        """Ends the session of a request's cookie, if there is one."""
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
             self._sessions.end(token)
@@ -194,7 +192,7 @@ class ProviderViews:
         return await request.in_thread(partial(self._go, request, self._find(match)))
 
     async def come_back(self, request: Request, match: Match) -> Response:
-        """Logs in the user with whom the browser comes back."""
+        """Logs in the user whom the provider sends back."""
         provider = self._find(match)
         answer = parse_form(request.query, "query")
         given = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
@@ -257,7 +255,7 @@ class ProviderViews:
 
 
 def counted_as(address: str) -> str:
-    """Returns what an address is counted as: one of IPv6 as its network of 64 bits, all of which one caller has."""
+    """Returns the name under which an address is limited: an IPv6 address as its /64, which belongs to one caller."""
     try:
         found = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
@@ -281,5 +279,5 @@ def own_page(address: str) -> str:
 
 
 def _back(request: Request, provider: Provider) -> str:
-    """Returns where the browser comes back to: one address for each provider, which is registered there."""
+    """Returns the redirect address: one for each provider, which is registered there."""
     return cookies.origin_of(request) + pages.link("login", provider.tag, "back")

@@ -1,4 +1,4 @@
-"""Views of messages: lists and scans, which consume nothing, and one message with all that is known of it."""
+"""Views of messages: lists and scans, which consume nothing, and one message with its explanation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from queuey.web.responses import Response
 from queuey.web.v1.messages import MessageNotFound, format_place, parse_place
 from queuey.web.validators import Errors
 
-PAGE = 50
-"""Messages of a list."""
-STEP = 500
-"""Messages that one request of a scan looks at."""
+PAGE_SIZE = 50
+"""Max messages on a page."""
+SCAN_SIZE = 500
+"""Max messages that one request of a scan reads."""
 MAX_UNASKED = 100_000
-"""Messages after which a scan goes on only if somebody says so."""
+"""Max messages that a scan reads before it asks whether to continue."""
 MAX_TEXT = 200
-"""Characters of what is looked for."""
-SEVERAL = 16
-"""Partitions that are read together unless one is chosen."""
+"""Max characters of the text to search for."""
+MAX_PARTITIONS = 16
+"""Max partitions read together unless one is chosen."""
 FIELDS = frozenset(
     {"partition", "since", "cursor", "key", "header", "value", "text", "id", "scanned", "matched", "delayed"}
 )
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of messages is to show.
+    """Request for a list of messages.
 
     Attributes:
         wanted: Which messages.
@@ -72,7 +72,7 @@ def show_list(ask: Ask) -> Response:
         asked.wanted,
         partitions=(asked.partition,) if asked.partition else None,
         since=asked.begin,
-        limit=PAGE if asked.wanted.anything else STEP,
+        limit=PAGE_SIZE if asked.wanted.anything else SCAN_SIZE,
         upcoming=asked.delayed,
     )
     return ask.render(
@@ -94,7 +94,7 @@ def show_list(ask: Ask) -> Response:
 
 
 def show(ask: Ask) -> Response:
-    """Shows a message, and why it is read or claimed, or not."""
+    """Shows a message, and why it is readable or claimable, or not."""
     access = ask.enter("read")
     partition, position = parse_place(ask.match["place"])
     message = _fetch(ask, access, partition, position)
@@ -118,7 +118,7 @@ def show(ask: Ask) -> Response:
 
 
 def download(ask: Ask) -> Response:
-    """Gives the body of a message as a file. No browser opens it: it is foreign content."""
+    """Sends the body of a message as a file. No browser opens it: it is untrusted."""
     message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
     if message is None:
         raise MessageNotFound(ask.match["place"])
@@ -133,7 +133,7 @@ def download(ask: Ask) -> Response:
 
 
 def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
-    """Returns a message; of those with one id in several partitions, the first."""
+    """Returns a message; if several partitions have the id, that of the first."""
     step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for at in range(0, len(numbers), step):
@@ -145,7 +145,7 @@ def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.P
 
 
 def _place(text: str, partition: str) -> str:
-    """Returns the place of a message of which somebody has typed the id, and perhaps the partition."""
+    """Parses the typed id of a message, and its partition if there is one."""
     text = text.strip()
     chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
@@ -153,7 +153,7 @@ def _place(text: str, partition: str) -> str:
 
 
 def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
-    """Reads what is asked for.
+    """Parses the request.
 
     Raises:
         InvalidRequest: A field cannot be.
@@ -169,7 +169,7 @@ def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
     errors.check()
     key = texts.pop("key")
     if partition is None:
-        partition = 0 if queue.partitions <= SEVERAL else 1
+        partition = 0 if queue.partitions <= MAX_PARTITIONS else 1
     if key:
         partition = by_key(key, queue.partitions)
     # Only some queues keep the key with the message; elsewhere it chooses the partition alone.
@@ -216,21 +216,20 @@ def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
 
 
 def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
-    """Returns the address of a list of what is asked for."""
     queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
     fields |= wanted | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
 
 
 def _is_newest(asked: Asked) -> bool:
-    """Returns whether a list shows what comes, once it is loaded again."""
+    """Returns whether reloading the list shows new messages."""
     return asked.wanted.anything and not asked.begin and not asked.delayed
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:
-    """Returns whether a scan has looked at so many messages, or shown so many, that somebody has to say go on."""
+    """Returns whether a scan has read or shown so many messages that the reader has to continue it."""
     scanned, matched = asked.scanned + found.scanned, asked.matched + len(found.messages)
-    return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE != asked.matched // PAGE
+    return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE_SIZE != asked.matched // PAGE_SIZE
 
 
 def _row(message: Message) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How pages are made: templates in which everything is escaped, under a policy that allows only scripts of ours."""
+"""Rendering of pages: templates that escape everything, under a policy that allows our scripts only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEE_OTHER = 303
 
 
 def policy(nonce: str) -> str:
-    """Returns the Content-Security-Policy of a page: scripts and styles are those that its own elements name."""
+    """Returns the Content-Security-Policy of a page: only scripts and styles that its own elements name."""
     own = f"'nonce-{nonce}'"
     return (
         f"default-src 'none'; script-src {own}; style-src {own}; img-src 'self'; connect-src 'self'; "
@@ -59,12 +59,11 @@ def link(*parts: object, **query: object) -> str:
 
 
 def is_part(request: Request) -> bool:
-    """Returns whether a script asks for a part of a page."""
     return "hx-request" in request.headers
 
 
 def label(caller: Caller) -> str:
-    """Says whose key a caller has, or which user it is."""
+    """Names the caller's key or user."""
     if caller.tenant.startswith(USERS_OF):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -111,7 +110,6 @@ def render(
 
 
 def redirect(address: str, *headers: Header) -> Response:
-    """Sends a browser to another page."""
     return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
 
 

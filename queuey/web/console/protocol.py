@@ -13,7 +13,7 @@ from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
 
 MAX_FOLLOWING = 2000
-"""Characters of an address to go on to after the login. Proxies refuse a request line that is much longer."""
+"""Max characters of the address after the login. Proxies refuse longer request lines."""
 
 
 class Console:
@@ -71,14 +71,14 @@ class Console:
 
 
 def _login(following: str) -> str:
-    """Returns the address of the form that leads on to a page."""
+    """Returns the address of the login form that leads to a page."""
     if following == pages.ROOT or len(following) > MAX_FOLLOWING:
         following = ""
     return pages.link("login", next=following)
 
 
 def _shown(request: Request) -> str:
-    """Returns the address of the page whose script sends a request."""
+    """Returns the address of the page whose script sends the request."""
     try:
         address = urlsplit(request.headers.get("hx-current-url", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Views of one queue: its page, and the parts of it that take a moment and are fetched by themselves."""
+"""Views of one queue: its page, and its slow parts, which scripts fetch separately."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 
 MAX_COUNTED = 1000
-"""Jobs that are counted; more are estimated."""
+"""Max jobs that are counted; more are estimated."""
 MAX_JOBS = 20
-"""Jobs under way that are listed."""
+"""Max claimed jobs in the list."""
 MAX_GROUPS = 10
-"""Groups on a page: the lag of each is found partition by partition."""
+"""Max groups on a page: the lag of each is computed for every partition."""
 OTHERS = "You have no right to see it here."
 """Why somebody may not see something, where nothing better is known."""
 FIELDS = frozenset({"start"})
 
 
 def show(ask: Ask) -> Response:
-    """Shows what is known of a queue at once."""
     queue, rights = ask.queue(), ask.rights()
     acts = [act for act in OF_QUEUES if act.name in OFFERED and set(act.needs) <= set(rights)]
     values: dict[str, Any] = {"queue": queue, "rights": rights, "acts": acts}
@@ -53,7 +52,7 @@ def show(ask: Ask) -> Response:
 
 
 def show_part(ask: Ask) -> Response:
-    """Shows one part; alone for a script, as a page of its own for everybody else."""
+    """Shows one part: for a script alone, otherwise as a page."""
     part = ask.match["part"]
     if part not in PARTS:
         raise NoSuchResource("The resource could not be found.")
@@ -122,7 +121,7 @@ PARTS: dict[str, tuple[str, Callable[[Ask, QueueAccess], dict[str, Any]]]] = {
 
 
 def failures(ask: Ask, name: str) -> dict[str, Any]:
-    """Returns a sample of one queue of dead letters, or why there is none."""
+    """Returns a sample of the dead letters in one queue, or why there is none."""
     try:
         found = ask.service.browsing.failures(ask.enter("read", name))
     except NotFound:

@@ -1,4 +1,4 @@
-"""Views of schedules: those of an application, and one with its message."""
+"""Views of schedules: the list of an application, and one schedule with its message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def show_list(ask: Ask) -> Response:
 
 
 def show(ask: Ask) -> Response:
-    """Shows a schedule, and what the caller may do with it."""
+    """Shows a schedule, and the acts that the caller may do."""
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"

@@ -1,4 +1,4 @@
-"""Who asks for a page: the credential that stands for a session, what a page is made of, and the checks of forms."""
+"""Callers of pages: the credential behind a session, rendering for a caller, and the checks of forms."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
 
 MAX_FORM = 8 * 1024
-"""Bytes of a form; the longest field is a key or an address."""
+"""Max bytes of a form; the longest field is a key or an address."""
 MAX_FIELD = 1000
-"""Characters of a field that :meth:`Ask.get` returns."""
+"""Max characters of a field that :meth:`Ask.get` returns."""
 
 
 class SessionCallers:
@@ -48,7 +48,7 @@ class SessionCallers:
         self._mark = secrets.token_hex(8)
 
     def header(self, token: str) -> str:
-        """Returns a header with which a request has the rights of a session's key or user."""
+        """Returns an Authorization header with the rights of a session's key or user."""
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
@@ -64,7 +64,7 @@ class SessionCallers:
         return msgspec.structs.replace(identity, expires=expires)
 
     def holder(self, request: Request) -> str:
-        """Returns who has logged in, for people."""
+        """Names the holder of a session."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
@@ -90,7 +90,7 @@ class SessionCallers:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has logged in, and asks for a page or an act.
+    """A request of a caller who has logged in.
 
     Attributes:
         match: The parts of the path.
@@ -107,12 +107,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def application(self) -> str:
-        """Its name."""
         return self.match["app"]
 
     @property
     def name(self) -> str:
-        """The name of the queue; blank: it is about the application."""
+        """Name of the queue; empty: the request is about the application."""
         return self.match.get("queue", "")
 
     def queue(self, name: str = "") -> Queue:
@@ -124,7 +123,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.find(self.request, {"app": self.application, "queue": name or self.name})
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
-        """Lets the caller in to the queue, or to another one of the application.
+        """Authorizes the caller for the queue, or for another one of the application.
 
         Raises:
             NotFound: There is none.
@@ -133,11 +132,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.enter(self.request, self.queue(name), action, dead_letter=dead_letter)
 
     def rights(self, name: str = "") -> list[Action]:
-        """Returns what the caller may do with the queue, or with another one of the application."""
+        """Returns the caller's rights with the queue, or with another one of the application."""
         return self.authorization.rights(self.request, self.application, name or self.name)
 
     def may(self, action: Action, name: str) -> bool:
-        """Returns whether the credential allows something with queues of a name."""
+        """Returns whether the caller has a right with queues of a name."""
         return any(matches(pattern, name) for pattern in self.caller.patterns(self.application, action))
 
     def patterns(self, action: Action) -> Sequence[str]:
@@ -150,11 +149,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.patterns(self.request, self.application, action)
 
     def matching(self, action: Action) -> Callable[[str], bool]:
-        """Returns what says of a queue's name whether the caller may do something with it. Raises as patterns."""
+        """Returns a test of queue names by the caller's rights. Raises as patterns."""
         return self.authorization.matching(self.request, self.application, action)
 
     def get(self, name: str) -> str:
-        """Returns a field without blanks around it.
+        """Returns a field, stripped.
 
         Raises:
             InvalidRequest: It is too long.
@@ -165,20 +164,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
     def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
-        """Makes a page for the caller. See :func:`~queuey.web.console.pages.render`."""
         values = {"application": self.match.get("app", ""), "name": self.name} | values
         return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
 
 
 class Asks(NamedTuple):
-    """Makes an :class:`Ask` of each request."""
-
     service: Service
     authorization: Authorization
     callers: SessionCallers
 
     def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
-        """Returns who asks.
+        """Returns the caller with the request.
 
         Raises:
             NotAuthenticated: Nobody has logged in, or the session has ended.
@@ -200,7 +196,7 @@ class Asks(NamedTuple):
     def view(
         self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
-        """Returns the view of a page whose address may have these fields."""
+        """Returns a view whose address may have the given fields."""
 
         def show(request: Request, match: Match) -> Response:
             return answer(self.of(request, match, read_query(request, fields)))
@@ -242,7 +238,7 @@ def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
 
 
 def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
-    """Returns why a form does not belong to a cookie; blank: it does."""
+    """Returns why a form does not belong to a cookie; empty: it does."""
     token = cookies.read(request, cookie)
     if token is None:
         return (
@@ -255,7 +251,7 @@ def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """Returns whether a browser says that a page of this host sends a request; the port and scheme may be a proxy's."""
+    """Returns whether a page of this host sent the request, by the browser; a proxy may change port and scheme."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""The files that pages need: each has its hash in its address, so a browser may keep it for ever."""
+"""Static files of pages. Each address has the file's hash, so that browsers keep the file for ever."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ ROUTE = "/console/static/{hash}/{name:.+}"
 
 
 class File(NamedTuple):
-    """A file as it is served."""
-
     content: bytes
     kind: str
     digest: str
@@ -34,13 +32,11 @@ class File(NamedTuple):
 
 @cache
 def file(name: str) -> File:
-    """Returns a file of :data:`NAMES`."""
     content = (files("queuey.web.console") / "static" / name).read_bytes()
     return File(content, NAMES[name], sha256(content).hexdigest()[:20])
 
 
 def address(name: str) -> str:
-    """Returns where a file is."""
     return f"/console/static/{file(name).digest}/{name}"
 
 

@@ -14,7 +14,7 @@ from queuey.access import Grant
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What one credential gives its holder.
+    """Rights that one credential gives its holder.
 
     Attributes:
         names: See :class:`~queuey.access.Caller`.

@@ -12,13 +12,11 @@ from queuey.web.credentials import Identity
 
 
 def digest_of(key: str) -> bytes:
-    """Returns what is kept of a key. Header text carries bytes as Latin-1."""
+    """Returns the stored digest of a key. Header text carries bytes as Latin-1."""
     return sha256(key.encode("latin-1", "replace")).digest()
 
 
 class ApplicationKeys:
-    """Reads the keys that a store has. See :class:`~queuey.web.credentials.CredentialReader`."""
-
     scheme = "Application"
     believed = 5.0
     """With a store's own 5 s this keeps revocation within 10 s."""
@@ -43,10 +41,7 @@ class ApplicationKeys:
 
 
 def _rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants.
-
-    A key that is limited has no name: principals of other applications' queues mean the application as a whole.
-    """
+    """Returns a key's names and grants. A limited key has no name: principals of queues mean the whole application."""
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)
     if key.scope is None:

@@ -22,9 +22,9 @@ from queuey.web.credentials.user_identity import User, identity_of, is_time
 from queuey.web.credentials.users import Trusted
 
 MAX_TOKEN = 8192
-"""Characters."""
+"""Max characters of a token."""
 MAX_KEYS = 64
-"""In one set of keys."""
+"""Max keys in a set."""
 RSA_BITS = range(2048, 8193)
 _MAX_EXPONENT = 1 << 33
 _TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
@@ -75,7 +75,7 @@ class KeySet:
                 self._by_algorithm.setdefault(algorithm, []).append(key)
 
     def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Returns the key of a name; without a name the only one that goes with the algorithm."""
+        """Returns the key with an id; without an id the only one that fits the algorithm."""
         if name is not None:
             return self._keys.get((name, algorithm))
         keys = self._by_algorithm.get(algorithm, [])
@@ -83,7 +83,7 @@ class KeySet:
 
 
 def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
-    """Returns the algorithms that a key is for; none if it is not for checking signatures, or no public key."""
+    """Returns the algorithms of a public signing key; none for other keys."""
     if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
         return ()
     operations = key.get("key_ops", ["verify"])
@@ -97,7 +97,7 @@ def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON ha
 
 
 def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys of cryptography's
-    """Returns whether a key is long enough to be safe, and short enough to be used quickly."""
+    """Returns whether a key is long enough to be safe and short enough to be fast."""
     numbers = key.public_numbers() if hasattr(key, "public_numbers") else None
     exponent = getattr(numbers, "e", None)
     return exponent is None or (key.key_size in RSA_BITS and exponent < _MAX_EXPONENT)
@@ -182,7 +182,7 @@ class Bearer:
 
 
 def _signed_by(header: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Returns the key's name and the algorithm. A header may not ask for more than that."""
+    """Returns key id and algorithm. A header with anything else is refused."""
     kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
         raise InvalidToken("The token is of another type than JWT.")
@@ -194,7 +194,7 @@ def _signed_by(header: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Returns when a token ends, in seconds since 1970."""
+    """Returns the expiry, in seconds since 1970."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value) for value in times.values()):
         raise InvalidToken("The token does not say when it ends, or its times are no seconds since 1970.")
@@ -206,7 +206,6 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
 
 
 def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
-    """Returns the user's name."""
     user = claims.get(issuer.user)
     try:
         return user_name(issuer.issuer, user if isinstance(user, str) else "")
@@ -217,7 +216,7 @@ def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
 
 
 def _roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns those of the user's roles that mean something."""
+    """Returns the user's roles that the application knows."""
     given = claims.get(issuer.roles_claim)
     roles = given if isinstance(given, list) else [given]
     return tuple(role for role in issuer.roles if role in roles)

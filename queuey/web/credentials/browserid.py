@@ -29,9 +29,9 @@ from queuey.web.credentials.user_identity import User, identity_of, is_time
 from queuey.web.credentials.users import Trusted
 
 MAX_ASSERTION = 8192
-"""Characters."""
+"""Max characters of an assertion."""
 MAX_BITS = 4096
-"""Of a number of a key."""
+"""Max bits of a number in a key."""
 _ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
     "DS128": (hashes.SHA1(), 20),  # noqa: S303 - as BrowserID has it
     "DS256": (hashes.SHA256(), 32),
@@ -75,7 +75,6 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
     """A token whose signature OpenSSL checks: PyBrowserID's own arithmetic is in Python and takes 20 times as long."""
 
     def check_signature(self, key_data: object) -> bool:
-        """Returns whether a key has signed it."""
         key = read_key(key_data)
         digest, size = _ALGORITHMS[self.algorithm]
         data = self.signed_data.encode("ascii")
@@ -94,7 +93,6 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
 
 class _Verifier(LocalVerifier):  # type: ignore[misc] # PyBrowserID has no types
     def parse_jwt(self, data: str) -> JWT:
-        """Reads a token."""
         found = parse(data)
         return _Signed(found.algorithm, found.payload, found.signature, found.signed_data)
 
@@ -127,7 +125,6 @@ class _Trusted:
         self._documents = documents
 
     def get_key(self, hostname: str) -> object:
-        """Returns the public key of an issuer that is trusted."""
         return self._documents[hostname].get().key
 
     def is_trusted_issuer(self, hostname: str, issuer: str, *_: object, **__: object) -> bool:
@@ -198,7 +195,7 @@ class BrowserId:
 
 
 def _payload(token: str) -> dict[str, Any]:
-    """Returns what a certificate or an assertion says; PyBrowserID checks the rest."""
+    """Returns the claims of a certificate or an assertion; PyBrowserID checks the rest."""
     header, payload, _ = token.split(".")
     if read_part(header).get("alg") not in _ALGORITHMS:
         raise ValueError("It is not signed with an algorithm of BrowserID.")
@@ -206,7 +203,6 @@ def _payload(token: str) -> dict[str, Any]:
 
 
 def _user(mail: object) -> str:
-    """Returns the name of a user."""
     name = f"bid:{mail}"
     if not isinstance(mail, str) or parse_principal(name).name != name:
         raise ValueError("It has something beside a mail address.")
@@ -218,7 +214,7 @@ def _domains(issuer: UserIssuer) -> tuple[str, ...]:
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Returns when a certificate or an assertion ends, in seconds since 1970; they have milliseconds."""
+    """Returns the expiry of a certificate or an assertion in seconds since 1970; tokens have milliseconds."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value, 1000) for value in times.values()):
         raise InvalidAssertion("The assertion does not say when it ends, or its times are no milliseconds since 1970.")

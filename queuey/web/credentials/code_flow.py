@@ -27,13 +27,13 @@ from queuey.service.sessions import UserLogin
 from queuey.settings import UserIssuer, is_loopback, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.key_sets import FETCH_SECONDS, PAUSE, Published, fetch, reason_of
+from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, Published, fetch, reason_of
 from queuey.web.credentials.strict_json import read_object
 
 logger = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 2
-"""Exchanges with one provider under way in a process. Each holds a thread, for as long as the provider may take."""
+"""Max exchanges with one provider under way in a process. Each holds a thread."""
 DISCOVERY = "/.well-known/openid-configuration"
 _PUBLIC_ERRORS = frozenset(
     {"access_denied", "login_required", "interaction_required", "account_selection_required", "consent_required"}
@@ -42,7 +42,7 @@ _PUBLIC_ERRORS = frozenset(
 
 
 class Discovered(NamedTuple):
-    """Where a provider is asked.
+    """Addresses of a provider.
 
     Attributes:
         authorization: Where the browser goes.
@@ -101,7 +101,7 @@ class Provider:
     """
 
     def __init__(
-        self, issuer: UserIssuer, secret: str | None, bearer: Bearer, *, fetch_seconds: float = FETCH_SECONDS
+        self, issuer: UserIssuer, secret: str | None, bearer: Bearer, *, fetch_seconds: float = FETCH_TIMEOUT
     ) -> None:
         self.issuer = issuer.issuer
         self.tag = issuer_tag(issuer.issuer)
@@ -127,7 +127,7 @@ class Provider:
         return self._attempt(visitor, secrets.token_urlsafe(16), following)
 
     def resume(self, visitor: str, state: str) -> Attempt | None:
-        """Returns the login that a state belongs to; None: it is none that this browser has begun at this provider."""
+        """Returns the login with a state; None: this browser has begun no such login at this provider."""
         salt, _, page = state.partition(".")[0].partition("~")
         try:
             following = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
@@ -195,7 +195,6 @@ class Provider:
         return UserLogin(self.issuer, tuple((user.application, user.name, user.roles) for user in users))
 
     def _code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
-        """Returns the code of an answer."""
         names = answer.get("iss")
         if names != self.issuer and (names is not None or self.discovery.get().names_itself):
             self._refuse("the answer is of another provider")
@@ -213,7 +212,7 @@ class Provider:
         return code
 
     def _exchange(self, code: str, attempt: Attempt, back: str) -> str:
-        """Returns the ID token that the provider gives for a code."""
+        """Exchanges a code for an ID token."""
         client = WebApplicationClient(self._client)
         form = client.prepare_request_body(
             code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None
@@ -225,7 +224,7 @@ class Provider:
         except Exception as error:  # whatever the HTTP client raises
             logger.warning("Codes cannot be exchanged with %s: %s.", self.issuer, reason_of(error))
             text = f"{self.host} does not answer as it should. Log in again, or with a key."
-            raise IssuerUnavailable(text, retry_after=round(PAUSE)) from error
+            raise IssuerUnavailable(text, retry_after=round(RETRY_INTERVAL)) from error
         try:
             found: Mapping[str, Any] = read_object(content)
         except (ValueError, RecursionError):
@@ -236,7 +235,7 @@ class Provider:
         return token
 
     def _check(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
-        """Checks what only ID tokens have; all else was checked."""
+        """Checks the claims that only ID tokens have."""
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")
@@ -260,5 +259,5 @@ def _text(content: bytes) -> str:
 
 
 def _basic(client: str, secret: str) -> str:
-    """Returns the header with which a client says who it is; each part is percent-encoded (RFC 6749, 2.3.1)."""
+    """Returns the client's Authorization header; each part is percent-encoded (RFC 6749, 2.3.1)."""
     return "Basic " + b64encode(f"{quote_plus(client)}:{quote_plus(secret)}".encode()).decode()

@@ -1,4 +1,4 @@
-"""What issuers publish for their users' credentials and logins: loaded from a file or over HTTP, and loaded again.
+"""Documents of issuers: loaded from a file or over HTTP, and refreshed.
 
 An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
 of its own, one at a time, within bounds of time and size. The first request that needs a document that is being loaded
@@ -27,16 +27,16 @@ from queuey.errors import IssuerUnavailable, SettingsError
 
 logger = logging.getLogger(__name__)
 
-FRESH = 300.0
-"""Seconds after which a document is loaded again: how long a key that the issuer takes back is still good."""
-KEPT = 3600.0
-"""Seconds for which a document is used while it cannot be loaded again."""
-PAUSE = 10.0
-"""Seconds between two attempts."""
-WAIT = 2.0
-"""Seconds that a request waits."""
-FETCH_SECONDS = 5.0
-"""For all of an answer, whatever the server sends meanwhile. A resolver of names that hangs may take longer."""
+LOAD_INTERVAL = 300.0
+"""Interval between loads, in seconds: a revoked key stays valid for so long."""
+MAX_AGE = 3600.0
+"""Max age of a document that cannot be loaded again, in seconds."""
+RETRY_INTERVAL = 10.0
+"""Interval between two attempts, in seconds."""
+WAIT_TIMEOUT = 2.0
+"""Timeout of a request that waits for a load, in seconds."""
+FETCH_TIMEOUT = 5.0
+"""Timeout of a whole answer, in seconds. A name resolver that hangs may take longer."""
 MAX_BYTES = 256 * 1024
 
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class Published(Generic[T]):
         *,
         what: str = "keys",
         clock: Callable[[], float] = time.monotonic,
-        wait: float = WAIT,
-        fetch: float = FETCH_SECONDS,
+        wait: float = WAIT_TIMEOUT,
+        fetch: float = FETCH_TIMEOUT,
     ) -> None:
         self._issuer = issuer
         self._place = place
@@ -108,11 +108,11 @@ class Published(Generic[T]):
         """
         with self._change:
             age = self._clock() - self._loaded
-            if age > FRESH:
+            if age > LOAD_INTERVAL:
                 self._begin()
-            if age > KEPT:
+            if age > MAX_AGE:
                 self._wait()
-            if self._value is None or self._clock() - self._loaded > KEPT:
+            if self._value is None or self._clock() - self._loaded > MAX_AGE:
                 raise self._unavailable()
             return self._value
 
@@ -131,9 +131,9 @@ class Published(Generic[T]):
             return self._value
 
     def _begin(self) -> None:
-        """Begins to load, unless that is being done or was done a moment ago."""
+        """Starts to load, unless that is under way or ended a moment ago."""
         now = self._clock()
-        if self._loading or now - self._began < PAUSE:
+        if self._loading or now - self._began < RETRY_INTERVAL:
             return
         self._loading, self._began, self._waited = True, now, False
         try:
@@ -142,7 +142,7 @@ class Published(Generic[T]):
             self._end(None, reason_of(error))
 
     def _wait(self) -> None:
-        """Waits until nothing is being loaded, unless another request waits for that."""
+        """Waits for the load under way; only one request waits at a time."""
         if self._loading and not self._waited:
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
@@ -150,12 +150,12 @@ class Published(Generic[T]):
             raise self._unavailable()
 
     def _unavailable(self) -> IssuerUnavailable:
-        pause = 1 if self._loading else self._began + PAUSE - self._clock()
+        pause = 1 if self._loading else self._began + RETRY_INTERVAL - self._clock()
         text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
-        """Loads the document, in a thread of its own; at the start a file is loaded without one."""
+        """Loads the document in a thread; a file is loaded at the start without one."""
         value, failure = None, ""
         try:
             value = self._parse(_read(self._place, self._fetch_seconds))
@@ -164,7 +164,7 @@ class Published(Generic[T]):
         self._end(value, failure)
 
     def _end(self, value: T | None, failure: str) -> None:
-        """Notes what came of loading: the document, or why there is none."""
+        """Stores the document or the error."""
         with self._change:
             if value is not None:
                 self._value, self._loaded = value, self._clock()
@@ -197,7 +197,7 @@ def _read(place: str, seconds: float) -> bytes:
 def fetch(
     url: str, seconds: float, form: str | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Asks exactly this address, as a redirection could lead where the operator did not want to ask; blocks.
+    """Requests exactly this address, without redirects; blocks.
 
     Args:
         url: Whom to ask.
@@ -241,6 +241,6 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why an issuer could not be asked, for the log."""
+    """Returns why an issuer cannot be reached, for the log."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -12,7 +12,7 @@ from base64 import urlsafe_b64decode
 from typing import Any
 
 MAX_CONTAINERS = 256
-"""Objects and lists in one part, so that no part is nested more deeply than the interpreter can follow."""
+"""Max objects and lists in a part, so that none nests more deeply than the interpreter's stack."""
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 
 

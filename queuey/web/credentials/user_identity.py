@@ -1,4 +1,4 @@
-"""What users are given: their names, and the rights of their applications' patterns."""
+"""Identities of users: their names, and the rights that their applications give them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.web.credentials import Identity
 
 
 class User(NamedTuple):
-    """Who the holder of a credential is to one application.
+    """The holder of a credential, as one application sees it.
 
     Attributes:
         application: Of which the holder is a user.
@@ -47,7 +47,7 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
 
 
 def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Identity:
-    """Returns what a login gives its holder now: nothing of applications whose users do not log in so any more.
+    """Returns the identity that a login gives now: nothing of applications whose users no longer log in that way.
 
     Args:
         trusting: The setting ``users`` in force.
@@ -77,7 +77,7 @@ def _grants(user: User) -> Iterator[Grant]:
 
 
 def is_time(value: object, unit: int = 1) -> bool:
-    """Returns whether a claim is a time since 1970: a number of seconds, or of 1/``unit`` of them."""
+    """Returns whether a claim is a time since 1970, in units of 1/``unit`` second."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return 0 <= value < unit << 40 and math.isfinite(value)

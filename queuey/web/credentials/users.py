@@ -51,7 +51,7 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
 def providers_of(
     users: Users, readers: Iterable[CredentialReader], environ: Mapping[str, str], *, ask: bool = True
 ) -> list[Provider]:
-    """Makes what logs users in to the console: each issuer that has a client once, in the order of the setting.
+    """Returns the login providers of the console: each issuer that has a client once, in the order of the setting.
 
     Args:
         users: The setting.
@@ -96,7 +96,6 @@ def _browserid(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001
 
 
 def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, Published[T]]:
-    """Returns the document of each issuer; those that are files are loaded."""
     found = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for each in found.values():
         each.start(ask=ask)

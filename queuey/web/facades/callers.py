@@ -1,4 +1,4 @@
-"""Who the callers of facades are without a key of ours: the application that is served, or that of an access key."""
+"""Callers of facades without a key of ours: the served application, or that of an access key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FacadeCallers:
         self._applications: dict[str, str] = {}
 
     def header(self, application: str) -> str:
-        """Returns a header with which a request has all the rights of an application."""
+        """Returns an Authorization header with all rights of an application."""
         secret = secrets.token_hex(32)
         self._applications[secret] = application
         return f"{self.scheme} {secret}"
@@ -53,7 +53,7 @@ class SignedCallers:
         self._mark = secrets.token_hex(8)
 
     def header(self, digest: bytes) -> str:
-        """Returns a header with which a request has the rights of the key with this digest."""
+        """Returns an Authorization header with the rights of the key that has this digest."""
         return f"{self.scheme} {self._mark}{digest.hex()}"
 
     def read(self, credential: str, now: float) -> Identity:

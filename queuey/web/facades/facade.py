@@ -1,4 +1,4 @@
-"""What all facades share: paths, callers, errors, and queues that are made when they are first used."""
+"""Shared parts of all facades: paths, callers, errors, and queues that are created on first use."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
-"""How often a queue is looked for, or made, that others delete."""
+"""Max attempts to find or create a queue that others delete."""
 
 
 class Mount(NamedTuple):
-    """What a facade is made with.
+    """Settings of a facade.
 
     Attributes:
         secret: From which the secrets of access keys follow; blank: none are known.
@@ -78,11 +78,11 @@ class Facade(ABC):
         self._authorization = mount.authorization
         self._prefix = mount.prefix
 
-    # What a protocol defines
+    # Methods that a protocol defines
 
     @abstractmethod
     def resources(self) -> list[Resource]:
-        """Returns its resources, in the order of matching."""
+        pass
 
     @abstractmethod
     def sign(self, request: Request) -> None:
@@ -90,16 +90,15 @@ class Facade(ABC):
 
     @abstractmethod
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """See :class:`~queuey.web.requests.Protocol`."""
+        pass
 
     def application_of(self, _caller: Caller) -> str:
-        """Returns the application for whose queues a caller's requests are counted."""
+        """Returns the application whose quota a request counts for."""
         return self.application
 
     # Requests
 
     def include(self, config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-        """Adds its resources to the application."""
         for name, pattern, views in self.resources():
             asking = {
                 method: each if isinstance(each, View) else View(each, asks=True) for method, each in views.items()
@@ -115,7 +114,6 @@ class Facade(ABC):
         return True
 
     def owns(self, path: str) -> bool:
-        """Returns whether a path is one of its own."""
         return path.startswith(f"{self._prefix}/") and not path.startswith("/__")
 
     # Queues
@@ -129,7 +127,7 @@ class Facade(ABC):
         return self.spec
 
     def find(self, request: Request, match: Match, action: Action) -> QueueAccess:
-        """Lets the caller in to a queue.
+        """Authorizes the caller for a queue.
 
         Raises:
             QueueNotFound: There is none.
@@ -153,7 +151,7 @@ class Facade(ABC):
         raise _busy(match)
 
     async def apply(self, request: Request, match: Match, action: Action, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Is :meth:`use` for a coroutine."""
+        """Async variant of :meth:`use`."""
         where = self.where(match)
         for _ in range(ATTEMPTS):
             try:
@@ -192,7 +190,6 @@ class OpenFacade(Facade):
         self._hosts = frozenset((mount.settings.hosts or "").lower().split())
 
     def sign(self, request: Request) -> None:
-        """See the base class."""
         if (reason := self._refusal(request)) is not None:
             request.headers.pop("authorization", None)
             request.refused = NotAllowed(reason)
@@ -204,7 +201,6 @@ class OpenFacade(Facade):
         """Returns the error for a name that no queue can have."""
 
     def where(self, match: Match) -> Match:
-        """See the base class. Raises what :meth:`refuse` returns."""
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.refuse(reason)
         return super().where(match)
@@ -225,7 +221,6 @@ class OpenFacade(Facade):
 
 
 def as_uuid(digits: str) -> str:
-    """Returns 32 hex digits in the form of a UUID."""
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 

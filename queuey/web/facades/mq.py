@@ -22,14 +22,12 @@ from queuey.web.v1.messages import text_or_bytes
 from queuey.web.v1.post_keys import REPLAYED, read_key
 
 RETRY_AFTER: Header = ("Retry-After", "10")
-"""What the original says, always."""
+"""Constant fields of the original's answers."""
 _ID = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})(?:-([1-9][0-9]{0,2}))?")
 _ANY_ID = "[a-z0-9-]+"
 
 
 class MqFacade(OpenFacade):
-    """Six calls."""
-
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, mount: Mount) -> None:
@@ -40,7 +38,6 @@ class MqFacade(OpenFacade):
         self._queues = self._service.queues
 
     def resources(self) -> list[Resource]:
-        """See the base class."""
         queue = "/{queue:[^/]+}"
         return [
             Resource(
@@ -53,12 +50,10 @@ class MqFacade(OpenFacade):
         ]
 
     def sign(self, request: Request) -> None:
-        """See the base class. Bodies are bytes, however they are encoded."""
         super().sign(request)
         request.headers.pop("content-encoding", None)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """See the base class. The original has three codes for what fails."""
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         if isinstance(error, NotAllowed):
@@ -66,23 +61,20 @@ class MqFacade(OpenFacade):
         return text_response(f"{text}\n", 400 if isinstance(error, InvalidRequest) else 404)
 
     def refuse(self, reason: str) -> NoSuchResource:
-        """See the base class."""
         return NoSuchResource(f"No queue has this name: {reason}.")
 
     # Queues
 
     def show(self, request: Request, match: Match) -> Response:
-        """Says whether there is a queue."""
+        """Answers 200 if the queue exists."""
         self.find(request, match, "measure")
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
-        """Makes a queue, if there is none of this name."""
         self.make(request, match)
         return Response(201, b"")
 
     def drop(self, request: Request, match: Match) -> Response:
-        """Deletes a queue with its messages, if there is one."""
         try:
             self._queues.delete(self.find(request, match, "admin"))
         except QueueNotFound:

@@ -27,16 +27,16 @@ from queuey.web.v1.claims import mark_of
 from queuey.web.v1.spec import MAX_CLAIM, MOST_CLAIMS
 from queuey.web.validators import Errors
 
-WAIT = 0.25
-"""Seconds that a fetch waits if nothing is free, as the original's program does. Its manual says about two."""
+FETCH_TIMEOUT = 0.25
+"""Timeout of a fetch while no item is free, in seconds, as in the original's program. Its manual says about two."""
 COUNT, TIME = 1, 10.0
-"""What a fetch asks for that does not say."""
-SHORTEST = 1.0
-"""Seconds of the shortest lock: of shorter ones too many would be over before the answer is there."""
+"""Defaults of a fetch."""
+MIN_LOCK = 1.0
+"""Min time of a lock, in seconds: shorter ones would often expire before the answer arrives."""
 ID = "rqms-id"
 """The header of a message that has its id."""
 ICON = "favicon.ico"
-"""What browsers ask for by themselves; the original never gives out items of a queue of this name."""
+"""Names that browsers request on their own; the original never serves a queue of this name."""
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
 
 
@@ -51,21 +51,17 @@ class TicketSpent(Conflict):
 
 
 class _Item(msgspec.Struct):
-    """What a fetch gives of an item."""
+    """An item in the answer to a fetch."""
 
     ticket: str
     value: object
 
 
 class _Items(msgspec.Struct):
-    """The answer to a fetch."""
-
     items: list[_Item]
 
 
 class RqmsFacade(OpenFacade):
-    """Four calls."""
-
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, mount: Mount) -> None:
@@ -74,7 +70,6 @@ class RqmsFacade(OpenFacade):
         self._claims = self._service.claims
 
     def resources(self) -> list[Resource]:
-        """See the base class. What follows in a path means nothing to most calls."""
         return [
             Resource(
                 "rqms.queue",
@@ -89,7 +84,6 @@ class RqmsFacade(OpenFacade):
         ]
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """See the base class."""
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})
         if status in {429, 500, 503}:
@@ -102,13 +96,12 @@ class RqmsFacade(OpenFacade):
         return response
 
     def refuse(self, reason: str) -> InvalidRequest:
-        """See the base class."""
         return InvalidRequest({"database": reason})
 
     # Adding
 
     async def add(self, request: Request, match: Match) -> Response:
-        """Stores an item under an id that is free."""
+        """Stores an item under an unused id."""
         self.where(match)
         given = parse_form(request.query, "query")
         name = _name(given.get("id", ""))
@@ -147,7 +140,6 @@ class RqmsFacade(OpenFacade):
     # Finishing
 
     async def finish(self, request: Request, match: Match) -> Response:
-        """Removes an item by its ticket."""
         revision = _revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
@@ -209,8 +201,8 @@ def _asked(request: Request) -> dict[str, Any]:
     errors.check()
     return {
         "limit": int(min(count or COUNT, MOST_CLAIMS)),
-        "ttl": min(max(TIME if time is None else time, SHORTEST), MAX_CLAIM),
-        "wait": WAIT,
+        "ttl": min(max(TIME if time is None else time, MIN_LOCK), MAX_CLAIM),
+        "wait": FETCH_TIMEOUT,
         "max_bytes": SHORT_BYTES,
         "waiter": request.poll,
     }

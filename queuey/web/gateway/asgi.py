@@ -34,14 +34,14 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.long_polls import (
-    BEAT,
-    NOTICE,
+    KEEPALIVE_INTERVAL,
+    LISTING_INTERVAL,
+    MAX_USER_STREAMS,
+    NOTICE_INTERVAL,
     QUEUES_A_PLACE,
-    REST,
     RETRY,
     SILENCE,
     SPREAD,
-    USER_STREAMS,
     Client,
     Clients,
     LongPolls,
@@ -52,7 +52,7 @@ from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopS
 from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
-    ARRIVAL,
+    BODY_TIMEOUT,
     SHORT_BODY,
     BodyReader,
     BodyWanted,
@@ -68,8 +68,8 @@ from queuey.web.requests import (
     refuse_unreadable,
 )
 from queuey.web.responses import (
-    PIECE,
-    STALL,
+    PIECE_SIZE,
+    SEND_TIMEOUT,
     Body,
     Response,
     ResponseSender,
@@ -82,12 +82,12 @@ log = logging.getLogger(__name__)
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
-PATIENCE = 0.05
-"""Seconds that a read waits for the one before it."""
-MEMORY = 256 * 1024 * 1024
-"""Bytes of bodies and responses that may be in memory at the same moment."""
+TURN_TIMEOUT = 0.05
+"""Timeout for the read before this one, in seconds."""
+MAX_MEMORY = 256 * 1024 * 1024
+"""Max bytes of bodies and responses in memory."""
 MAX_WAIT = 5.0
-"""Seconds that a request waits for a thread and for memory."""
+"""Max time that a request waits for a thread or for memory, in seconds."""
 CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
@@ -105,16 +105,16 @@ class Gateway:
         waiters: int,
         max_body: int,
         deadline: float = 15.0,
-        memory: int = MEMORY,
+        memory: int = MAX_MEMORY,
         page_bytes: int = 8 * 1024 * 1024,
-        arrival: int = ARRIVAL,
-        stall: float = STALL,
-        beat: float = BEAT,
-        patience: float = PATIENCE,
+        arrival: int = BODY_TIMEOUT,
+        stall: float = SEND_TIMEOUT,
+        beat: float = KEEPALIVE_INTERVAL,
+        patience: float = TURN_TIMEOUT,
         max_wait: float = MAX_WAIT,
         rates: RateLimits | None = None,
         origins: Mapping[str, Sequence[str]] = MappingProxyType({}),
-        user_streams: int = USER_STREAMS,
+        user_streams: int = MAX_USER_STREAMS,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -189,14 +189,13 @@ class Gateway:
         self._core.adopt(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server with each request."""
         request, foreign = read_scope(self, scope)
         path = scope["raw_path"]
         scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
         response = await self.serve(request, path, receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, send)
-        elif request.method == "HEAD" or response.size <= PIECE:
+        elif request.method == "HEAD" or response.size <= PIECE_SIZE:
             for message in short_messages(response, head=request.method == "HEAD"):
                 await send(message)
         else:
@@ -212,7 +211,7 @@ class Gateway:
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, exchange.send)
-        elif head.method == "HEAD" or response.size <= PIECE:
+        elif head.method == "HEAD" or response.size <= PIECE_SIZE:
             exchange.respond(response, head=head.method == "HEAD")
         else:
             await self._sender.send(response, exchange.send, request.tenant, request.reserved)
@@ -240,7 +239,6 @@ class Gateway:
     async def _serve(
         self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
     ) -> Response:
-        """Answers a request for a resource."""
         try:
             for facade in self._facades:
                 if facade.admit(request):
@@ -273,10 +271,10 @@ class Gateway:
     async def _answer(
         self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
     ) -> Response:
-        """Has a view answer; what may be a long poll can then wait, and be tried again."""
+        """Runs a view; a long poll then waits and is tried again."""
         self._enter(request)
         if view.reads:
-            # What is left unread of a body would come before the end of the connection.
+            # Unread bytes of a body would arrive before the client's disconnect.
             request.client = self._clients.begin(receive if request.body is not None else None)
         while True:
             if view.waits is not None and request.poll is None and view.waits(request):
@@ -303,7 +301,7 @@ class Gateway:
             self._enter(request)
 
     def _streamed(self, endpoint: Endpoint, view: View, request: Request, match: Match, response: Response) -> Response:
-        """Has a response go on that begins a stream."""
+        """Continues a response that begins a stream."""
         assert request.poll is not None  # noqa: S101 - a stream waits
         assert request.stream is not None  # noqa: S101 - see above
         if request.method == "HEAD":
@@ -341,9 +339,9 @@ class Gateway:
                     spoke = time.monotonic()
                 self._release_memory(request)
                 self._leave(request)
-                left = math.inf if ends is None else ends - time.time() - NOTICE
+                left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
                 # Streams that began together do not all speak at the same moment.
-                beat = REST if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
+                beat = LISTING_INTERVAL if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
@@ -351,7 +349,7 @@ class Gateway:
                 if poll.client.is_leaving:
                     return
                 body = b"" if again or time.monotonic() - spoke < self._beat / 3 else SILENCE
-                if not again and ends is not None and ends - time.time() <= NOTICE:
+                if not again and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
                     stream.looks_again = stream.looks_again or (stream.is_of_all and not again)
@@ -373,7 +371,7 @@ class Gateway:
             return error_response(error, request)
 
     async def _begin_to_poll(self, request: Request) -> None:
-        """Lets a request that may wait have its first turn."""
+        """Waits for the first turn of a request that may wait."""
         assert request.client is not None  # noqa: S101 - what waits reads
         request.poll = self._polls.begin(request.tenant, request.headers.get("authorization"), request.client)
         if (turn := self._polls.first_turn(request.poll)) is not None:
@@ -471,15 +469,14 @@ class Gateway:
         return response
 
     def _leave_turn(self, request: Request, used: float = 0.0) -> None:
-        """Lets others of its tenant have their turn."""
+        """Yields to the other requests of its tenant."""
         if request.weight:
             self._scheduler.leave(request.tenant, request.weight, used)
             request.weight = 0
 
-    # What requests ask for
+    # Services for requests
 
     async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
-        """See :meth:`Request.in_thread`."""
         if page:
             # It is in a thread's turn from here on, and not in the loop's.
             self._release_memory(request)
@@ -515,13 +512,11 @@ class Gateway:
                 self._turn.release()
 
     async def reserve(self, request: Request, size: int) -> None:
-        """See :meth:`Request.reserve`."""
         if not self.reserve_at_once(request, size):
             await self._threads.run(request.tenant, _nothing, size)
             request.reserved += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
-        """See :meth:`Request.reserve_at_once`."""
         taken = self._memory.take(request.tenant, size)
         if taken:
             request.reserved += size
@@ -529,7 +524,7 @@ class Gateway:
 
     def _keep_memory(self, request: Request, response: Response) -> None:
         """Gives back what was reserved for a response, but for the response itself."""
-        size = response.size if response.size > PIECE and request.method != "HEAD" else 0
+        size = response.size if response.size > PIECE_SIZE and request.method != "HEAD" else 0
         self._change_memory(request.tenant, size - request.reserved)
         request.reserved = size
 
@@ -545,7 +540,7 @@ class Gateway:
             self._threads.dispatch()
 
     async def _pause(self, tenant: str) -> None:
-        """Lets others have their turn between two pieces of a response."""
+        """Yields between two pieces of a response."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.several:
@@ -586,13 +581,13 @@ def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN4
 
 
 def _give_up(call: Call, request: Request) -> None:
-    """Has a request end soon, unless a thread works for it: the store has an end for that."""
+    """Cancels a request, unless a thread works for it: the store has a timeout for that."""
     if not request.blocked:
         call.give_up()
 
 
 def _nothing() -> None:
-    """Is done when there was memory for it."""
+    """No-op callback."""
 
 
 def _needs_caller(request: Request) -> bool:

@@ -14,8 +14,8 @@ import threading
 
 HEAD_SECONDS = 10
 HEAD_BYTES = 8 * 1024
-MOST = 64
-"""Connections at a time."""
+MAX_CONNECTIONS = 64
+"""Max connections."""
 CHECK_SECONDS = 5
 
 
@@ -50,10 +50,9 @@ class HealthPort:
             await server.serve_forever()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the one request of a connection."""
         self._open += 1
         try:
-            if self._open <= MOST:
+            if self._open <= MAX_CONNECTIONS:
                 with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     async with asyncio.timeout(HEAD_SECONDS + CHECK_SECONDS):
                         head = await reader.readuntil(b"\r\n\r\n")

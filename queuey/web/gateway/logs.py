@@ -21,7 +21,6 @@ class QuietDriver(logging.Filter):
         self._everything = level == "debug"
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether to keep a record."""
         return self._everything or not record.name.startswith("cassandra.")
 
 
@@ -50,5 +49,4 @@ def configuration(level: str, form: str) -> dict[str, Any]:
 
 
 def configure(level: str, form: str) -> None:
-    """Sends the records of this process to standard error."""
     logging.config.dictConfig(configuration(level, form))

@@ -30,30 +30,30 @@ from queuey.web.gateway.scheduling import FairQueue, SharedQuota
 from queuey.web.http.connection import LEFT
 from queuey.web.requests import Receive, client_left
 
-BEAT = 25.0
-"""Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
-USER_STREAMS = 20
-"""Of one user of an application, in this process."""
+KEEPALIVE_INTERVAL = 25.0
+"""Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
+MAX_USER_STREAMS = 20
+"""Max streams of one user of an application in this process."""
 QUEUES_A_PLACE = 16
-"""A stream of many queues takes a place more for each so many: it is woken by all of them."""
+"""Max queues of a stream per place: it is woken by all of them."""
 RETRY, SPREAD = 1000, 4000
 """Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
-REST = 0.3
-"""Seconds until a stream is tried again that has to look first which queues there are."""
-NOTICE = 30.0
-"""Seconds before the end of a reader's credential at which it is told."""
+LISTING_INTERVAL = 0.3
+"""Interval before the next try of a stream that has to list its queues, in seconds."""
+NOTICE_INTERVAL = 30.0
+"""Interval between the notice to a reader and the end of its credential, in seconds."""
 SILENCE = b":\n\n"
 """A comment."""
-TICK = 0.25
-"""Seconds between checks whether the service ends, and of credentials."""
-CREDENTIALS = 500
-"""Credentials that are checked in one tick."""
-TRIES = 64
-"""Tries of one application that are under way at a time; further ones wait for their turn, and are never refused."""
-STEP = 8
-"""Tries that one turn of the loop begins, of those that waited for it."""
-SHORT = 1.0
-"""Seconds for which the client of a request is not listened to, as that costs more than many a request."""
+CHECK_INTERVAL = 0.25
+"""Interval between checks of credentials and of shutdown, in seconds."""
+MAX_CREDENTIALS = 500
+"""Max credentials checked in one tick."""
+MAX_TRIES = 64
+"""Max tries of one application under way; further ones wait and are never refused."""
+MAX_STARTED = 8
+"""Max waiting tries that one turn of the loop starts."""
+LISTEN_AFTER = 1.0
+"""Interval before a request's client is watched, in seconds: watching costs more than most requests."""
 
 
 class Client:
@@ -78,7 +78,7 @@ class Client:
         self.leaving: Callable[[], None] | None = None
 
     def listen(self, events: int = 3) -> None:
-        """Takes notice of its leaving, after a body that was taken in but perhaps for its end. Again: does nothing."""
+        """Starts watching for a disconnect; the body was received, perhaps but for its end. Idempotent."""
         if self._heard is None and self.receive is not None:
             # The server's own future, without a task around it; an ordinary coroutine gets one.
             self._heard = asyncio.ensure_future(self.receive())
@@ -99,7 +99,6 @@ class Client:
             self.listen(events - 1)
 
     def forget(self) -> None:
-        """Ends the listening."""
         if self._heard is not None:
             self._heard.cancel()
         self._heard = self.receive = self.left = self.leaving = None
@@ -137,7 +136,7 @@ class Clients:
 
     def look(self) -> None:
         """Begins to listen to the clients of requests that are no longer short. Called every second."""
-        begun = monotonic() - SHORT
+        begun = monotonic() - LISTEN_AFTER
         for client in list(self._unheard):
             if client.began > begun:
                 break
@@ -190,7 +189,6 @@ class LongPoll(Waiter):
         self.weight = 1
 
     def wake(self, qid: int | None = None) -> None:
-        """Makes it try again as soon as it is its turn."""
         self.note_woken(qid)
         self.news = True
         self._polls.line_up(self)
@@ -239,7 +237,7 @@ class LongPolls:
     def __init__(self, places: int, watchers: Watchers, authenticate: Authenticator, stopping: threading.Event) -> None:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
-        self.trying = SharedQuota(2 * TRIES, alpha=1)
+        self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
         self.loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle
         self.watchers = watchers
@@ -268,7 +266,7 @@ class LongPolls:
         self.loop = loop
         self._run = run
         self.watchers.tell = tell
-        self._timer = loop.call_later(TICK, self._tick)
+        self._timer = loop.call_later(CHECK_INTERVAL, self._tick)
 
     def stop(self) -> None:
         """Called after the last request."""
@@ -296,7 +294,7 @@ class LongPolls:
         return future
 
     def next_turn(self, poll: LongPoll, wait: float, *, more: bool) -> asyncio.Future[bool]:
-        """Is :meth:`turn` for what goes on after each try, and begins to wait anew.
+        """:meth:`turn` after each further try, with a new deadline.
 
         Args:
             poll: The poll.
@@ -314,7 +312,7 @@ class LongPolls:
         return self.turn(poll)
 
     def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
-        """Lets a poll whose try found nothing wait; returns what says whether it is to be tried again.
+        """Waits after a try that found nothing; returns what says whether to try again.
 
         Raises:
             TooManyWaiters: It has no place, and there is none for it.
@@ -383,7 +381,7 @@ class LongPolls:
         poll.future = poll.timer = None
 
     def line_up(self, poll: LongPoll) -> None:
-        """Lets a poll that waits have its turn."""
+        """Queues a waiting poll for its turn."""
         if poll.future is not None and not poll.future.done() and not poll.queued:
             poll.queued = True
             self._turns.put(poll.tenant, poll)
@@ -395,10 +393,10 @@ class LongPolls:
             self.loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """Lets those try again whose turn it is."""
+        """Starts the tries whose turn it is."""
         self._dispatching = False
         begun = 0
-        while begun < STEP and self.trying.free > 0 and (poll := self._turns.take(self._fits)) is not None:
+        while begun < MAX_STARTED and self.trying.free > 0 and (poll := self._turns.take(self._fits)) is not None:
             poll.queued = False
             if poll.future is not None and not poll.future.done():
                 self.trying.change(poll.tenant, 1)
@@ -413,7 +411,6 @@ class LongPolls:
         return self.trying.fits(tenant, 1)
 
     def _tried(self, poll: LongPoll) -> None:
-        """Notes that a try has ended."""
         if poll.trying:
             poll.trying = False
             self.trying.change(poll.tenant, -1)
@@ -425,7 +422,7 @@ class LongPolls:
                 for poll in same.polls:
                     poll.settle(again=False)
         elif self._looking is None or self._looking.done():
-            some = list(islice(self._waiting, CREDENTIALS))
+            some = list(islice(self._waiting, MAX_CREDENTIALS))
             for header in some:  # The rest is for the next tick.
                 self._waiting[header] = self._waiting.pop(header)
             self._compare(some)
@@ -433,13 +430,13 @@ class LongPolls:
             if old:
                 self._looking = asyncio.ensure_future(self._look(old))
         self._turns.forget()
-        self._timer = self.loop.call_later(TICK, self._tick)
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._tick)
 
     def _caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
     def _compare(self, headers: Iterable[str | None]) -> None:
-        """Lets those try again whose rights have changed."""
+        """Wakes the polls whose rights have changed."""
         for header in headers:
             same = self._waiting.get(header)
             if same is not None and (caller := self._caller(header)) != same.caller:

@@ -23,9 +23,9 @@ SHOWN = (
 )
 """Headers of answers that a page may read."""
 MAX_AGE = 7200
-"""Seconds for which a browser remembers what it may ask; Chromium takes no more."""
-MOST_NAMED = 16
-"""Own headers that one preflight may name."""
+"""Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
+MAX_NAMED = 16
+"""Max custom headers in a preflight."""
 OWN = "x-header-"
 
 
@@ -46,7 +46,7 @@ class Origins:
         if request.headers.get("origin") not in self._allowed.get(_application(request.path), ()):
             return None
         named = request.headers.get("access-control-request-headers", "").lower().split(",")
-        own = [name for name in map(str.strip, named) if name.startswith(OWN) and name.isascii()][:MOST_NAMED]
+        own = [name for name in map(str.strip, named) if name.startswith(OWN) and name.isascii()][:MAX_NAMED]
         return Response(
             204,
             b"",
@@ -57,7 +57,6 @@ class Origins:
         )
 
     def headers(self, request: Request) -> tuple[Header, ...]:
-        """Returns what lets a page read an answer, given the request."""
         allowed = self._allowed.get(_application(request.path))
         if allowed is None:
             return ()

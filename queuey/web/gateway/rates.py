@@ -19,19 +19,19 @@ from queuey.messages import OPERATORS
 from queuey.settings import Rates
 from queuey.web.responses import Header
 
-MOST = 16_384
-"""Buckets of users that are kept, and of applications."""
+MAX_BUCKETS = 16_384
+"""Max buckets of users, and of applications."""
 
 
 class Rate(NamedTuple):
-    """What a bucket gets and holds."""
+    """Refill rate and capacity of a bucket."""
 
     rate: float
     burst: int
 
 
 class TokenBucket(NamedTuple):
-    """What a request found.
+    """State of a bucket for a request.
 
     Attributes:
         left: Tokens after the request.
@@ -65,7 +65,7 @@ class Buckets:
 
     __slots__ = ("_full_at", "_most")
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_BUCKETS) -> None:
         self._full_at: dict[str, float] = {}
         self._most = most
 
@@ -83,7 +83,7 @@ class Buckets:
         return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
-        """Takes a token out, as :meth:`look` found it."""
+        """Takes the token that :meth:`look` found."""
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
                 del self._full_at[dropped]
@@ -99,7 +99,7 @@ class RateLimits:
         most: Buckets of each kind.
     """
 
-    def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, most: int = MOST) -> None:
+    def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, most: int = MAX_BUCKETS) -> None:
         self._rates = rates
         self._clock = clock
         self._buckets = {"application": Buckets(most), "user": Buckets(most)}

@@ -23,10 +23,10 @@ ROOT = "/ostrich"
 SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
 """EmoDB's services and their paths. Of a service's name the cluster is the first part."""
 SESSION_SECONDS = 10.0
-"""Seconds after which ZooKeeper removes the nodes of a process that is gone."""
+"""Timeout of the ZooKeeper session, in seconds."""
 LONGEST_PAUSE = 5.0
 CHECK_SECONDS = 10.0
-"""Seconds after which the nodes are looked at again, in case somebody has removed them."""
+"""Interval between checks that the nodes still exist, in seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,6 @@ class Registration:
         self._client.add_listener(self._heard)
 
     def start(self) -> None:
-        """Registers in the background."""
         self._client.start_async()
         threading.Thread(target=self._keep, name="queuey-registration", daemon=True).start()
 

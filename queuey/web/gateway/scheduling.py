@@ -54,11 +54,10 @@ class SharedQuota:
 
     @property
     def free(self) -> int:
-        """What no tenant holds; below zero if a :meth:`change`, which is never refused, took more than was left."""
+        """Quantity that no tenant holds; negative if a :meth:`change`, which is never refused, took more."""
         return self._free
 
     def held(self, tenant: str) -> int:
-        """Returns what a tenant has."""
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
@@ -125,12 +124,12 @@ class FairQueue(Generic[T]):
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
     def take(self, fits: Callable[[str, T], bool]) -> T | None:
-        """Takes the next job out: of the tenants whose first job fits, that of the one that has used least."""
+        """Removes the next job: of the tenants whose first job fits, that of the one that has used least."""
         found = self.take_with_tenant(fits)
         return None if found is None else found[1]
 
     def take_with_tenant(self, fits: Callable[[str, T], bool]) -> tuple[str, T] | None:
-        """Is :meth:`take`, and says whose the job is."""
+        """:meth:`take` with the job's tenant."""
         found: tuple[str, T] | None = None
         passed_over: list[tuple[float, int, str, deque[T]]] = []
         while self._order and found is None:
@@ -154,7 +153,7 @@ class FairQueue(Generic[T]):
         return found
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[tuple[str, T]]:
-        """Takes out, from the front of each tenant's jobs, those that are not wanted any more; returns them."""
+        """Removes and returns abandoned jobs at the front of each tenant's queue."""
         dropped: list[tuple[str, T]] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):
@@ -186,9 +185,9 @@ class Contention:
     """
 
     LASTS = 0.1
-    """Seconds for which a tenant is present after its last request."""
+    """Interval for which a tenant counts as present after its last request, in seconds."""
     PROMPT = 0.0001
-    """Seconds after which a thread hands the interpreter over while there are several tenants."""
+    """Interval of switching threads while several tenants are present, in seconds."""
 
     __slots__ = ("_alone", "_changed", "_left", "_loop", "_requests", "several")
 
@@ -239,8 +238,6 @@ class Contention:
 
 
 class _Entry(NamedTuple):
-    """A request that waits for the loop's time."""
-
     weight: int
     began: float
     future: asyncio.Future[None]
@@ -259,13 +256,13 @@ class LoopScheduler:
     """
 
     TURN = 0.0004
-    """Seconds that the requests begun in a turn of the loop take, by what their tenants' last ones took."""
+    """Max time of the requests begun in one turn of the loop, in seconds, by their tenants' last ones."""
     BEGUN = 8
-    """Requests that a turn begins at most."""
+    """Max requests begun in a turn."""
     PIECES = 2
-    """Pieces of responses that a turn lets go on."""
+    """Max pieces of responses sent in a turn."""
     UNIT = 8192
-    """Bytes of a body that add one to the weight of a request."""
+    """Number of bytes of a body that add one to a request's weight."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, under_way: int = 32) -> None:
         """Prepares.
@@ -371,8 +368,6 @@ class LoopScheduler:
 
 
 class ScheduledWork:
-    """Some work, and the future for its result."""
-
     __slots__ = ("began", "computes", "future", "tenant", "weight", "work")
 
     def __init__(
@@ -487,7 +482,7 @@ class FairPool:
             (self._first if first else self._jobs).put(job)
 
     def _serve(self, jobs: SimpleQueue[ScheduledWork | None]) -> None:
-        """Is one of the threads."""
+        """Thread main loop."""
         while (job := jobs.get()) is not None:
             began = monotonic()
             try:

@@ -47,20 +47,20 @@ from queuey.web.http import processes
 logger = logging.getLogger(__name__)
 
 OTHER_FILES = 1024
-"""Files that a worker may have open beside its connections: those of the store, and connections to Cassandra."""
+"""Max open files besides connections: the store's files and its connections to Cassandra."""
 CLOSE_SHARE = 0.25
-"""Part of the shutdown timeout that is kept back for closing the store."""
+"""Ratio of the shutdown timeout that is reserved for closing the store."""
 LEAVE_SECONDS = 1.0
-"""Seconds for answering what the other workers have asked. They count for the time of requests under way."""
-BEAT = 1.0
-"""Seconds between signs of life."""
+"""Timeout for answers to other workers, in seconds; part of the time for requests under way."""
+HEARTBEAT_INTERVAL = 1.0
+"""Interval of heartbeats, in seconds."""
 _KEPT_VARIABLES = frozenset(
     {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
 )
 
 
 class Opened(NamedTuple):
-    """What a worker serves: the application, its store, and how to answer all waiting requests."""
+    """The application of a worker, its store, and a way to end all waiting requests."""
 
     app: Any
     store: Store
@@ -177,7 +177,7 @@ def run_worker(
     listener: socket.socket,
     beats: multiprocessing.connection.Connection,
 ) -> None:
-    """Is one worker process from start to end.
+    """Runs one worker process from start to end.
 
     Args:
         settings: The settings in force.
@@ -265,7 +265,7 @@ async def _beat(beats: multiprocessing.connection.Connection) -> None:
     while True:
         with contextlib.suppress(OSError):
             beats.send_bytes(b".")
-        await asyncio.sleep(BEAT)
+        await asyncio.sleep(HEARTBEAT_INTERVAL)
 
 
 def _allow_open_files(connections: int) -> None:

@@ -17,7 +17,7 @@ from queuey.metrics import Workers as Counts
 from queuey.service.workers import Answer, Topic, Workers
 
 ANSWER_SECONDS = 2.0
-"""How long a scrape waits for all other workers together."""
+"""Timeout of a scrape for all other workers together, in seconds."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Snapshot).decode
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Collection(Generic[T]):
-    """What a thread of its own collects for all who ask meanwhile, so that any number of them costs one thread.
+    """Coalesces collections: one thread collects for all concurrent callers.
 
     Args:
         collect: Does it; may block.
@@ -68,7 +68,7 @@ class Collection(Generic[T]):
 
 
 class Told:
-    """What all workers of the service have counted.
+    """Metrics of all workers of the service.
 
     Args:
         own: Returns what this worker has counted.

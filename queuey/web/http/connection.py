@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_RAW = 64 * 1024
-"""Bytes that wait to be looked at, from which on no more are read."""
-MOST_UNSENT = 64 * 1024
-"""Bytes that wait to be sent, from which on the connection is full."""
-MOST_KEPT = 16 * 1024
-"""Bytes that are kept until the end of a turn."""
-MOST_DROPPED = 256 * 1024
-"""Bytes that a lingering connection drops."""
-TURN = 0.0004
-"""Seconds that a connection may have of one turn of the loop."""
-LONGEST_LINE = 256
-"""Bytes of a line before a chunk."""
+MAX_RAW = 64 * 1024
+"""Max received bytes that wait to be parsed before reading pauses."""
+MAX_UNSENT = 64 * 1024
+"""Max bytes that wait to be sent before writing pauses."""
+MAX_KEPT = 16 * 1024
+"""Max bytes buffered until the end of a turn."""
+MAX_DROPPED = 256 * 1024
+"""Max bytes that a lingering connection drops."""
+MAX_TURN = 0.0004
+"""Max time of a connection in one turn of the loop, in seconds."""
+MAX_LINE = 256
+"""Max bytes of a chunk's size line."""
 LEFT: dict[str, Any] = {"type": "http.disconnect"}
 HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 """The client sends no more, and may still read."""
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self.keeps = True
         """Another request may come."""
         self.late = False
-        """What is waited for has not come in time."""
+        """Wakes the waiter with a timeout."""
         self.ended = False
         """The client sends no more."""
         self.is_lingering = False
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class."""
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(MOST_UNSENT, MOST_UNSENT // 4)
+        self.transport.set_write_buffer_limits(MAX_UNSENT, MAX_UNSENT // 4)
         self.all.enter(self)
         self._task = self.all.loop.create_task(self._live())
 
@@ -141,12 +141,12 @@ class Connection(asyncio.BufferedProtocol):
         """See the base class."""
         if self.is_lingering:
             self._dropped += nbytes
-            if self._dropped > MOST_DROPPED:
+            if self._dropped > MAX_DROPPED:
                 self.transport.abort()
             return
         data = bytes(self.all.buffer[:nbytes])
         self._raw = self._raw + data if self._raw else data
-        if len(self._raw) > (HEAD_BYTES if self._head is None else MOST_RAW):
+        if len(self._raw) > (HEAD_BYTES if self._head is None else MAX_RAW):
             self._is_paused = True
             self.transport.pause_reading()
         self._turn = monotonic()
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self.keeps and (data := await self._next_head()) is not None:
                 await self._answer(data)
-                if self._raw and monotonic() - self._turn > TURN:
+                if self._raw and monotonic() - self._turn > MAX_TURN:
                     await asyncio.sleep(0)
                     self._turn = monotonic()
             self._linger(idle=self.keeps)
@@ -354,11 +354,11 @@ class Connection(asyncio.BufferedProtocol):
     async def _line(self) -> bytes:
         """Returns the next line of a body in chunks."""
         while (end := self._raw.find(b"\r\n")) < 0:
-            if self.ended or len(self._raw) > LONGEST_LINE or b"\n" in self._raw:
+            if self.ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
             await self._more()
         line = self._raw[:end]
-        if end > LONGEST_LINE or b"\n" in line:
+        if end > MAX_LINE or b"\n" in line:
             raise Broken
         self._raw = self._raw[end + 2 :]
         return line
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self.all.flush_soon(self)
         self._out += data
-        if len(self._out) > MOST_KEPT:
+        if len(self._out) > MAX_KEPT:
             self.flush()
 
     def flush(self) -> None:

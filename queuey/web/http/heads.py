@@ -13,9 +13,9 @@ from typing import Any
 import httptools
 
 HEAD_BYTES = 128 * 1024
-"""Bytes of a head."""
+"""Max bytes of a request's head."""
 TARGET_BYTES = 64 * 1024
-"""Bytes of what is asked for."""
+"""Max bytes of the target."""
 MOST_FIELDS = 100
 END = b"\r\n\r\n"
 
@@ -65,7 +65,7 @@ class Head:
 
 
 class _Fields:
-    """What the parser calls."""
+    """Callbacks of the parser."""
 
     __slots__ = ("found", "target")
 
@@ -74,11 +74,11 @@ class _Fields:
         self.found: list[Field] = []
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the target."""
+        """Appends a part of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a field."""
+        """Appends a header field."""
         self.found.append((_NAMES.get(name) or name.lower(), value))
 
 

@@ -27,22 +27,22 @@ TAKEN, GREETED = 32, 4
 
 A turn may take long: with one each, many new connections would wait for as many turns.
 """
-REFUSED = 64
-"""Connections that are told at a time that there are too many."""
+MAX_REFUSED = 64
+"""Max connections answered at a time with "too many connections"."""
 READ_BYTES = 64 * 1024
-"""Bytes that are read from a connection at a time."""
+"""Max bytes read from a connection at a time."""
 IDLE, HEAD, FULL, LINGER = 75.0, 10.0, 30.0, 2.0
 """Seconds: between requests, for a head once it has begun, for the other end to take what is sent, for lingering."""
 HANDSHAKE, SHUTDOWN = 10.0, 2.0
 """Seconds of TLS, at the beginning and at the end."""
-AGAIN = 1.0
-"""Seconds after which connections are taken in again when there were too few file handles."""
-CERTIFICATES = 60.0
-"""Seconds between looks whether the certificate has changed, and between reports of failed handshakes."""
+ACCEPT_RETRY = 1.0
+"""Interval before accepting again when there were too few file handles, in seconds."""
+CERTIFICATE_INTERVAL = 60.0
+"""Interval between checks of the certificate, and between reports of failed handshakes, in seconds."""
 TCP_NOTSENT_LOWAT = 25
-"""Linux's number of the option; Python knows it from 3.12 on."""
+"""Number of the option on Linux; Python has it from 3.12 on."""
 UNSENT_BYTES = 128 * 1024
-"""Bytes that the system buffers for a connection beyond those that the other end can take."""
+"""Max bytes that the system buffers for a connection beyond the other end's window."""
 
 Answer = Callable[[Head, Connection], Awaitable[None]]
 Waiting = dict[Connection, float]
@@ -136,12 +136,12 @@ class Connections:
         listener.setblocking(False)  # noqa: FBT003 - takes it so
 
     def start(self) -> None:
-        """Takes connections in from now on."""
+        """Starts to accept connections."""
         self.loop.add_reader(self._listener, self._accept)
         self._sweep()
 
     async def stop(self) -> None:
-        """Takes none in any more, and waits for the ends of those that are there: idle ones are closed."""
+        """Stops accepting, closes idle connections and waits for the others."""
         self.is_closing = True
         self.loop.remove_reader(self._listener)
         self._listener.close()
@@ -157,7 +157,7 @@ class Connections:
             self._certificate.look(anyway=True)
 
     def _accept(self) -> None:
-        """Takes in connections that wait for it."""
+        """Accepts waiting connections."""
         for _ in range(TAKEN if self._certificate is None else GREETED):
             try:
                 taken, _ = self._listener.accept()
@@ -166,7 +166,7 @@ class Connections:
             except OSError as error:
                 log.error("Connections cannot be taken in for a moment: %s", error)  # noqa: TRY400 - says why
                 self.loop.remove_reader(self._listener)
-                self.loop.call_later(AGAIN, self._listen_again)
+                self.loop.call_later(ACCEPT_RETRY, self._listen_again)
                 return
             task = self.loop.create_task(self._greet(taken))
             self._greeting.add(task)
@@ -188,7 +188,7 @@ class Connections:
         count = len(self._where) + len(self._coming)
         if count > self._most and not self._make_room():
             connection.is_refused = True
-            if self._certificate or count > self._most + REFUSED:
+            if self._certificate or count > self._most + MAX_REFUSED:
                 del self._coming[connection]
                 taken.close()
                 return
@@ -241,7 +241,7 @@ class Connections:
         self._gone.set()
 
     def wait(self, connection: Connection, where: Waiting | None) -> None:
-        """Has a connection wait in one of the lists, where it stays if it is there; None: in none."""
+        """Moves a connection to one of the lists; None: to none."""
         before = self._where.get(connection)
         if before is not where and connection in self._where:
             if before is not None:
@@ -252,7 +252,7 @@ class Connections:
             self._where[connection] = where
 
     def flush_soon(self, connection: Connection) -> None:
-        """Has a connection send what it has written, with all others that do by then."""
+        """Flushes a connection at the end of the turn, with all others."""
         if not self._written:
             self.loop.call_soon(self._flush)
         self._written.append(connection)
@@ -272,7 +272,7 @@ class Connections:
                     break
                 self.wait(connection, None)
                 connection.expire()
-        if now - self._looked > CERTIFICATES:
+        if now - self._looked > CERTIFICATE_INTERVAL:
             self._looked = now
             if self._failed:
                 log.warning("%d connections ended before they were set up.", self._failed)

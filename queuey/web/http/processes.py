@@ -26,21 +26,21 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-STEADY = 3.5
-"""Seconds after which the end of a worker is no failed start."""
-STALL = 30.0
-"""Seconds without a beat."""
-UNWILLING = 5.0
-"""Seconds after which one that is to end with a traceback is killed."""
-STALLS_APART = 60.0
-"""Seconds between two workers that are ended because they stall."""
+MIN_LIFETIME = 3.5
+"""Min lifetime of a worker in seconds; a shorter one is a failed start."""
+HEARTBEAT_TIMEOUT = 30.0
+"""Timeout of a worker's heartbeat, in seconds."""
+TRACEBACK_TIMEOUT = 5.0
+"""Timeout for a stalled worker to end with a traceback, in seconds; then it is killed."""
+STALL_INTERVAL = 60.0
+"""Interval between two workers that are ended because they stall, in seconds."""
 HARD_STOP_AFTER = 5.0
-"""Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
+"""Timeout beyond the shutdown timeout, in seconds; then the parent kills the rest."""
 REBIND_FOR = 2.0
-"""Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
+"""Timeout for the port, in seconds: workers of a service that was just killed release it a moment later."""
 
 Work = Callable[[int, socket.socket, Connection], None]
-"""Is a worker from start to end, given its number, where it listens, and where it sends a byte each second."""
+"""Main function of a worker: its number, its sockets, and the pipe for a byte each second."""
 
 
 def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
@@ -109,12 +109,12 @@ class _Worker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended as if no worker could go on."""
-        soon = self.replaces and time.monotonic() - self.began < STEADY
+        """True if it ended so soon that no worker could start."""
+        soon = self.replaces and time.monotonic() - self.began < MIN_LIFETIME
         return not self.stalls and (soon or not self.is_up)
 
     def read(self) -> None:
-        """Takes in its beats."""
+        """Reads the worker's heartbeats."""
         try:
             while self.beats.poll():
                 self.beats.recv_bytes()
@@ -138,7 +138,7 @@ class Parent:
         self._timeout = timeout
         self._workers: dict[int, _Worker] = {}
         self._stopping = False
-        self._stalled = -STALLS_APART
+        self._stalled = -STALL_INTERVAL
         self._signalled = False
 
     def run(self, announce: Callable[[], None]) -> int:
@@ -164,7 +164,7 @@ class Parent:
                 del self._workers[worker.number]
                 if not self._stopping:
                     code = self._replace(worker)
-        # What comes while the interpreter ends must not change how it does.
+        # A signal during the interpreter's exit must not change the exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return code
@@ -191,11 +191,11 @@ class Parent:
         now = time.monotonic()
         for worker in workers:
             worker.read()
-            if worker.stalls and now - self._stalled > UNWILLING:
+            if worker.stalls and now - self._stalled > TRACEBACK_TIMEOUT:
                 _send(worker, signal.SIGKILL)
-            elif worker.is_up and now - worker.beat > STALL and now - self._stalled > STALLS_APART:
+            elif worker.is_up and now - worker.beat > HEARTBEAT_TIMEOUT and now - self._stalled > STALL_INTERVAL:
                 self._stalled, worker.stalls = now, True
-                logger.error("Worker %d has stood still for %d s and is replaced.", worker.number, STALL)
+                logger.error("Worker %d has stood still for %d s and is replaced.", worker.number, HEARTBEAT_TIMEOUT)
                 _send(worker, signal.SIGABRT)
 
     def _stop(self) -> None:
@@ -220,7 +220,7 @@ class Parent:
         self._stop()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Has all workers load their certificate again."""
+        """Makes all workers reload their certificate."""
         for worker in self._workers.values():
             _send(worker, signal.SIGHUP)
 

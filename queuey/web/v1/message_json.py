@@ -16,7 +16,7 @@ from queuey.claims.receipts import delivery_text
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
 from queuey.service import HandedOut, Reading
-from queuey.web.responses import PIECE, encode
+from queuey.web.responses import PIECE_SIZE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
@@ -93,7 +93,7 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
         parts += (separator, ticks & 0xFFFFFFFF, middle, ticks - start, location, text, tail)
         separator = _NEXT
         size += len(text)
-        if size > PIECE:
+        if size > PIECE_SIZE:
             pieces.append(_format(parts))
             parts, size = [], 0
     pieces.append(_format(parts))

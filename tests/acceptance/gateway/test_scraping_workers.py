@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.web.gateway.workers import ANSWER_SECONDS
-from queuey.web.ops import LOOK_EVERY
+from queuey.web.ops import HEARTBEAT_INTERVAL
 from tests.acceptance.test_serve_stop import until, workers
 from tests.servers.served import Served
 
@@ -69,6 +69,6 @@ def test_every_scrape_shows_all_workers(tmp_path: Path) -> None:
         os.kill(victim, signal.SIGKILL)
         until(lambda: victim not in workers(served))
         # Until then a scrape may show what was collected before.
-        time.sleep(ANSWER_SECONDS + LOOK_EVERY)
+        time.sleep(ANSWER_SECONDS + HEARTBEAT_INTERVAL)
         until(lambda: up(served) == 2)
         assert served.end(signal.SIGTERM) == 0

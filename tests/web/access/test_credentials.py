@@ -6,7 +6,7 @@ import pytest
 
 from queuey.access import ANYBODY, Caller, Grant
 from queuey.errors import NotAuthenticated
-from queuey.web.authorization import LONGEST, MAX_CREDENTIALS, MAX_PARTS, Authenticator
+from queuey.web.authorization import MAX_CREDENTIALS, MAX_HEADER, MAX_PARTS, Authenticator
 from queuey.web.credentials import Identity
 
 
@@ -103,7 +103,7 @@ def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
     one = Letters("One", clock)
     one.known["x"] = somebody("app:a")
     authenticate = Authenticator([one], clock=clock, wall=clock.wall)
-    longest = "One x; Other " + "y" * (LONGEST - 13)
+    longest = "One x; Other " + "y" * (MAX_HEADER - 13)
     assert authenticate(longest).names == {"app:a"}
     assert authenticate.seen(longest) == "app:a"
     assert authenticate.seen(longest + "y") is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.origins import MOST_NAMED
+from queuey.web.gateway.origins import MAX_NAMED
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, running
@@ -78,7 +78,7 @@ def test_own_headers_are_named(app: Any) -> None:  # noqa: ANN401 - Pyramid's ro
     allowed = reply.headers["Access-Control-Allow-Headers"]
     assert "x-header-colour" in allowed
     assert "evil" not in allowed
-    assert allowed.count("x-header-") == MOST_NAMED
+    assert allowed.count("x-header-") == MAX_NAMED
 
 
 def test_without_the_setting_nothing_is_said(app: Any) -> None:  # noqa: ANN401 - Pyramid's router

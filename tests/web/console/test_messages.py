@@ -85,7 +85,7 @@ def test_scans(browser: Browser, owner: Caller) -> None:
     for number in range(40):
         key, headers = f"k{number % 4}", {"X-Header-colour": "green" if number % 2 else "red"}
         owner("POST", "q", f"Body {number}", headers=headers | {"X-Message-Key": key})
-    with replace_in(messages, messages.STEP, 7):
+    with replace_in(messages, messages.SCAN_SIZE, 7):
         assert walk(browser, "text=body+3") == [
             "Body 39",
             *(f"Body {number}" for number in range(38, 29, -1)),
@@ -107,13 +107,13 @@ def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
     """After so many messages, or so many that match, a scan waits until somebody says go on."""
     owner.create("q")
     owner.batch("q", *({"body": "x"} for _ in range(40)))
-    with replace_in(messages, messages.STEP, 10):
+    with replace_in(messages, messages.SCAN_SIZE, 10):
         assert "data-scan" in browser.get(LIST, query="text=y").text
         with replace_in(messages, messages.MAX_UNASKED, 10):
             page = browser.get(LIST, query="text=y").text
             assert "data-scan" not in page
             assert "Go on" in page
-        with replace_in(messages, messages.PAGE, 10):
+        with replace_in(messages, messages.PAGE_SIZE, 10):
             assert "data-scan" not in browser.get(LIST, query="text=x").text
 
 
@@ -132,7 +132,7 @@ def test_many_partitions(browser: Browser, owner: Caller) -> None:
     assert "only." not in text_of(html)
     assert len(following(html) or "") < 200
     assert walk(browser, everywhere) == sent[::-1]
-    with replace_in(messages, messages.STEP, 50):
+    with replace_in(messages, messages.SCAN_SIZE, 50):
         assert len(following(browser.get(LIST, query="partition=0&text=7").text) or "") < 200
         assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
     assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
@@ -148,7 +148,7 @@ def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> N
             assert owner("PUT", f"q/{part}:{sent['key']}", f"{number} in {part}").status in {200, 201}
         expected += [f"{number} in {part}" for part in (1, 2, 3)]
     for size in range(1, 8):
-        with replace_in(messages, messages.PAGE, size):
+        with replace_in(messages, messages.PAGE_SIZE, size):
             assert walk(browser) == expected[::-1]
 
 
@@ -160,7 +160,7 @@ def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
         owner.post("q", f"{number} h", X_Delay=str(3600 * number), X_Partition=str(number % 3 + 1))
     assert walk(browser) == ["due"]
     [query] = re.findall(r'<a href="[^"?]*\?([^"]*)">Not due yet', browser.get(LIST).text)
-    with replace_in(messages, messages.PAGE, 2):
+    with replace_in(messages, messages.PAGE_SIZE, 2):
         assert walk(browser, unescape(query)) == [f"{number} h" for number in range(1, 10)]
     assert walk(browser, "delayed=on&text=7") == ["7 h"]
     page = browser.get(LIST, query="delayed=on").text

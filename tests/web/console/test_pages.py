@@ -113,7 +113,7 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
     names = [f"a{number}" for number in range(5)] + ["b*0", "b*1", "c"]
     for name in names:
         owner.create(name)
-    with replace_in(lists, lists.PAGE, 2):
+    with replace_in(lists, lists.PAGE_SIZE, 2):
         assert walk(browser, "") == names
         assert walk(browser, "prefix=a") == names[:5]
         assert walk(browser, "prefix=b*") == ["b*0", "b*1"]

@@ -9,7 +9,7 @@ from typing import Any
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
-from queuey.web.responses import PIECE, TEXT, Body, Response
+from queuey.web.responses import PIECE_SIZE, TEXT, Body, Response
 from tests.web.gateway_calls import Request, Stub, running, until
 
 
@@ -64,10 +64,10 @@ def test_pieces_come_as_they_are_made() -> None:
             await until(lambda count=number + 1: len(client.response) == count)  # type: ignore[misc]
         assert (client.status, client.answered) == (200, False)
         assert "content-length" not in dict(client.answer_headers)
-        app.pieces.put_nowait([b"x" * PIECE, b"y"])
+        app.pieces.put_nowait([b"x" * PIECE_SIZE, b"y"])
         app.pieces.put_nowait(None)
         await task
-        assert (client.response, client.answered, app.ended) == (b"012" + b"x" * PIECE + b"y", True, True)
+        assert (client.response, client.answered, app.ended) == (b"012" + b"x" * PIECE_SIZE + b"y", True, True)
 
     running(app)(work)
 

@@ -20,7 +20,7 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
-from queuey.web.responses import PIECE, Response, text_response
+from queuey.web.responses import PIECE_SIZE, Response, text_response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -141,7 +141,7 @@ def test_answers_that_nobody_takes_are_given_up(app: Any, owner: Caller) -> None
         async def send(self, message: dict[str, Any]) -> None:
             self.status = message.get("status", self.status)
             self.response += message.get("body", b"")
-            if len(self.response) > PIECE:
+            if len(self.response) > PIECE_SIZE:
                 await asyncio.Event().wait()
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply]:

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from queuey.web.http import heads, listening
-from queuey.web.http.connection import HALF_CLOSED, LEFT, MOST_DROPPED, MOST_RAW, Connection
+from queuey.web.http.connection import HALF_CLOSED, LEFT, MAX_DROPPED, MAX_RAW, Connection
 from queuey.web.http.heads import Head, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
@@ -140,7 +140,7 @@ def test_what_is_not_read_ends_the_connection() -> None:
         await given.give(b"abc" + GET)
         assert given.transport.sent.count(b"HTTP/1.1 ") == 2
         assert given.connection.is_lingering
-        await given.give(bytes(MOST_DROPPED))
+        await given.give(bytes(MAX_DROPPED))
         assert given.transport.is_aborted
 
     play(work)
@@ -157,7 +157,7 @@ def test_no_more_is_read_than_is_served() -> None:
             await echo(head, exchange)
 
         given = Given(connections(asyncio.get_running_loop(), wait))
-        many = GET * (2 * MOST_RAW // len(GET))
+        many = GET * (2 * MAX_RAW // len(GET))
         await given.give(GET + many)
         assert given.transport.is_paused
         assert given.transport.sent == b""

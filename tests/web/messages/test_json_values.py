@@ -17,7 +17,7 @@ from queuey.service import Limits
 from queuey.web.facades import rqms
 from queuey.web.facades.emodb import payloads
 from queuey.web.facades.emodb.errors import BadArgument, BadBody
-from queuey.web.json_values import DEEPEST, check_value, list_decoder
+from queuey.web.json_values import MAX_DEPTH, check_value, list_decoder
 from queuey.web.requests import JSON_ERRORS, Request, decode_any
 from queuey.web.v1.messages import read_batch
 from queuey.web.validators import BadField
@@ -36,7 +36,7 @@ def refused(raw: bytes) -> bool:
         level = [decode_any(raw)]
     except JSON_ERRORS:
         return True
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [each for one in level if isinstance(one, list) for each in one] + [
             each for one in level if isinstance(one, dict) for each in one.values()
         ]
@@ -51,7 +51,9 @@ def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     objects = st.lists(inner, max_size=4).map(
         lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"
     )
-    deep = st.tuples(st.integers(DEEPEST - 4, DEEPEST), inner).map(lambda two: b"[" * two[0] + two[1] + b"]" * two[0])
+    deep = st.tuples(st.integers(MAX_DEPTH - 4, MAX_DEPTH), inner).map(
+        lambda two: b"[" * two[0] + two[1] + b"]" * two[0]
+    )
     long = inner.map(lambda one: b'["' + b"\\n," * 9 + b'",' + one + b"," + one + b"]")
     return lists | objects | deep | long
 
@@ -61,7 +63,7 @@ VALUES = st.recursive(st.sampled_from([b"null", b"", b"01", *NUMBERS]) | STRING,
 
 
 @given(VALUES)
-@example(b"[" * DEEPEST + b"1e999" + b"]" * DEEPEST)
+@example(b"[" * MAX_DEPTH + b"1e999" + b"]" * MAX_DEPTH)
 def test_it_refuses_what_decoding_would_refuse(raw: bytes) -> None:
     """A value is refused exactly if decoding it fails, or it is nested too deeply."""
     if refused(raw):

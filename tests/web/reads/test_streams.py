@@ -20,7 +20,7 @@ from queuey.web import make_app
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.long_polls import NOTICE
+from queuey.web.gateway.long_polls import NOTICE_INTERVAL
 from tests.contract.samples import new
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
@@ -396,7 +396,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
 
 def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
     """Shortly before, so that a reader can come again with a new one; at its end the stream ends."""
-    ends = time.time() + NOTICE + 0.5
+    ends = time.time() + NOTICE_INTERVAL + 0.5
     ann = user(tokens, "ann", "inbox-ann", ends=ends)
     store.create_queue("queuey", "inbox-ann", QueueSpec())
     authenticate: Authenticator = with_users.registry.authenticate

@@ -146,8 +146,8 @@ def test_once_for_each_group(sqs: Sqs) -> None:
 
 def test_for_how_long(sqs: Sqs, url: str) -> None:
     """A deduplication id is remembered for five minutes."""
-    assert fifo.REMEMBERED == 300
-    with replace_in(fifo, fifo.REMEMBERED, 1):
+    assert fifo.DEDUP_INTERVAL == 300
+    with replace_in(fifo, fifo.DEDUP_INTERVAL, 1):
         send(sqs, url, "a")
     time.sleep(1.2)
     send(sqs, url, "a")

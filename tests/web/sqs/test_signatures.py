@@ -175,7 +175,7 @@ def test_what_a_signature_has_to_cover(sqs: Sqs) -> None:
 def test_replayed_later(sqs: Sqs) -> None:
     """A request that is sent again after the window, or long before it was signed, is refused."""
     request, link = listing(sqs), sqs.link("ListQueues", seconds=60)
-    for shift, expected in ((signatures.WINDOW + 2, "RequestExpired"), (-signatures.WINDOW - 2, "RequestExpired")):
+    for shift, expected in ((signatures.MAX_SKEW + 2, "RequestExpired"), (-signatures.MAX_SKEW - 2, "RequestExpired")):
         with replace_in(views, now, lambda shift=shift: now() + shift):
             assert name_of(sqs.send(request)) == expected
     with replace_in(views, now, lambda: now() + 62):
@@ -332,7 +332,7 @@ def test_who_makes_the_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: access_keys.deployment_secret(settings, {}), range(50)))
     assert (len(found), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE])
-    assert len(found.pop()) >= access_keys.LEAST
+    assert len(found.pop()) >= access_keys.MIN_SECRET
     on_cassandra = structs.replace(settings, store="cassandra://node/queuey")
     with pytest.raises(SettingsError, match=r"facades\.sqs\.secret is not set"):
         access_keys.deployment_secret(on_cassandra, {})

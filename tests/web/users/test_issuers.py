@@ -14,7 +14,7 @@ import pytest
 from queuey.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
 from queuey.web.credentials.bearer import Bearer, KeySet
-from queuey.web.credentials.key_sets import FRESH, KEPT, MAX_BYTES, PAUSE, Published
+from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_BYTES, RETRY_INTERVAL, Published
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
 SOON = 60.0
@@ -92,7 +92,7 @@ def test_a_new_key_is_found_at_its_first_token(reader: Bearer, issuer: Issuer, s
     assert read(reader, old) == "let in"
     issuer.rotate("second")
     server.content = issuer.published()
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
     assert read(reader, old) == "InvalidToken"
     assert server.asked == 2
@@ -106,7 +106,7 @@ def test_a_key_that_was_taken_back_is_good_for_a_while(
     assert read(reader, old) == "let in"
     issuer.rotate("second")
     server.content = issuer.published()
-    clock.now += FRESH + 1
+    clock.now += LOAD_INTERVAL + 1
     read(reader, old)
     settle(keys)
     assert read(reader, old) == "InvalidToken"
@@ -120,7 +120,7 @@ def test_unknown_keys_do_not_make_the_issuer_busy(
     for number in range(50):
         assert read(reader, issuer.token(headers={"kid": str(number)})) == "InvalidToken"
     assert server.asked == 1
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     for number in range(50):
         assert read(reader, issuer.token(headers={"kid": str(number)})) == "InvalidToken"
     assert server.asked == 2
@@ -138,7 +138,7 @@ def test_an_answer_that_cannot_be_used(
     assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
     assert server.asked == asked
     server.behaviour = "serve"
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
 
@@ -185,7 +185,7 @@ def test_an_answer_that_takes_too_long_is_given_up(
     assert not keys._loading
     server.behaviour = "serve"
     keys._fetch_seconds = SOON
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
 
@@ -213,7 +213,7 @@ def test_a_system_without_threads(
         patched.setattr(threading.Thread, "start", fail)
         assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
     assert keys._failure == "can't start new thread"
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
 
@@ -223,12 +223,12 @@ def test_keys_stay_good_while_the_issuer_is_away(
     """Keys that were loaded are used for an hour if they cannot be loaded again; a new key cannot be judged then."""
     assert read(reader, issuer.token("ann")) == "let in"
     server.behaviour = "fail"
-    clock.now += FRESH + 1
+    clock.now += LOAD_INTERVAL + 1
     assert read(reader, issuer.token("ann")) == "let in"
     settle(keys)
     assert read(reader, issuer.token("ann")) == "let in"
     assert read(reader, issuer.token(headers={"kid": "new"})) == "IssuerUnavailable"
-    clock.now += KEPT - FRESH - 2
+    clock.now += MAX_AGE - LOAD_INTERVAL - 2
     assert read(reader, issuer.token("ann")) == "let in"
     settle(keys)
     clock.now += 2
@@ -274,7 +274,7 @@ def test_a_file_of_keys(tmp_path: Path, issuer: Issuer, clock: Clock) -> None:
     assert read(reader, issuer.token("ann")) == "let in"
     issuer.rotate("second")
     file.write_bytes(issuer.published())
-    clock.now += PAUSE
+    clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
 

@@ -1,4 +1,4 @@
-"""Views of acts: a page says what would be done and asks once; the form does it; the audit log says what was done."""
+"""Views of acts: a page shows the plan and asks once, the form carries it out, the audit log records it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ OFFERED = ("send", "options", "move", "purge", "delete-queue")
 RATE = Rate(1, 30)
 """Acts of one caller: thirty at once and one a second; each writes to the audit log."""
 MAX_NOTED = 600
-"""Characters of a field in the audit log."""
+"""Max characters of a field in the audit log."""
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -87,14 +87,14 @@ class ActViews:
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
-        """Says what would be done, and asks."""
+        """Shows the plan and asks."""
         act = self._find(match)
         ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
         return self._page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
-        """Does it, once for each form; leads to what the audit log says of it."""
+        """Carries the act out, once for each form, and shows its entry in the audit log."""
         act = self._find(match)
         ask = self._asks.of(request, match, {})  # Nothing of a stranger's form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
@@ -123,7 +123,7 @@ class ActViews:
         return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(ask.application, sent))
 
     def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
-        """Does what is written down, and writes down what became of it."""
+        """Carries out a recorded act and records the result."""
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
@@ -152,7 +152,7 @@ class ActViews:
         return act
 
     def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
-        """Shows what is planned, and what is wrong with what was sent."""
+        """Shows the plan, and the errors of the form."""
         wrong = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)
@@ -183,7 +183,6 @@ class ActViews:
 
 
 def _admit(act: Act, ask: Ask) -> None:
-    """Makes sure that the caller may do it."""
     for action in act.needs:
         if ask.name:
             ask.enter(action)
@@ -200,5 +199,5 @@ def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
 
 
 def _address(application: str, sent: Sent) -> str:
-    """Returns where the entry of a form is."""
+    """Returns the address of the entry that a form creates."""
     return pages.link("a", application, "_audit", format_place(*sent.entry))

@@ -1,4 +1,4 @@
-"""What an act at the console is: a plan that a page shows and asks about, and the deed."""
+"""Acts at the console: a plan that a page shows and asks about, and the deed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an act would do.
+    """Effects of an act.
 
     Attributes:
         about: Says it, in paragraphs of a line each.
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done.
+    """Result of an act.
 
     Attributes:
         text: In a sentence.
@@ -107,7 +107,7 @@ class Act(ABC):
 
     @abstractmethod
     def plan(self, ask: Ask) -> Plan:
-        """Says what would be done; changes nothing.
+        """Describes the effects; changes nothing.
 
         Raises:
             InvalidRequest: A field cannot be.

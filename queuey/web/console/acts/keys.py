@@ -1,4 +1,4 @@
-"""Acts on keys: make one that may do less than one's own, and revoke such a one."""
+"""Acts on keys: issue a key with fewer rights than one's own, and revoke such a key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from queuey.web.console.sessions import Ask
 
 
 class IssueKey(Act):
-    """Makes a key."""
-
     name, title, needs = "key-add", "Make a key", ("admin",)
     fields = noted = (*VERBS, "queues", "expires", "note")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns the rights, the end and what it is for."""
         no_yes = (("", "no"), ("yes", "yes"))
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
@@ -30,7 +27,6 @@ class IssueKey(Act):
         )
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what the key may do."""
         return Plan(
             about=(
                 "A key may do less than you, and ends no later than your key or session. Until then it works, also if "
@@ -40,7 +36,6 @@ class IssueKey(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Makes it."""
         keys, scope, note = ask.service.keys, _scope(ask), ask.get("note")
         try:
             seconds = duration(ask.get("expires"))
@@ -55,14 +50,14 @@ class IssueKey(Act):
 
 
 def _usual(ask: Ask) -> str:
-    """Returns for how long a key is made, unless somebody says otherwise."""
+    """Returns the default lifetime of a key."""
     ends = ask.callers.rights_end(ask.request)
     left = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if left is None or left > 90 * 1440 else f"{left}m"
 
 
 def _scope(ask: Ask) -> Scope:
-    """Reads what a key is limited to.
+    """Parses the limits of a key.
 
     Raises:
         InvalidRequest: It has no verb, or a pattern cannot be.
@@ -81,13 +76,10 @@ def _scope(ask: Ask) -> Scope:
 
 
 class RevokeKey(Act):
-    """Revokes a key."""
-
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
     fields = noted = ("key",)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says which."""
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
         note = f" ({key.note})" if key.note else ""
         return Plan(
@@ -99,6 +91,5 @@ class RevokeKey(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Revokes it."""
         ask.service.keys.revoke(ask.application, ask.caller, ask.get("key"))
         return Deed(text=f"Revoked key {ask.get('key')}.")

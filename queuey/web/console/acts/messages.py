@@ -23,27 +23,24 @@ from queuey.web.console.sessions import Ask
 from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
-"""Characters of a test message."""
-WRITTEN = 12
-"""Bytes of a form that a character may take: four, each percent-encoded."""
+"""Max characters of a test message."""
+MAX_ENCODED = 12
+"""Max bytes of a character in a form: four, each percent-encoded."""
 SECONDS, PLAN_SECONDS = 5.0, 0.5
 """For which dead letters are sent back, and counted before; then somebody has to say go on."""
 MAX_PREVIEWED = 2000
-"""Messages that are looked at before."""
+"""Max dead letters that the plan reads."""
 MAX_LOOKING = 2
-"""Callers who have a worker look through dead letters at the same time."""
+"""Max callers whose dead letters a worker searches at the same time."""
 
 
 class SendMessage(Act):
-    """Stores one message."""
-
     name, title, needs = "send", "Send a message", ("send",)
     noted = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*noted, "body", "headers")
-    longest = WRITTEN * MAX_BODY + Act.longest
+    longest = MAX_ENCODED * MAX_BODY + Act.longest
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns the fields of a message."""
         return (
             Field("body", "Body", kind="text"),
             Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
@@ -55,11 +52,9 @@ class SendMessage(Act):
         )
 
     def plan(self, ask: Ask) -> Plan:
-        """Says where the message goes."""
         return Plan(about="Workers and readers get it as any other message.", button="Send it")
 
     def do(self, ask: Ask) -> Deed:
-        """Stores it."""
         access = ask.enter("send")
         service = ask.service
         (draft,) = read_batch(msgspec.json.encode({"messages": [item_of(ask)]}), service.limits, access.queue)
@@ -69,7 +64,7 @@ class SendMessage(Act):
 
 
 def item_of(ask: Ask) -> dict[str, Any]:
-    """Returns a message as a batch of the API has it."""
+    """Returns a message as an item of the API's batch."""
     # A browser sends the ends of lines as two characters each.
     body = ask.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
@@ -90,13 +85,10 @@ def item_of(ask: Ask) -> dict[str, Any]:
 
 
 class DeleteMessage(Act):
-    """Deletes a message."""
-
     name, title, needs = "delete", "Delete a message", ("delete",)
     fields = noted = ("message",)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says which."""
         number, position = _place(ask)
         return Plan(
             about=(
@@ -108,25 +100,20 @@ class DeleteMessage(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Deletes it."""
         place = _place(ask)
         count = ask.service.messages.delete(ask.enter("delete"), [place])
         return Deed(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
 class ReleaseJob(Act):
-    """Ends the claim of a message."""
-
     name, title, needs = "release", "Release a job", ("admin",)
     fields = noted = ("message", "then")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns what becomes of the message."""
         choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
         return (Field("then", "Then", "again", "choice", choices=choices),)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says which."""
         number, position = _place(ask)
         return Plan(
             about=(
@@ -137,7 +124,6 @@ class ReleaseJob(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Releases it."""
         number, position = _place(ask)
         retry = ask.get("then") != "dead"
         claims, core = ask.service.claims, ask.service.core
@@ -149,8 +135,6 @@ class ReleaseJob(Act):
 
 
 class Redrive(Act):
-    """Sends dead letters back to where they came from."""
-
     name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
     fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
 
@@ -158,7 +142,6 @@ class Redrive(Act):
         self._turns = threading.BoundedSemaphore(MAX_LOOKING)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says which go back, as far as they can be counted in a moment."""
         wanted, counts, looked = _wanted(ask), Counter[str](), 0
         access, cursor, more = ask.enter("read"), ask.get("cursor"), True
         until = time.monotonic() + PLAN_SECONDS
@@ -180,7 +163,6 @@ class Redrive(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Sends back what can be in a moment."""
         wanted, cursor = _wanted(ask), ask.get("cursor")
         reading, way = ask.enter("read"), ask.enter("delete")
         sent, left, before = Counter[str](), Counter[str](), 0
@@ -212,7 +194,7 @@ class Redrive(Act):
 
 
 def _refusal(ask: Ask, name: str) -> str:
-    """Says why dead letters of a queue stay; blank: they do not."""
+    """Returns why dead letters of a queue cannot go back; empty: they can."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
@@ -237,7 +219,7 @@ def _wanted(ask: Ask) -> Wanted:
 
 
 def _place(ask: Ask) -> Location:
-    """Returns the message that is meant.
+    """Parses partition and id of a message.
 
     Raises:
         InvalidRequest: It is not named by partition and id.

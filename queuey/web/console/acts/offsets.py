@@ -1,4 +1,4 @@
-"""The act on consumer groups: set the offsets of one back, or forward."""
+"""The act on consumer groups: set offsets back or forward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queuey.web.validators import Errors
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """Where each partition is, and where it is to be."""
+    """Present and wanted offset of each partition."""
 
     group: str
     position: Position
@@ -28,26 +28,22 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """What the page has shown: it changes when a worker records an offset."""
+        """Digest of the offsets that the page showed; it changes when a worker commits."""
         texts = (f"{one.partition}:{_text(one.offset)}" for one in self.partitions)
         return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
 
     @property
     def changed(self) -> list[Progress]:
-        """Partitions whose offset is another one."""
         return [one for one in self.partitions if one.offset is None or one.offset.position != self.position]
 
 
 class Rewind(Act):
-    """Sets the offsets of a consumer group."""
-
     name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
     noted = ("group", "to", "partition")
     fields = (*noted, "seen")
     previews = True
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns where to."""
         hint = "earliest, latest, a time, such as 2026-11-26T09:00Z or -1h, or the id of the last message that is done"
         return (
             Field("group", "Group"),
@@ -56,7 +52,6 @@ class Rewind(Act):
         )
 
     def plan(self, ask: Ask) -> Plan:
-        """Says which offsets change, and how many messages lie ahead then."""
         about = (
             "Stop the workers of the group first: one that runs goes on where it is, and records its own offset again. "
             "Groups of Qdo keep their offsets in ZooKeeper or in a local file; use qdo offsets for those."
@@ -75,7 +70,6 @@ class Rewind(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Sets those that are still as they were shown."""
         wanted = _wanted(ask)
         if ask.get("seen") != wanted.seen:
             raise InvalidRequest({"seen": "An offset was recorded meanwhile, or partitions came. See the new table"})
@@ -97,7 +91,7 @@ class Rewind(Act):
 
 
 def _wanted(ask: Ask) -> _Wanted:
-    """Reads what is asked for.
+    """Parses the form.
 
     Raises:
         InvalidRequest: It cannot be.
@@ -113,7 +107,7 @@ def _wanted(ask: Ask) -> _Wanted:
 
 
 def _position(ask: Ask, text: str) -> Position:
-    """Returns the id of the last message that counts as done."""
+    """Returns the id of the last message that counts as processed."""
     if text == "earliest":
         return ids.FIRST
     if text == "latest":

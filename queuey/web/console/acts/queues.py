@@ -17,13 +17,10 @@ from queuey.web.validators import Errors
 
 
 class ChangeOptions(Act):
-    """Changes the options of a queue."""
-
     name, title, needs = "options", "Change the options", ("admin",)
     fields = ("partitions", "type", "consistency", *RESETTABLE, "seen")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns the options, with what they are now."""
         now = _texts(ask.enter("admin").queue)
         return (
             Field("partitions", "Partitions", now["partitions"], hint="More than now, or as many."),
@@ -42,7 +39,6 @@ class ChangeOptions(Act):
         )
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what a change means."""
         now = _texts(ask.enter("admin").queue)
         return Plan(
             about="Only what you change here is changed. More partitions cannot become fewer again.",
@@ -51,7 +47,6 @@ class ChangeOptions(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Changes what differs from what the form had."""
         access = ask.enter("admin")
         now = _texts(access.queue)
         seen = _seen(ask, now)
@@ -75,7 +70,7 @@ class ChangeOptions(Act):
 
 
 def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
-    """Returns the options of these names that the form was made of.
+    """Returns the values that the form was made of.
 
     Raises:
         InvalidRequest: It does not say.
@@ -92,7 +87,7 @@ def _choices(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _texts(queue: Queue) -> dict[str, str]:
-    """Returns the options of a queue as they are typed."""
+    """Returns the options of a queue as typed text."""
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
         "partitions": str(queue.partitions),
@@ -110,17 +105,13 @@ def _texts(queue: Queue) -> dict[str, str]:
 
 
 class MoveMessages(Act):
-    """Begins to move all messages to another queue."""
-
     name, title, needs = "move", "Move the messages", ("read", "delete")
     fields = noted = ("to",)
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns where to."""
         return (Field("to", "To the queue"),)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what a move is."""
         return Plan(
             about=(
                 "All messages that are here now are moved to another queue of the application, except those that a "
@@ -131,7 +122,6 @@ class MoveMessages(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Begins the move."""
         target = ask.get("to")
         if not target:
             raise InvalidRequest({"to": "Missing"})
@@ -141,17 +131,13 @@ class MoveMessages(Act):
 
 
 class CancelMove(Act):
-    """Ends a move."""
-
     name, title, needs = "cancel-move", "Cancel a move", ("delete",)
     fields = noted = ("move",)
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what becomes of the messages."""
         return Plan(about=f"Move {ask.get('move')} ends soon. What it has moved stays where it is.", button="Cancel it")
 
     def do(self, ask: Ask) -> Deed:
-        """Cancels it."""
         name = ask.name
         may_delete = ask.matching("delete")
         source = ask.service.moves.show(ask.application, ask.get("move"), may_delete).source
@@ -162,7 +148,7 @@ class CancelMove(Act):
 
 
 def _count(ask: Ask) -> str:
-    """Says how many messages the queue has, if the caller may know."""
+    """Returns the number of messages in the queue, if the caller may know it."""
     try:
         access = ask.enter("measure")
     except NotAllowed:
@@ -171,30 +157,23 @@ def _count(ask: Ask) -> str:
 
 
 class Purge(Act):
-    """Removes all messages."""
-
     name, title, needs = "purge", "Purge the queue", ("admin",)
     types_name = True
     what = "All messages are removed{}, with those that are not due yet. Options and offsets of groups stay."
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what goes, and how many messages."""
         return Plan(about=f"{self.what.format(_count(ask))}\nThis cannot be undone.", button=self.title)
 
     def do(self, ask: Ask) -> Deed:
-        """Removes them."""
         count = _count(ask)
         ask.service.queues.purge(ask.enter("admin"))
         return Deed(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
 class DeleteQueue(Purge):
-    """Deletes a queue."""
-
     name, title = "delete-queue", "Delete the queue"
     what = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
     def do(self, ask: Ask) -> Deed:
-        """Deletes it."""
         ask.service.queues.delete(ask.enter("admin"))
         return Deed(text=f"Deleted queue {ask.name}.")

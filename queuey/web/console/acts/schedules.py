@@ -1,4 +1,4 @@
-"""Acts on schedules: run, pause, resume, change and remove one, and make one. What the API refuses is refused here."""
+"""Acts on schedules: run, pause, resume, change, remove and create. The rules are the API's."""
 
 from __future__ import annotations
 
@@ -38,45 +38,37 @@ class OfSchedule(Act):
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
     def may(self, ask: Ask, queue: str) -> bool:
-        """Returns whether the needs are met at a queue."""
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: Ask) -> str:
-        """Returns the queue that gets the messages; refuses a schedule that was changed since the form was made."""
         found = self.find(ask)
         if ask.get("seen") != str(found.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Look at it, and send it again"})
         return found.plan.queue
 
     def subject(self, ask: Ask) -> str:
-        """Returns the name of the schedule."""
         return ask.get("schedule")
 
     def begins_on(self, ask: Ask) -> str:
-        """Returns the page of the schedule; of all if there is none yet."""
         return pages.link(*filter(None, ("a", ask.application, "_schedules", self.subject(ask))))
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what it does."""
         found = self.find(ask)
         about = f"Its messages go to queue {found.plan.queue}. {self.about}"
         return Plan(about=about, hidden={"seen": str(found.changed)}, button=self.title)
 
     def save(self, ask: Ask, **given: object) -> None:
-        """Changes what is given, as the API does."""
+        """Changes the given fields, as the API does."""
         views = ScheduleViews(ask.service, ask.authorization)
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         views.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 
 
 class RunSchedule(OfSchedule):
-    """Posts the message of a schedule now."""
-
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Its message is posted now, once, also if it is paused. Its timetable goes on as it was."
 
     def do(self, ask: Ask) -> Deed:
-        """Posts it."""
         fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may, ask))
         last = ask.service.core.run(fire).last
         assert last is not None  # noqa: S101 - it was fired
@@ -89,44 +81,35 @@ class RunSchedule(OfSchedule):
 
 
 class PauseSchedule(OfSchedule):
-    """Has a schedule post nothing."""
-
     name, title, needs = "schedule-pause", "Pause", ("admin",)
     about = "It posts nothing until it is resumed. What comes while it is paused is not made up for."
 
     def do(self, ask: Ask) -> Deed:
-        """Pauses it."""
         self.save(ask, paused=True)
         return Deed(text=f"Paused schedule {ask.get('schedule')}.")
 
 
 class ResumeSchedule(OfSchedule):
-    """Has a paused schedule go on."""
-
     name, title, needs = "schedule-resume", "Resume", ("admin", "send")
     about = "It goes on with the next instant of its timetable."
 
     def do(self, ask: Ask) -> Deed:
-        """Resumes it."""
         self.save(ask, paused=False)
         return Deed(text=f"Resumed schedule {ask.get('schedule')}.")
 
 
 class RemoveSchedule(OfSchedule):
-    """Removes a schedule."""
-
     name, title, needs = "schedule-remove", "Remove", ("admin",)
     types_name = True
     about = "It posts nothing from then on. A message that is being posted now may still come.\nThis cannot be undone."
 
     def do(self, ask: Ask) -> Deed:
-        """Removes it."""
         ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may, ask))
         return Deed(text=f"Removed schedule {ask.get('schedule')}.")
 
 
 class ChangeSchedule(OfSchedule):
-    """Changes what was typed of a schedule."""
+    """Changes the typed fields of a schedule."""
 
     name, title, needs = "schedule-change", "Change", ("admin", "send")
     timing = ("queue", "cron", "timezone", "every", "missed")
@@ -136,7 +119,6 @@ class ChangeSchedule(OfSchedule):
     about = "Blank fields stay as they are. A body replaces the whole message."
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns the timetable and the message."""
         missed = (("", "as it is; at first skipped"), ("skip", "are skipped"), ("catch_up", "are made up for"))
         return (
             Field("queue", "Queue"),
@@ -148,7 +130,6 @@ class ChangeSchedule(OfSchedule):
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Changes it."""
         given: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
         try:
             given |= {"every": int(min(duration(given["every"]), 1e9))} if "every" in given else {}
@@ -163,12 +144,9 @@ class ChangeSchedule(OfSchedule):
 
 
 class AddSchedule(ChangeSchedule):
-    """Makes a schedule."""
-
     name, title = "schedule-add", "Make a schedule"
 
     def queue(self, ask: Ask) -> str:
-        """Returns the queue that was typed, with which the caller may do it; refuses a name that is taken."""
         with suppress(ScheduleNotFound):
             self.find(ask)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})
@@ -179,14 +157,11 @@ class AddSchedule(ChangeSchedule):
             raise InvalidRequest({"queue": str(error)}) from None
 
     def subject(self, ask: Ask) -> str:
-        """There is none yet."""
         return ""
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        """Returns the name as well."""
         return (Field("schedule", "Name"), *super().inputs(ask))
 
     def plan(self, ask: Ask) -> Plan:
-        """Says what a schedule is."""
         about = "The service posts the message at each instant of the timetable, also when your key has ended."
         return Plan(about=about, button=self.title)

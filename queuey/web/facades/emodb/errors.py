@@ -30,8 +30,6 @@ class BadArgument(errors.QueueyError):
 
 
 class BadParameter(errors.QueueyError):
-    """A parameter of the query that is no number, or neither true nor false."""
-
     code = "BadParameter"
 
 
@@ -47,7 +45,6 @@ class WrongContentType(errors.QueueyError):
     code = "WrongContentType"
 
     def __str__(self) -> str:
-        """Says what to send."""
         return "The body is not said to be JSON. Send Content-Type: application/json"
 
 
@@ -81,7 +78,6 @@ def emodb_error(error: Exception, status: int, text: str) -> Response:
 
 
 def _refused(error: Exception, status: int, text: str) -> Response:
-    """Returns the answer of an error that has no text for the caller alone."""
     if isinstance(error, RefusedQueue):
         return json_response({"queue": text}, 403)
     if status in {401, 403}:

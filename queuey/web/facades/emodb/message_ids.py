@@ -15,8 +15,8 @@ from queuey.claims import ClaimReceipt
 from queuey.messages import Message
 from queuey.web.facades.emodb.errors import BadArgument
 
-LENGTH = 40
-"""Characters of an id."""
+ID_LENGTH = 40
+"""Number of characters of an id."""
 _ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
 
 
@@ -31,7 +31,6 @@ class MessageIds:
         self._seed = crc32(queue.encode())
 
     def write(self, message: Message) -> str:
-        """Returns the id of a message."""
         text = f"{message.partition:04x}{message.id}"
         return text + self._checksum(text)
 

@@ -12,7 +12,6 @@ _STATUS = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPL
 
 
 def reference_of(move: str) -> str:
-    """Returns the reference of a move, given its id."""
     return b32encode(bytes.fromhex(move)).decode().rstrip("=")
 
 
@@ -25,7 +24,6 @@ def move_of(reference: str) -> str | None:
 
 
 def shown_move(report: MoveReport) -> dict[str, str]:
-    """Returns a move as the answer has it."""
     return {
         "from": shown_name(report.source),
         "to": shown_name(report.target),

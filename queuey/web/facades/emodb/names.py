@@ -15,14 +15,14 @@ from queuey.web.facades.emodb.errors import BadArgument
 Kind = Literal["plain", "dedup"]
 """Of queue, as the application's queues have it."""
 
-LONGEST_NAME = 255
-"""Characters of a caller's name."""
+MAX_NAME = 255
+"""Max characters of a caller's name for a queue."""
 _DEDUP = "~dedup"
 _SYSTEM = "~"
-LONGEST_QUEUE = len(_SYSTEM) + LONGEST_NAME + len(_DEDUP)
+LONGEST_QUEUE = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
 """Characters of the name that the application's queue has."""
 
-_NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{LONGEST_NAME}}}", re.ASCII)
+_NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
 
 
 def queue_name(name: str, kind: Kind) -> str:
@@ -33,7 +33,7 @@ def queue_name(name: str, kind: Kind) -> str:
     """
     if _NAME.fullmatch(name) is None:
         raise BadArgument(
-            f"Queue name must be a lowercase ASCII string between 1 and {LONGEST_NAME} characters in length. "
+            f"Queue name must be a lowercase ASCII string between 1 and {MAX_NAME} characters in length. "
             "Allowed punctuation is - . : @ and _ ; a name begins with no underscore or with two, and is not . or .."
         )
     return f"{_SYSTEM if name[0] == '_' else ''}{name}{_DEDUP if kind == 'dedup' else ''}"
@@ -45,5 +45,4 @@ def is_of(queue: str, kind: Kind) -> bool:
 
 
 def shown_name(queue: str) -> str:
-    """Returns the caller's name of an application's queue."""
     return queue.removeprefix(_SYSTEM).removesuffix(_DEDUP)

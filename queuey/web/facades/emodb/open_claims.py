@@ -7,8 +7,8 @@ from threading import Lock
 
 from queuey.service import ClaimUseCases, QueueAccess
 
-MOST_CLAIMED = 20_000
-"""Claims of one queue that live at the same time, before polls give nothing."""
+MAX_CLAIMED = 20_000
+"""Max live claims of a queue; polls of a full queue return nothing."""
 REMEMBERED = 4096
 
 
@@ -25,7 +25,7 @@ class OpenClaims:
         remembered: Queues whose numbers are kept.
     """
 
-    def __init__(self, claims: ClaimUseCases, *, most: int = MOST_CLAIMED, remembered: int = REMEMBERED) -> None:
+    def __init__(self, claims: ClaimUseCases, *, most: int = MAX_CLAIMED, remembered: int = REMEMBERED) -> None:
         self._claims = claims
         self._most = most
         self._remembered = remembered
@@ -37,14 +37,12 @@ class OpenClaims:
         return self._known.get(qid, self._most) < self._most
 
     def is_full(self, access: QueueAccess) -> bool:
-        """Returns whether a queue has as many claims as it may have."""
         qid = access.queue.qid
         if not self.has_room(qid):
             self._note(qid, count_claims(self._claims, access))
         return not self.has_room(qid)
 
     def add(self, qid: int, made: int) -> None:
-        """Notes that claims were made."""
         if made:
             self._note(qid, self._known.get(qid, 0) + made)
 
@@ -57,5 +55,4 @@ class OpenClaims:
 
 
 def count_claims(claims: ClaimUseCases, access: QueueAccess) -> int:
-    """Returns how many messages of a queue are claimed now."""
     return sum(each.claimed for each in claims.counts(access).values())

@@ -7,8 +7,8 @@ import re
 from queuey.web.facades.emodb.errors import BadArgument, BadParameter
 from queuey.web.validators import show
 
-LONGEST_CLAIM = 3600
-"""Seconds."""
+MAX_CLAIM = 3600
+"""Max time of a claim, in seconds."""
 MOST_POLLED = 1000
 DEFAULT_CLAIM = 30
 DEFAULT_LIMIT = 10
@@ -25,7 +25,7 @@ def read_ttl(query: dict[str, str]) -> int:
     ttl = _integer(query, "ttl", DEFAULT_CLAIM)
     if ttl < 0:
         raise BadArgument("ClaimTtl must be >=0")
-    if ttl > LONGEST_CLAIM:
+    if ttl > MAX_CLAIM:
         raise BadArgument("ClaimTtl must be <=1 hour")
     return ttl
 

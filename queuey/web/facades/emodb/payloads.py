@@ -11,18 +11,18 @@ import msgspec
 from queuey.messages import Message, Meta
 from queuey.service import Draft, Limits
 from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
-from queuey.web.facades.emodb.message_ids import LENGTH, MessageIds
+from queuey.web.facades.emodb.message_ids import ID_LENGTH, MessageIds
 from queuey.web.json_values import check_value
 from queuey.web.requests import JSON_ERRORS, Request, read_body, too_large
 from queuey.web.responses import encode
 from queuey.web.validators import BadField
 
-LONGEST_MESSAGE = 30_720
-"""Bytes of a message without the white space between its parts."""
-MOST_QUEUES = 1000
-"""Queues in one batch."""
-MOST_COMMAS = 1_000_000
-"""In one batch: bounds what its messages take in memory, however short they are."""
+MAX_MESSAGE = 30_720
+"""Max bytes of a message without white space between its parts."""
+MAX_QUEUES = 1000
+"""Max queues in a batch."""
+MAX_COMMAS = 1_000_000
+"""Max commas in a batch: bounds the memory of its messages, however short they are."""
 _JSON = Meta("application/json", json=True)
 _WHITE = b" \t\r\n"
 
@@ -60,15 +60,14 @@ def read_message(request: Request, limits: Limits) -> Draft:
 
 
 def read_batch(request: Request, limits: Limits) -> list[Draft]:
-    """Reads a list of messages."""
     return _drafts(_decode(_decode_batch, _batch(request, limits)), limits)
 
 
 def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
     """Reads lists of messages by the names of their queues, as callers have them."""
     found = _decode(_decode_batches, _batch(request, limits))
-    if len(found) > MOST_QUEUES:
-        raise BadArgument(f"{len(found)} queues in a batch, at most {MOST_QUEUES}. Send several batches.")
+    if len(found) > MAX_QUEUES:
+        raise BadArgument(f"{len(found)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
     return {name: _drafts(some, limits) for name, some in found.items()}
 
 
@@ -79,15 +78,14 @@ def _batch(request: Request, limits: Limits) -> bytes:
         TooLarge: Its messages are too many, about.
     """
     body = _body(request, limits)
-    if body.count(b",") > MOST_COMMAS:
-        raise too_large("body", MOST_COMMAS, unit="parts between commas")
+    if body.count(b",") > MAX_COMMAS:
+        raise too_large("body", MAX_COMMAS, unit="parts between commas")
     return body
 
 
 def read_ids(request: Request, limits: Limits) -> list[str]:
-    """Reads a list of message ids."""
     body = _body(request, limits)
-    if body.count(b",") > len(body) // LENGTH:
+    if body.count(b",") > len(body) // ID_LENGTH:
         raise BadArgument("Invalid event ID.")  # too short to be one; a list of such would take far more than its text
     found: list[str] | None = _decode(_decode_ids, body)
     if found is None:
@@ -104,8 +102,8 @@ def _draft(raw: bytes, limits: Limits) -> Draft:
         text = check_value(raw)
     except BadField as error:
         raise BadBody(f"Unable to process JSON: {error}") from None
-    if len(raw) > LONGEST_MESSAGE and (size := len(msgspec.json.format(raw, indent=-1))) > LONGEST_MESSAGE:
-        raise BadArgument(f"Message size ({size}) is greater than the maximum allowed ({LONGEST_MESSAGE}) message size")
+    if len(raw) > MAX_MESSAGE and (size := len(msgspec.json.format(raw, indent=-1))) > MAX_MESSAGE:
+        raise BadArgument(f"Message size ({size}) is greater than the maximum allowed ({MAX_MESSAGE}) message size")
     if len(raw) > limits.max_body:
         raise BadArgument(f"Message size with its white space ({len(raw)}) is greater than {limits.max_body}")
     return Draft(text, meta=_JSON)

@@ -25,10 +25,10 @@ from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1.spec import MOST_COUNTED
 
 PARTITIONS = 8
-TTL = 14 * 86_400
-"""Seconds."""
-AT_ONCE = 1000
-"""Ids that are acknowledged or renewed together."""
+DEFAULT_TTL = 14 * 86_400
+"""Default time to live of messages, in seconds."""
+MAX_IDS = 1000
+"""Max ids acknowledged or renewed in one call of the use case."""
 KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}
 BASE = "/{base:queue|dedupq}/1"
 QUEUE = BASE + "/{queue:[^/]+}"
@@ -57,7 +57,6 @@ class EmodbFacade(Facade):
         self.open_claims = OpenClaims(self._claims)
 
     def resources(self) -> list[Resource]:
-        """See the base class."""
         return [
             Resource("emodb.ping", "/ping", {"GET": _pong}),
             Resource("emodb.batches", f"{BASE}/_sendbatch", {"POST": self.send_batches}),
@@ -77,7 +76,6 @@ class EmodbFacade(Facade):
         ]
 
     def sign(self, request: Request) -> None:
-        """See the base class."""
         key = request.headers.get("x-bv-api-key")
         if key is None and "APIKey=" in request.query:
             key = parse_form(request.query, "query").get("APIKey")
@@ -86,29 +84,21 @@ class EmodbFacade(Facade):
             request.headers["authorization"] = f"Application {key}"
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """See the base class."""
         return errors.emodb_error(error, status, text)
 
     def owns(self, path: str) -> bool:
-        """See the base class. Its paths are fixed, so it may be beside version 1."""
         return path.startswith(OWN) or path == "/ping"
 
     def where(self, match: Match) -> Match:
-        """See the base class.
-
-        Raises:
-            BadArgument: No queue can have this name.
-        """
         return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}
 
     def spec_of(self, match: Match) -> QueueSpec:
-        """See the base class."""
-        return QueueSpec(partitions=PARTITIONS, ttl=TTL, kind=KINDS[match["base"]])
+        return QueueSpec(partitions=PARTITIONS, ttl=DEFAULT_TTL, kind=KINDS[match["base"]])
 
     # Who may do what
 
     def _find(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Lets the caller in to a queue; None: it is not there, and the caller might use it if it were.
+        """Authorizes the caller for a queue; None: it does not exist, and the caller could use it if it did.
 
         Raises:
             NotAuthenticated, NotAllowed: The caller may not do this.
@@ -124,7 +114,7 @@ class EmodbFacade(Facade):
             return None
 
     async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Is :meth:`_find` for a coroutine."""
+        """Async variant of :meth:`_find`."""
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
                 return await self._authorization.admit(request, self.where(match), action)
@@ -145,13 +135,12 @@ class EmodbFacade(Facade):
     # Sending
 
     async def send(self, request: Request, match: Match) -> Response:
-        """Stores a message; a queue is made that is not there."""
+        """Stores a message; creates the queue if needed."""
         await self._admit(request, match, "send")
         draft = await request.read(partial(payloads.read_message, request, self._limits))
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
-        """Stores messages."""
         await self._admit(request, match, "send")
         drafts = await request.read(partial(payloads.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
@@ -183,7 +172,6 @@ class EmodbFacade(Facade):
     # Claims
 
     async def poll(self, request: Request, match: Match) -> Response:
-        """Claims messages."""
         await request.reserve(SHORT_BYTES)
         access = await self._admit(request, match, "work")
         query = _read_query(request)
@@ -205,7 +193,7 @@ class EmodbFacade(Facade):
         return _json(NONE)
 
     def peek(self, request: Request, match: Match) -> Response:
-        """Shows messages, claimed or not."""
+        """Returns messages, claimed or not."""
         access = self._find(request, match, "work")
         limit = read_limit(_read_query(request))
         return _or(NONE, access, lambda way: _shown(way.queue, self._claims.peek(way, limit)))
@@ -234,8 +222,8 @@ class EmodbFacade(Facade):
 
         async def settle_all(queue: Queue) -> None:
             receipts = await request.read(partial(ids.read, texts, queue.partitions))
-            for at in range(0, len(receipts), AT_ONCE):
-                await settle(queue, receipts[at : at + AT_ONCE])
+            for at in range(0, len(receipts), MAX_IDS):
+                await settle(queue, receipts[at : at + MAX_IDS])
 
         if access is None:
             ids.read(texts, 0)
@@ -247,19 +235,16 @@ class EmodbFacade(Facade):
     # Whole queues
 
     def size(self, request: Request, match: Match) -> Response:
-        """Counts messages that are not acknowledged."""
         access = self._find(request, match, "measure")
         limit = read_count_limit(_read_query(request), MOST_COUNTED)
         return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).count))
 
     def count_claims(self, request: Request, match: Match) -> Response:
-        """Counts claimed messages."""
         access = self._find(request, match, "measure")
         _read_query(request)
         return _or(ZERO, access, lambda way: json_response(count_claims(self._claims, way)))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
-        """Ends every claim."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         if access is not None:
@@ -282,7 +267,6 @@ class EmodbFacade(Facade):
     # Moves
 
     def move(self, request: Request, match: Match) -> Response:
-        """Begins to move all messages of a queue to another one."""
         self._require_key(request)
         query = _read_query(request)
         given = [query.get(name) for name in ("from", "to")]
@@ -305,7 +289,7 @@ class EmodbFacade(Facade):
         return self.use(request, target, "send", begin)
 
     def show_move(self, request: Request, match: Match) -> Response:
-        """Says how a move stands, to every caller of the application."""
+        """Shows the status of a move to every caller of the application."""
         if not any(self._may(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
         move = moves.move_of(match["reference"])
@@ -316,7 +300,6 @@ class EmodbFacade(Facade):
         raise MoveNotFound(match["reference"])
 
     def _may(self, request: Request, action: Action) -> bool:
-        """Returns whether the caller may do something with any queue."""
         try:
             return bool(self._patterns(request, action))
         except NotAllowed:
@@ -339,7 +322,6 @@ def _json(body: bytes) -> Response:
 
 
 def _or(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
-    """Makes a call with a queue; if there is none, answers ``otherwise``."""
     if access is not None:
         with suppress(QueueNotFound):
             return call(access)

@@ -21,11 +21,11 @@ from queuey.settings import SecretName, Settings
 
 FILE = "sqs.secret"
 """In the data directory: the secret of a deployment that has SQLite and names no other one."""
-LEAST = 32
-"""Characters of it."""
+MIN_SECRET = 32
+"""Min characters of the secret."""
 _ID = re.compile(r"QK[A-Z2-7]{18}")
 _OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
-"""What is hashed with an id, so that no other kind of key has the same hash."""
+"""Prefix of an id before hashing, so that no other kind of key has the same hash."""
 
 
 def new_access_key() -> str:
@@ -34,7 +34,6 @@ def new_access_key() -> str:
 
 
 def is_access_key(text: str) -> bool:
-    """Returns whether a text has the form of an id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -63,7 +62,7 @@ def deployment_secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     if named is None and settings.store.startswith("cassandra:"):
         raise SettingsError(
             "facades.sqs.secret is not set: on Cassandra all processes have to derive the same secrets. Write "
-            f'{LEAST} or more random characters into a file, and name it: secret = "file:/etc/queuey/{FILE}"'
+            f'{MIN_SECRET} or more random characters into a file, and name it: secret = "file:/etc/queuey/{FILE}"'
         )
     if named is None:
         path = settings.data / FILE
@@ -71,8 +70,10 @@ def deployment_secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
             _write(path)
         named = f"file:{path}"
     secret = SecretName.parse(named).read(environ)
-    if len(secret) < LEAST:
-        raise SettingsError(f"The secret {named} has {len(secret)} characters; it needs {LEAST} or more, random ones.")
+    if len(secret) < MIN_SECRET:
+        raise SettingsError(
+            f"The secret {named} has {len(secret)} characters; it needs {MIN_SECRET} or more, random ones."
+        )
     return secret.encode()
 
 

@@ -13,11 +13,11 @@ from queuey.web.requests import Request
 
 T = TypeVar("T")
 Result = dict[str, Any]
-"""What an action answers, by the names of AWS JSON."""
+"""Result of an action, by the names of AWS JSON."""
 
 
 class Asked(NamedTuple):
-    """What a signed request asks for.
+    """A signed request.
 
     Attributes:
         request: As it came.
@@ -51,7 +51,6 @@ class Asked(NamedTuple):
         return self.place(name)
 
     def place(self, name: str) -> Match:
-        """Returns the place of a queue of this name."""
         return {"app": self.application, "queue": name}
 
     def url_of(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a queue has of SQS: its attributes, some of which are options of ours, and its tags."""
+"""Attributes of a queue in SQS, some of which are options of ours, and its tags."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from queuey.web.facades.sqs.errors import SqsError, invalid
 ACCOUNT = "000000000000"
 """The account in URLs and ARNs. Whose queues a request is about follows from its access key."""
 RETENTION = 345_600
-LONGEST_MESSAGE = 1_048_576
-"""Bytes of a message with its attributes, and of a batch."""
+MAX_MESSAGE = 1_048_576
+"""Max bytes of a message with its attributes, and of a batch."""
 MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
 """Seconds, of a queue and of a request."""
 NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
 MOST_TAGS = 50
-MOST_SOURCES = 10
-"""Queues that a RedriveAllowPolicy names."""
-LONGEST_NAME = 80
-"""Characters of a queue's name."""
+MAX_SOURCES = 10
+"""Max queues in a RedriveAllowPolicy."""
+MAX_NAME = 80
+"""Max characters of a queue's name."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]{12}:([A-Za-z0-9._-]{1,85})")
 
@@ -38,7 +38,6 @@ class RedriveAllowPolicy(msgspec.Struct, rename="camel", frozen=True, omit_defau
     source_queue_arns: tuple[str, ...] = ()
 
     def permits(self, name: str) -> bool:
-        """Returns whether it lets a queue of this name."""
         if self.redrive_permission == "byQueue":
             return name in [queue_of_arn(arn) for arn in self.source_queue_arns]
         return self.redrive_permission == "allowAll"
@@ -52,7 +51,7 @@ class RedrivePolicy(msgspec.Struct, rename="camel"):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept with a queue, in its field ``facade``.
+    """Content of a queue's field ``facade``.
 
     Attributes:
         visibility, delay, wait: Seconds, where a request does not say.
@@ -67,7 +66,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     visibility: int = 30
     delay: int = 0
     wait: int = 0
-    size: int = LONGEST_MESSAGE
+    size: int = MAX_MESSAGE
     modified: int = 0
     redrive_allow: RedriveAllowPolicy | None = None
     by_content: bool = False
@@ -87,19 +86,17 @@ def kept_of(queue: Queue) -> Kept:
 
 
 def keeping(kept: Kept) -> QueueSpec:
-    """Returns the change of a queue's row that keeps this."""
     return QueueSpec(facade=_encode(kept).decode())
 
 
 def is_fifo(queue: Queue) -> bool:
-    """Returns whether a queue keeps the order of its groups."""
     return queue.kind == "ordered"
 
 
 def check_name(name: str, *, fifo: bool) -> None:
     """Refuses the name of a new queue that SQS, or this service, cannot have."""
     plain = name.removesuffix(".fifo") if fifo else name
-    if len(name) > LONGEST_NAME or not _NAME.fullmatch(plain) or (fifo and plain == name):
+    if len(name) > MAX_NAME or not _NAME.fullmatch(plain) or (fifo and plain == name):
         kind = "a FIFO queue: it ends with .fifo" if fifo else "a queue"
         raise invalid("QueueName", name, f"Can be 1 to 80 letters, digits, - and _ for {kind}.")
     if name[0] == "_":
@@ -107,7 +104,6 @@ def check_name(name: str, *, fifo: bool) -> None:
 
 
 def arn_of(name: str, region: str) -> str:
-    """Returns the ARN of a queue."""
     return f"arn:aws:sqs:{region}:{ACCOUNT}:{name}"
 
 
@@ -121,7 +117,7 @@ def queue_of_arn(arn: str) -> str:
 
 
 class Changes(msgspec.Struct):
-    """What attributes that are set change: options of the queue, what is kept with it, and what is reset."""
+    """Effects of setting attributes: options of the queue, the field ``facade``, and what is reset."""
 
     options: dict[str, Any] = {}
     kept: dict[str, Any] = {}
@@ -142,7 +138,7 @@ _NUMBERS = {
     "VisibilityTimeout": ("visibility", 0, MAX_VISIBILITY),
     "DelaySeconds": ("delay", 0, MAX_DELAY),
     "ReceiveMessageWaitTimeSeconds": ("wait", 0, MAX_WAIT),
-    "MaximumMessageSize": ("size", 1024, LONGEST_MESSAGE),
+    "MaximumMessageSize": ("size", 1024, MAX_MESSAGE),
 }
 _WORDS = {
     "DeduplicationScope": ("scope", ("messageGroup", "queue")),
@@ -182,8 +178,8 @@ def _read_retention(name: str, text: str, changes: Changes) -> None:
 def _read_allow(name: str, text: str, changes: Changes) -> None:
     policy: RedriveAllowPolicy | None = _json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
-    if len(arns) > MOST_SOURCES or not all(queue_of_arn(arn) for arn in arns):
-        raise bad_value(name, f"sourceQueueArns are ARNs of at most {MOST_SOURCES} queues")
+    if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
+        raise bad_value(name, f"sourceQueueArns are ARNs of at most {MAX_SOURCES} queues")
     changes.kept["redrive_allow"] = policy
 
 
@@ -238,7 +234,6 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def bad_value(name: str, why: str) -> SqsError:
-    """Returns the error of an attribute with a value that it cannot have."""
     return SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}: {why}.")
 
 
@@ -323,7 +318,6 @@ def shown(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
-    """Returns the attributes that a queue has other values of than these."""
     kept = kept_of(queue)
 
     def differs(name: str) -> bool:

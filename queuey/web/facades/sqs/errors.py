@@ -15,7 +15,7 @@ _QUERY = {
     "MessageNotInflight": "AWS.SimpleQueueService.MessageNotInflight",
     "UnsupportedOperation": "AWS.SimpleQueueService.UnsupportedOperation",
 }
-"""What the Query protocol calls an error, where that is not the name of AWS JSON."""
+"""Names of errors in the Query protocol, where they differ from AWS JSON."""
 
 THROTTLED, AWAY = "RequestThrottled", "ServiceUnavailable"
 
@@ -40,17 +40,15 @@ class SqsError(errors.InvalidRequest):
 
     @property
     def query_name(self) -> str:
-        """As the Query protocol has it."""
         return _QUERY.get(self.name, self.name)
 
     @property
     def is_senders(self) -> bool:
-        """Whether the same request would fail again."""
+        """True if the same request would fail again."""
         return self.status < 500  # noqa: PLR2004 - what begins with 5 is ours
 
 
 def invalid(name: str, value: object, reason: str) -> SqsError:
-    """Returns the error of a parameter with a value that it cannot have."""
     return SqsError(
         "InvalidParameterValue", f"Value {str(value)[:100]} for parameter {name} is invalid. Reason: {reason}"
     )
@@ -70,7 +68,6 @@ def in_range(name: str, value: int | None, least: int, most: int, otherwise: int
 
 
 def missing(name: str) -> SqsError:
-    """Returns the error of a parameter that is not there."""
     return SqsError("MissingParameter", f"The request must contain the parameter {name}.")
 
 
@@ -90,7 +87,7 @@ _OURS: tuple[tuple[type[Exception], str, int], ...] = (
     (errors.KeyInUse, AWAY, 503),
     (errors.ClaimsRefused, "UnsupportedOperation", 400),
 )
-"""What errors of ours are called there. The first one that fits decides."""
+"""Our errors and their names in SQS. The first match counts."""
 
 
 def as_sqs(error: Exception, status: int, text: str) -> SqsError:

@@ -17,8 +17,8 @@ from queuey.web.facades.sqs.attributes import Kept, kept_of
 from queuey.web.facades.sqs.errors import SqsError, invalid, missing
 from queuey.web.facades.sqs.requests import Sent
 
-REMEMBERED = 300
-"""Seconds for which a deduplication id is remembered."""
+DEDUP_INTERVAL = 300
+"""Interval for which a deduplication id is remembered, in seconds."""
 NO_ID = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 
 
@@ -76,4 +76,4 @@ def _deduplication(given: Sent, kept: Kept) -> str:
 def _key(scope: str, deduplication: str) -> PostKey:
     """Returns the key of a post, which no caller of another protocol can choose. What else is sent does not count."""
     digest = sha256(f"{scope}\0{deduplication}".encode())
-    return PostKey(f"\x01sqs {digest.hexdigest()}", digest.digest()[:16], REMEMBERED)
+    return PostKey(f"\x01sqs {digest.hexdigest()}", digest.digest()[:16], DEDUP_INTERVAL)

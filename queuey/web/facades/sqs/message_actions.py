@@ -20,8 +20,8 @@ from queuey.web.authorization import Authorization
 from queuey.web.facades.sqs import fifo, requests
 from queuey.web.facades.sqs.asked import Asked, Result
 from queuey.web.facades.sqs.attributes import (
-    LONGEST_MESSAGE,
     MAX_DELAY,
+    MAX_MESSAGE,
     MAX_VISIBILITY,
     MAX_WAIT,
     Kept,
@@ -34,13 +34,13 @@ from queuey.web.v1.claims import mark_of
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
-SHORTEST = 5.0
-"""Seconds of a claim that is to be over at once: it is released when the answer is ready."""
+MIN_CLAIM = 5.0
+"""Min time of a claim that should end at once, in seconds: it is released when the answer is ready."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class MessageActions:
-    """What SQS does with messages.
+    """Actions on messages.
 
     Args:
         service: The use cases.
@@ -60,7 +60,6 @@ class MessageActions:
     # Sending
 
     async def send(self, asked: Asked) -> Result:
-        """Stores a message."""
         given = asked.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
@@ -78,8 +77,8 @@ class MessageActions:
         given = asked.read(requests.SendMessageBatch)
         _check_batch(given.entries)
         size = sum(size_of(each) for each in given.entries)
-        if size > LONGEST_MESSAGE:
-            text = f"Batch requests cannot be longer than {LONGEST_MESSAGE} bytes. You have sent {size} bytes."
+        if size > MAX_MESSAGE:
+            text = f"Batch requests cannot be longer than {MAX_MESSAGE} bytes. You have sent {size} bytes."
             raise SqsError("BatchRequestTooLong", text)
 
         async def send(queue: Queue) -> Result:
@@ -131,7 +130,7 @@ class MessageActions:
     async def receive(self, asked: Asked) -> Result:
         """Claims messages; waits for them if it is to."""
         given = asked.read(requests.ReceiveMessage)
-        limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MOST_ENTRIES)
+        limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MAX_ENTRIES)
         await asked.request.reserve(SHORT_BYTES)
 
         async def receive(queue: Queue) -> Result:
@@ -142,7 +141,7 @@ class MessageActions:
                 claimed = await self._claims.claim(
                     queue,
                     limit=limit,
-                    ttl=seconds or SHORTEST,
+                    ttl=seconds or MIN_CLAIM,
                     wait=wait,
                     waiter=asked.request.poll,
                     max_bytes=SHORT_BYTES,
@@ -172,7 +171,6 @@ class MessageActions:
         return await self._on(asked, given.queue_url, "work", delete)
 
     async def delete_batch(self, asked: Asked) -> Result:
-        """Acknowledges messages."""
         given = asked.read(requests.DeleteMessageBatch)
         _check_batch(given.entries)
 
@@ -190,7 +188,7 @@ class MessageActions:
         return await self._on(asked, given.queue_url, "work", delete)
 
     async def change(self, asked: Asked) -> Result:
-        """Has a message be delivered again so many seconds from now, and not before."""
+        """Delivers a message again after some seconds, and not before."""
         given = asked.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY)
 
@@ -204,7 +202,6 @@ class MessageActions:
         return await self._on(asked, given.queue_url, "work", change)
 
     async def change_batch(self, asked: Asked) -> Result:
-        """Does so for several messages, each with its own seconds."""
         given = asked.read(requests.ChangeVisibilityBatch)
         _check_batch(given.entries)
 
@@ -292,8 +289,8 @@ def _check_batch(entries: Sequence[E]) -> None:
     names = [entry.id for entry in entries]
     if not names:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
-    if len(names) > requests.MOST_ENTRIES:
-        text = f"Maximum number of entries per request are {requests.MOST_ENTRIES}. You have sent {len(names)}."
+    if len(names) > requests.MAX_ENTRIES:
+        text = f"Maximum number of entries per request are {requests.MAX_ENTRIES}. You have sent {len(names)}."
         raise SqsError("TooManyEntriesInBatchRequest", text)
     if bad := [name for name in names if not _ENTRY_ID.fullmatch(name)]:
         text = f"A batch entry id can only have letters, digits, - and _, at most 80: {bad[0][:100]!r} has not."

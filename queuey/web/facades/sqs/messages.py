@@ -33,12 +33,12 @@ _ATTRIBUTE = re.compile(r"[A-Za-z0-9_\-.]{1,256}")
 _TYPE = re.compile(r"(String|Number|Binary)(\.[\x21-\x7e ]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _LONGEST_TYPE = 256
-LONGEST_TRACE = 1024
-"""Characters of the header by which X-Ray follows a request."""
+MAX_TRACE = 1024
+"""Max characters of X-Ray's trace header."""
 
 
 class Beside(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What is kept with a message.
+    """Fields stored beside a message.
 
     Attributes:
         attributes: By name.
@@ -97,14 +97,14 @@ def draft_of(
 def _trace_of(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
     """Returns the trace header of a message. It does not count for the message's size, so it has a limit of its own."""
     trace = attributes.get("AWSTraceHeader")
-    if trace is None and 0 < len(traced) <= LONGEST_TRACE:
+    if trace is None and 0 < len(traced) <= MAX_TRACE:
         trace = AttributeValue(data_type="String", string_value=traced)
     elif trace is not None:
         _check_value("AWSTraceHeader", trace)
     if attributes.keys() - {"AWSTraceHeader"} or (
-        trace is not None and (trace.data_type != "String" or len(trace.string_value or "") > LONGEST_TRACE)
+        trace is not None and (trace.data_type != "String" or len(trace.string_value or "") > MAX_TRACE)
     ):
-        reason = f"Only AWSTraceHeader can be sent, of type String and at most {LONGEST_TRACE} characters."
+        reason = f"Only AWSTraceHeader can be sent, of type String and at most {MAX_TRACE} characters."
         raise invalid("MessageSystemAttributes", "", reason)
     return trace
 
@@ -169,7 +169,7 @@ def _bytes_of(name: str, text: str) -> bytes:
 
 
 def md5_of(text: str | bytes) -> str:
-    """Returns the digest by which clients check what has arrived."""
+    """Returns the digest that clients verify."""
     return md5(text.encode() if isinstance(text, str) else text, usedforsecurity=False).hexdigest()
 
 
@@ -200,7 +200,6 @@ def sequence_number(position: ids.Position) -> str:
 
 
 def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
-    """Returns what is answered about a message that was stored."""
     found: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
     # Most messages have nothing else, and a batch has ten.
     if given.message_attributes:

@@ -21,10 +21,10 @@ NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 JSON_KIND: Header = ("Content-Type", "application/x-amz-json-1.0")
 XML_KIND: Header = ("Content-Type", "text/xml")
 TARGET = "AmazonSQS."
-MOST_FIELDS = 2000
-"""Of a form: a batch of ten messages with ten attributes each has some 450."""
-DEEPEST = 8
-"""Parts of a field's name."""
+MAX_FIELDS = 2000
+"""Max fields of a form: a batch of ten messages with ten attributes each has some 450."""
+MAX_DEPTH = 8
+"""Max parts of a field's name."""
 _REQUEST_ID = "x-amzn-requestid"
 
 _LISTS = {
@@ -76,7 +76,7 @@ NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Call(NamedTuple):
-    """What a request asks for.
+    """Action and parameters of a request.
 
     Attributes:
         action: Its name.
@@ -88,7 +88,6 @@ class Call(NamedTuple):
 
 
 def is_json(request: Request) -> bool:
-    """Returns whether a request speaks AWS JSON."""
     return "x-amz-target" in request.headers
 
 
@@ -100,7 +99,7 @@ def may_receive(request: Request) -> bool:
 
 
 def read_call(request: Request, body: bytes) -> Call:
-    """Takes a request apart.
+    """Parses a request.
 
     Raises:
         SqsError: It is of neither protocol.
@@ -137,9 +136,9 @@ def parameters(call: Call, kind: type[T]) -> T:
 
 def _form(text: str) -> dict[str, str]:
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
-        text = f"The request is no form in UTF-8 with at most {MOST_FIELDS} fields."
+        text = f"The request is no form in UTF-8 with at most {MAX_FIELDS} fields."
         raise SqsError("MalformedQueryString", text) from None
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -152,7 +151,7 @@ def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
     """Makes of ``Attribute.1.Name`` and the like what AWS JSON has."""
     tree: dict[str, Any] = {}
     for name, value in fields.items():
-        *path, last = name.split(".", DEEPEST)
+        *path, last = name.split(".", MAX_DEPTH)
         place = tree
         for part in path:
             place = place.setdefault(part, {})
@@ -185,14 +184,12 @@ def _joined(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbered(name: str, value: object) -> list[Any]:
-    """Returns what is numbered, in order."""
     if not isinstance(value, dict) or not all(map(_NUMBER.fullmatch, value)):
         raise SqsError("MalformedQueryString", f"The fields {name} are not numbered, as {name}.1 is.")
     return [value[number] for number in sorted(value, key=int)]
 
 
 def answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
-    """Answers a request that was carried out."""
     named: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, named)
@@ -206,7 +203,6 @@ def answer(request: Request, action: str, result: Mapping[str, Any], request_id:
 
 
 def error_answer(request: Request, error: SqsError, request_id: str) -> Response:
-    """Answers a request that was not."""
     fault = "Sender" if error.is_senders else "Receiver"
     named: Header = (_REQUEST_ID, request_id)
     pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, AWAY} else ()

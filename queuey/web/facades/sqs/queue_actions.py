@@ -16,7 +16,7 @@ from queuey.web.facades.sqs import attributes, requests
 from queuey.web.facades.sqs.asked import Asked, Result
 from queuey.web.facades.sqs.attributes import (
     COUNTS,
-    LONGEST_NAME,
+    MAX_NAME,
     arn_of,
     bad_value,
     keeping,
@@ -30,10 +30,10 @@ from queuey.web.facades.sqs.errors import SqsError, in_range, invalid, missing
 MOST_LISTED = 1000
 MOST_MOVES = 10
 PAGE = 1000
-MOST_LOOKED_AT = 10_000
-"""Queues that one request looks at to find those whose dead letters go to another one."""
-MOST_COUNTED = 10_000
-"""Messages that are counted one by one; more are estimated."""
+MAX_SEARCHED = 10_000
+"""Max queues that one request searches for sources of dead letters."""
+MAX_COUNTED = 10_000
+"""Max messages that are counted; more are estimated."""
 _STATES = {
     "running": "RUNNING",
     "cancelling": "CANCELLING",
@@ -44,7 +44,7 @@ _STATES = {
 
 
 class QueueActions:
-    """What SQS does with queues.
+    """Actions on queues.
 
     Args:
         service: The use cases.
@@ -80,7 +80,7 @@ class QueueActions:
     # Queues
 
     def create(self, asked: Asked) -> Result:
-        """Makes a queue, or finds the one that has these attributes."""
+        """Creates a queue, or returns the one with these attributes."""
         given = asked.read(requests.CreateQueue)
         fifo = given.attributes.get("FifoQueue", "").lower() == "true"
         attributes.check_name(given.queue_name, fifo=fifo)
@@ -96,7 +96,7 @@ class QueueActions:
         )
         try:
             queue, _ = self._queues.create(
-                asked.application, given.queue_name, self._queues.claimable(spec), longest=LONGEST_NAME
+                asked.application, given.queue_name, self._queues.claimable(spec), longest=MAX_NAME
             )
         except QueueExists as error:
             queue = error.queue
@@ -121,22 +121,18 @@ class QueueActions:
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not let this queue.")
 
     def url(self, asked: Asked) -> Result:
-        """Finds a queue by its name."""
         name = asked.read(requests.GetQueueUrl).queue_name
         return {"QueueUrl": asked.url_of(self._enter(asked, name, "measure").queue.name)}
 
     def delete(self, asked: Asked) -> Result:
-        """Deletes a queue with all it has."""
         self._queues.delete(self._open(asked, asked.read(requests.OfQueue), "admin"))
         return {}
 
     def purge(self, asked: Asked) -> Result:
-        """Removes all messages of a queue."""
         self._queues.purge(self._open(asked, asked.read(requests.OfQueue), "admin"))
         return {}
 
     def list_queues(self, asked: Asked) -> Result:
-        """Lists queues by name."""
         given = asked.read(requests.ListQueues)
         limit = in_range("MaxResults", given.max_results, 1, MOST_LISTED, MOST_LISTED)
         patterns = self._authorization.patterns(asked.request, asked.application, "measure")
@@ -150,7 +146,6 @@ class QueueActions:
     # Attributes and tags
 
     def get_attributes(self, asked: Asked) -> Result:
-        """Shows attributes of a queue."""
         given = asked.read(requests.GetQueueAttributes)
         access = self._open(asked, given, "measure")
         wanted = attributes.wanted_attributes(given.attribute_names)
@@ -158,12 +153,11 @@ class QueueActions:
         if access.queue.ttl is None and "MessageRetentionPeriod" in wanted:
             found["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counted := [name for name in wanted if name in COUNTS]:
-            backlog = self._service.claims.backlog(access, MOST_COUNTED)
+            backlog = self._service.claims.backlog(access, MAX_COUNTED)
             found |= {name: str(COUNTS[name](backlog)) for name in counted}
         return {"Attributes": found} if found else {}
 
     def set_attributes(self, asked: Asked) -> Result:
-        """Sets attributes of a queue."""
         given = asked.read(requests.SetQueueAttributes)
         access = self._open(asked, given, "admin")
         queue = access.queue
@@ -173,23 +167,20 @@ class QueueActions:
             raise bad_value("DelaySeconds", "lowered, newer messages of a FIFO queue came first")
         self._check_dead_letter(asked, queue.name, target, fifo=attributes.is_fifo(queue))
         access = self._enter(asked, queue.name, "admin", dead_letter=target)
-        self._queues.update(access, lambda row: changes.spec(kept_of(row)), changes.clear, longest=LONGEST_NAME)
+        self._queues.update(access, lambda row: changes.spec(kept_of(row)), changes.clear, longest=MAX_NAME)
         return {}
 
     def tags(self, asked: Asked) -> Result:
-        """Shows the tags of a queue."""
         tags = kept_of(self._open(asked, asked.read(requests.OfQueue), "measure").queue).tags
         return {"Tags": tags} if tags else {}
 
     def tag(self, asked: Asked) -> Result:
-        """Adds tags to a queue."""
         given = asked.read(requests.TagQueue)
         if not given.tags:
             raise missing("Tags")
         return self._change(asked, given, lambda row: keeping(tagged(kept_of(row), given.tags)))
 
     def untag(self, asked: Asked) -> Result:
-        """Removes tags of a queue."""
         given = asked.read(requests.UntagQueue)
         if not given.tag_keys:
             raise missing("TagKeys")
@@ -225,7 +216,7 @@ class QueueActions:
         patterns = self._authorization.patterns(asked.request, asked.application, "measure")
         found: list[str] = []
         following: str | None = start
-        for _ in range(MOST_LOOKED_AT // PAGE):
+        for _ in range(MAX_SEARCHED // PAGE):
             page, following = self._queues.list(asked.application, start=following or "", limit=PAGE, patterns=patterns)
             for queue in page:
                 if queue.dead_letter == name and queue.max_deliveries:
@@ -268,7 +259,7 @@ class QueueActions:
         return {"Results": [_shown(one, asked.region) for one in found[:most]]}
 
     def cancel_move(self, asked: Asked) -> Result:
-        """Has a move end soon."""
+        """Cancels a move."""
         handle = asked.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
         seen = self._authorization.matching(asked.request, asked.application, "delete")

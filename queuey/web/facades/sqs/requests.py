@@ -1,4 +1,4 @@
-"""What requests of SQS ask for, by the names that its protocols have."""
+"""Requests of SQS, with the parameter names of its protocols."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct
 
 T = TypeVar("T")
-MOST_ENTRIES = 10
-"""Of one batch, and messages of one receive."""
+MAX_ENTRIES = 10
+"""Max entries of a batch, and messages of a receive."""
 Entries = Annotated[list[T], Meta(max_length=1000)]
 """Entries of a batch. Of a longer list not one is read: that would take long, on the event loop."""
 
@@ -24,34 +24,24 @@ class Permission(OfQueue):
 
 
 class CreateQueue(Struct, rename="pascal", kw_only=True):
-    """CreateQueue."""
-
     queue_name: str
     attributes: dict[str, str] = {}
     tags: dict[str, str] = {}
 
 
 class GetQueueUrl(Struct, rename="pascal", kw_only=True):
-    """GetQueueUrl."""
-
     queue_name: str
 
 
 class GetQueueAttributes(OfQueue):
-    """GetQueueAttributes."""
-
     attribute_names: list[str] = []
 
 
 class SetQueueAttributes(OfQueue):
-    """SetQueueAttributes."""
-
     attributes: dict[str, str]
 
 
 class ListQueues(Struct, rename="pascal", kw_only=True):
-    """ListQueues."""
-
     queue_name_prefix: str = ""
     next_token: str | None = None
     max_results: int | None = None
@@ -65,14 +55,10 @@ class ListSources(OfQueue):
 
 
 class TagQueue(OfQueue):
-    """TagQueue."""
-
     tags: dict[str, str]
 
 
 class UntagQueue(OfQueue):
-    """UntagQueue."""
-
     tag_keys: list[str]
 
 
@@ -106,8 +92,6 @@ class AttributeValue(Struct, rename="pascal", kw_only=True, omit_defaults=True):
 
 
 class Sent(Struct, rename="pascal", kw_only=True):
-    """A message to be sent."""
-
     message_body: str
     delay_seconds: int | None = None
     message_attributes: dict[str, AttributeValue] = {}
@@ -117,8 +101,6 @@ class Sent(Struct, rename="pascal", kw_only=True):
 
 
 class SendMessage(Sent):
-    """SendMessage."""
-
     queue_url: str = ""
 
 
@@ -135,14 +117,10 @@ class SentEntry(Sent):
 
 
 class SendMessageBatch(OfQueue):
-    """SendMessageBatch."""
-
     entries: Entries[SentEntry]
 
 
 class ReceiveMessage(OfQueue):
-    """ReceiveMessage."""
-
     attribute_names: list[str] = []
     message_system_attribute_names: list[str] = []
     message_attribute_names: list[str] = []
@@ -158,14 +136,10 @@ class DeletedEntry(Entry):
 
 
 class DeleteMessage(OfQueue):
-    """DeleteMessage."""
-
     receipt_handle: str
 
 
 class DeleteMessageBatch(OfQueue):
-    """DeleteMessageBatch."""
-
     entries: Entries[DeletedEntry]
 
 

@@ -23,12 +23,12 @@ from queuey.web.requests import Request
 from queuey.web.validators import show
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-WINDOW = 900
-"""Seconds that the clock of a client may differ from ours, and for which a request may be under way."""
-LONGEST = 604_800
-"""Seconds for which a signature in a query may be good."""
-MOST_FIELDS = 200
-"""Of a query with a signature."""
+MAX_SKEW = 900
+"""Max difference of a client's clock, and of a request's age, in seconds."""
+MAX_VALIDITY = 604_800
+"""Max validity of a signature in a query, in seconds."""
+MAX_FIELDS = 200
+"""Max fields of a signed query."""
 _HEADER = re.compile(rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII)
 _VALUE = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
@@ -37,7 +37,7 @@ _IN_QUERY = ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Am
 
 
 class Signature(NamedTuple):
-    """What a request says of its signature.
+    """Signature of a request, as its headers or query describe it.
 
     Attributes:
         access_key: Whose secret has made it.
@@ -70,7 +70,7 @@ def read_signature(request: Request) -> Signature:
         if match is None:
             raise _incomplete(f"The header Authorization is not {ALGORITHM} with Credential, SignedHeaders, Signature")
         credential, headers, value = match.groups()
-        date, expires, query = request.headers.get("x-amz-date", ""), WINDOW, request.query
+        date, expires, query = request.headers.get("x-amz-date", ""), MAX_SKEW, request.query
     elif "X-Amz-Signature=" in request.query:
         fields = _fields(request.query)
         credential, headers, value, date, seconds = (fields.get(name, "") for name in _IN_QUERY)
@@ -83,7 +83,7 @@ def read_signature(request: Request) -> Signature:
     if not _VALUE.fullmatch(value):
         raise _incomplete("Its Signature is not one of 64 hexadecimal digits")
     access_key, day, region, service, end = (*credential.split("/"), "", "", "", "")[:5]
-    if (service, end, day) != ("sqs", "aws4_request", date[:8]) or not _DATE.fullmatch(date) or expires > LONGEST:
+    if (service, end, day) != ("sqs", "aws4_request", date[:8]) or not _DATE.fullmatch(date) or expires > MAX_VALIDITY:
         raise _incomplete("Its Credential has to end with the day of X-Amz-Date, a region, sqs and aws4_request")
     if not _REGION.fullmatch(region):
         raise _incomplete(f"{show(region)} is not the name of a region")
@@ -94,21 +94,20 @@ def read_signature(request: Request) -> Signature:
 
 def _fields(query: str) -> dict[str, str]:
     try:
-        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
-        raise _incomplete(f"The query has more than {MOST_FIELDS} fields") from None
+        raise _incomplete(f"The query has more than {MAX_FIELDS} fields") from None
 
 
 class _Headers(dict[str, str]):
     """Those that a signature covers, by names in small letters, as botocore asks for them."""
 
     def get_all(self, name: str) -> list[str]:
-        """Returns the values of a header."""
         return [self[name]]
 
 
 class _Signed:
-    """What botocore reads of a request. One of its own takes three times as long to make as a signature to compute."""
+    """The attributes that botocore reads of a request. Creating botocore's own takes three times as long as signing."""
 
     params = None
 
@@ -160,7 +159,6 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
 
 
 def _computed(signature: Signature, request: Request, body: bytes, headers: _Headers, secret: str) -> str:
-    """Returns the signature that a request should have."""
     # Of the host only the header counts, whose text need not be one that a URL can have.
     url = f"http://host{quote(request.path, safe='/~')}"
     signed = _Signed(request.method, url, signature.query, headers, body, signature.date)
@@ -177,7 +175,7 @@ def _check_time(signature: Signature, now: float) -> None:
         raise _incomplete(f"X-Amz-Date {signature.date} is no time") from None
     if now > made + signature.expires:
         raise SqsError("RequestExpired", f"The signature of {signature.date} is good no more. Check the clock.", 403)
-    if made > now + WINDOW:
+    if made > now + MAX_SKEW:
         raise SqsError("RequestExpired", f"The signature of {signature.date} is of the future. Check the clock.", 403)
 
 

@@ -27,7 +27,7 @@ from queuey.web.responses import Response
 
 
 class _Known(msgspec.Struct):
-    """What is known of a request: its signature, and once that was checked, what it asks for."""
+    """State of a request: its signature, and after the check its action."""
 
     signature: Signature
     asked: Asked | None = None
@@ -39,8 +39,6 @@ def _request_id() -> str:
 
 
 class SqsFacade(Facade):
-    """All actions of SQS."""
-
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
         if not mount.secret:
@@ -78,7 +76,6 @@ class SqsFacade(Facade):
         }
 
     def resources(self) -> list[Resource]:
-        """See the base class."""
         view = View(self.answer, asks=True, reads=True, waits=may_receive)
         views = {"GET": view, "POST": view}
         return [
@@ -87,7 +84,6 @@ class SqsFacade(Facade):
         ]
 
     def sign(self, request: Request) -> None:
-        """See the base class. Whether the signature is right shows when the body is there."""
         try:
             signature = signatures.read_signature(request)
         except SqsError as error:
@@ -98,15 +94,12 @@ class SqsFacade(Facade):
             request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
 
     def application_of(self, caller: Caller) -> str:
-        """See the base class: it is that of the access key."""
         return application_of_owner(caller.tenant)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """See the base class."""
         return error_answer(request, as_sqs(error, status, text), _request_id())
 
     async def answer(self, request: Request, match: Match) -> Response:
-        """Carries out the action that a request asks for."""
         asked = await self._asked(request, match)
         name = asked.call.action
         if (action := self._actions.get(name)) is not None:
