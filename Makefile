@@ -61,6 +61,7 @@ bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python deploy/unasync.py --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 

@@ -161,7 +161,7 @@ class ClaimSource:
             if claiming.done():
                 jobs = claiming.result()
                 for job in jobs:
-                    job.hold.later = 0.0  # As long as no handler has begun it.
+                    job.held_claim.delay_if_left = 0.0  # As long as no handler has begun it.
                 self._waiting.extend(jobs)
                 self._failures, self._refused = 0, None
                 if not jobs:  # A service that does not hold claims open is not asked all the time.
@@ -282,7 +282,7 @@ class ClaimSource:
             case StopTheWorker(why):
                 if why != "asked":
                     report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
-                job.hold.later = INTERVAL_AGAIN
+                job.held_claim.delay_if_left = INTERVAL_AGAIN
                 self._later(self._jobs.leave([job]))
                 self._handling.end(decision, failure)
             case RetryLater():
@@ -416,7 +416,7 @@ class ClaimSource:
         self._stopping = True
         left = [jobs[run.handled :] for run, jobs in self._running.items()]
         for begun, *_ in filter(None, left):
-            begun.hold.later = INTERVAL_AGAIN
+            begun.held_claim.delay_if_left = INTERVAL_AGAIN
         await self._jobs.leave([*self._waiting, *chain.from_iterable(left)])
         await self._jobs.settle()
         await cancel(*self._settling, *self._preparing)

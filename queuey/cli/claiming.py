@@ -223,13 +223,10 @@ def _acknowledge(job: Job) -> None:
         try:
             job.ack()
         except ClientError as error:
-            pause = patience.pause_after(error)
-            if pause is None:
-                if not job.lost:
-                    raise
+            if job.lost and not error.temporary:
                 output.note(LOST)
                 return
-            time.sleep(pause)
+            time.sleep(patience.pause_after(error))
         else:
             patience.restored()
             return

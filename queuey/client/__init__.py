@@ -1,18 +1,25 @@
 """The HTTP client of Queuey: :class:`Client` for threads, :class:`AsyncClient` for async code.
 
-Both stand on one core without I/O: requests are built and answers are read by shared pure functions, and what a failure
-leads to is decided by shared state machines. The transport is the only seam. Importing this loads no HTTP library and
-reads neither the environment nor any file.
+Importing this loads no HTTP library and reads neither the environment nor any file.
 """
 
-from queuey.client.aio import AsyncClient
+from queuey.client._async.client import AsyncClient
+from queuey.client._async.job import AsyncJob
+from queuey.client._async.job_queue import AsyncJobQueue
+from queuey.client._async.moving import AsyncMoving
+from queuey.client._async.named import AsyncNamedMessages
+from queuey.client._async.schedules import AsyncSchedules
+from queuey.client._sync.client import Client
+from queuey.client._sync.job import Job
+from queuey.client._sync.job_queue import JobQueue
+from queuey.client._sync.moving import Moving
+from queuey.client._sync.named import NamedMessages
+from queuey.client._sync.schedules import Schedules
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
 from queuey.client.calls.tracing import disable_tracing, enable_tracing
-from queuey.client.claims.async_jobs import AsyncJob, AsyncJobQueue
 from queuey.client.claims.claiming import ClaimOptions
-from queuey.client.claims.jobs import Job, JobQueue
 from queuey.client.claims.results import (
     Backlog,
     ClaimCounts,
@@ -66,8 +73,6 @@ from queuey.client.errors import (
 )
 from queuey.client.http.attempts import AsyncTiming, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.moving import AsyncMoving, Moving
-from queuey.client.named import AsyncNamedMessages, NamedMessages
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
     CreatedQueue,
@@ -91,9 +96,7 @@ from queuey.client.results import (
     StreamedMessage,
     Unread,
 )
-from queuey.client.schedules.handles import AsyncSchedules, Schedules
 from queuey.client.schedules.results import Schedule, Tick
-from queuey.client.sync import Client
 from queuey.messages import Backoff
 from queuey.user_queues import queue_name, user_name
 

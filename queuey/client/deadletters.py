@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.client.aio import AsyncClient
+from queuey.client._async.client import AsyncClient
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import (
     ApiError,

@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from queuey.client.aio import AsyncClient
+from queuey.client._async.client import AsyncClient
 from queuey.client.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.client.results import Queue, QueueInfo
 

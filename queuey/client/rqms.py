@@ -17,14 +17,14 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from queuey.client.calls.call import ANSWER_BYTES, Call, HttpAnswer, encode, nothing
-from queuey.client.credentials.authorization import AuthorizationHeader
+from queuey.client._sync.authorization import AuthorizationHeader
+from queuey.client._sync.sender import Sender
+from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, encode, nothing
 from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Attempts, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice, parse_servers
-from queuey.client.http.transport import Sender
 
 __all__ = ["Item", "Queue"]
 
@@ -131,7 +131,7 @@ class Queue:
         self._choice = ServerChoice(
             servers, cool_down=retry.cool_down, clock=self._timing.clock, draw=self._timing.draw
         )
-        self._sender = Sender(servers, True, ANSWER_BYTES, transport)  # noqa: FBT003 - certificates are checked
+        self._sender = Sender(servers, True, MAX_ANSWER, transport)  # noqa: FBT003 - certificates are checked
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: deque[Item] = deque()

@@ -1,7 +1,4 @@
-"""Following queues by a stream, without I/O: what is asked, what its events say, and where the next one goes on.
-
-The bytes of an answer are server-sent events (WHATWG HTML, 9.2).
-"""
+"""Streams of several queues: the request, the server-sent events of the answer (WHATWG HTML, 9.2), the next request."""
 
 from __future__ import annotations
 
@@ -25,40 +22,30 @@ from queuey.client.calls.call import (
     string,
 )
 from queuey.client.calls.error_answers import read_error
-from queuey.client.calls.read_calls import GivenEarly, WireMessage, plain_messages
-from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument, NotAuthenticated
-from queuey.client.http.attempts import Patience
+from queuey.client.calls.read_calls import EarlyMessages, WireMessage, plain_messages
+from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import StreamedMessage
 
 LONGEST_LINE = 64 << 20
-"""Bytes of a line of an event."""
+"""Max bytes of a line of an event."""
 
 
 class _Data(WireMessage, frozen=True, gc=False):
     queue_name: str = ""
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What an event says that is no message."""
+class _Notice(msgspec.Struct, frozen=True):
+    """An event that is no message."""
 
     status: int = 0
 
 
 class Streaming:
-    """The state of a stream.
-
-    Args:
-        queues: One queue, several, or (None) all that the credential may read.
-        since: Where to begin; None: at the oldest message, ``now``: with what comes.
-        partitions: Of the queues.
-        limit: Messages of a partition that the server reads together; None: its default.
-        cursor: Where an earlier stream of the same queues has come to; it wins over ``since``.
-        patience: Decides how long failures are put up with.
-        early: Give as well what lies above the horizon, and each message once.
+    """The state of a stream. The arguments are those of :meth:`Client.stream`.
 
     Attributes:
-        cursor: Where to go on.
-        renews: The credential ends soon.
+        cursor: The position of the last message.
+        expires: The credential ends soon.
     """
 
     def __init__(
@@ -68,7 +55,6 @@ class Streaming:
         partitions: str | int | Iterable[int],
         limit: int | None,
         cursor: str | None,
-        patience: Patience,
         *,
         early: bool = False,
     ) -> None:
@@ -76,7 +62,7 @@ class Streaming:
         if names is not None and not names:
             raise InvalidArgument("a stream of no queues has no messages")
         for name in names or ():
-            queue_segment(name)  # It is checked.
+            queue_segment(name)  # Checks the name.
         self._asked: dict[str, Any] = {"partitions": partitions_text(partitions)}
         if names is not None:
             self._asked["queues"] = names
@@ -86,67 +72,53 @@ class Streaming:
             self._asked["limit"] = int(number_text("limit", limit))
         if early:
             self._asked["early"] = True
-        self._given = GivenEarly()
+        self._early = EarlyMessages()
         self._is_of_all = names is None
-        self._patience = patience
-        self._renewed = False
         self.cursor = "" if cursor is None else string("cursor", cursor)
         self._begin()
 
     def _begin(self) -> None:
         self._rest = b""
         self._kind, self._id, self._data = "", "", list[bytes]()
-        self.renews = False
+        self.expires = False
 
     def call(self) -> Call[None]:
-        """Returns the request that goes on."""
+        """Returns the request for the messages after the cursor."""
         self._begin()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
             headers["last-event-id"] = self.cursor
         return Call("POST", "_stream", nothing, headers=headers, content=encode(self._asked), repeatable=True)
 
-    def take(self, part: bytes) -> Iterator[StreamedMessage]:
-        """Takes bytes as they came; gives messages. Each counts as given once the next one is asked for.
+    def read(self, part: bytes) -> Iterator[StreamedMessage]:
+        """Reads a part of the answer; yields its messages. The cursor passes one when the next is asked for.
 
         Raises:
-            ApiError: The stream has ended for a reason, or a queue that was named is not there any more.
+            ApiError: The server has ended the stream, or a named queue was deleted.
             InvalidAnswer: It is no stream.
         """
-        self._patience.restored()
-        self._renewed = False
         *lines, self._rest = (self._rest + part).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             raise InvalidAnswer("an event of the stream has no end")
         for line in lines:
             if line:
-                self._take_line(line)
+                self._read_line(line)
                 continue
             kind, position, data = self._kind or "message", self._id, b"\n".join(self._data)
             self._kind, self._id, self._data = "", "", []
             if data and kind == "message":
                 wire = _decoded(data, _Data)
                 [message] = plain_messages([wire])
-                is_new = self._given.is_new(wire.queue_name, message)
+                is_new = self._early.is_new(wire.queue_name, message)
                 if position:
-                    self._given.pass_over(position[:32])
+                    self._early.forget_below(position[:32])
                 if is_new:
                     yield StreamedMessage(wire.queue_name, message, position)
             elif data:
-                self._heed(kind, data)
+                self._read_notice(kind, data)
             self.cursor = position or self.cursor
 
-    def asks_for_token(self, error: ClientError) -> bool:
-        """Returns whether another token may help after a failure: once in a row."""
-        asks = isinstance(error, NotAuthenticated) and not self._renewed
-        self._renewed = self._renewed or asks
-        return asks
-
-    def pause_after(self, error: ClientError) -> float | None:
-        """Returns the seconds to pause after a failure; None: it is to be raised."""
-        return self._patience.pause_after(error)
-
-    def _take_line(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -156,13 +128,12 @@ class Streaming:
         elif name == b"id":
             self._id = value.decode()
 
-    def _heed(self, kind: str, data: bytes) -> None:
-        """Takes notice of an event that is no message."""
-        told = _decoded(data, _Told)
+    def _read_notice(self, kind: str, data: bytes) -> None:
+        notice = _decoded(data, _Notice)
         if kind == "expiring":
-            self.renews = True
-        elif kind == "bye" and told.status:
-            raise read_error(HttpAnswer(told.status, {}, data))
+            self.expires = True
+        elif kind == "bye" and notice.status:
+            raise read_error(HttpAnswer(notice.status, {}, data))
         elif kind == "gone" and not self._is_of_all:
             raise read_error(HttpAnswer(404, {}, data))
 

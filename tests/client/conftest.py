@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.client import AsyncClient, Client, RetryPolicy
-from queuey.client.calls.call import ANSWER_BYTES
+from queuey.client.calls.call import MAX_ANSWER
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
 from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
@@ -37,7 +37,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             url: Any = ONE,  # noqa: ANN401 - one address or several
             retry: RetryPolicy | None = None,
             receipts: Path | None = None,
-            max_answer: int = ANSWER_BYTES,
+            max_answer: int = MAX_ANSWER,
             **credential: Any,  # noqa: ANN401 - key or token
         ) -> Any:  # noqa: ANN401 - a client of either kind
             if request.param == "sync":

@@ -22,7 +22,7 @@ from queuey.client import (
     RetryPolicy,
     Timing,
 )
-from queuey.client.calls.call import ANSWER_BYTES
+from queuey.client.calls.call import MAX_ANSWER
 
 KEY = "s3cret-key-that-must-never-show"
 ONE = "http://one.example:5000/v1/acme/"
@@ -221,7 +221,7 @@ def sync_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
-    max_answer: int = ANSWER_BYTES,
+    max_answer: int = MAX_ANSWER,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
     """Gives a client that speaks to the script, with the most jitter there is."""
@@ -243,7 +243,7 @@ def async_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
-    max_answer: int = ANSWER_BYTES,
+    max_answer: int = MAX_ANSWER,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
     """Gives an async client that speaks to the script, with the most jitter there is."""

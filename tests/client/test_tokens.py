@@ -21,7 +21,7 @@ import pytest
 from queuey.client import Client, InvalidArgument, NotAuthenticated, Profile, ProfileInvalid, Token, TokenError
 from queuey.client.credentials.profile import read_profile, write_profile
 from queuey.client.credentials.token_sources import Command, File
-from queuey.client.credentials.tokens import MOST_BYTES, Kept, read_token
+from queuey.client.credentials.tokens import MOST_BYTES, KeptToken, read_token
 from tests.client.conftest import Connect
 from tests.client.scripted import ONE, Script, async_client, ok, page, receipts, sync_client
 
@@ -299,9 +299,9 @@ class Clock:
 def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> None:
     """Half a minute before the end another one is due, and a source that fails then has until the end."""
     clock = Clock()
-    kept = Kept("Bearer", clock)
+    kept = KeptToken("Bearer", clock)
     assert kept.due()
-    kept.took(Token("a", expires))
+    kept.keep(Token("a", expires))
     clock.now = 1569
     assert not kept.due()
     clock.now = 1570
@@ -314,7 +314,7 @@ def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> 
     kept.failed(TokenError("away"))
     with pytest.raises(TokenError, match="away"):
         kept.result()
-    kept.took(Token("b", 1620.0))
+    kept.keep(Token("b", 1620.0))
     clock.now = 1609
     assert not kept.due()
     clock.now = 1610
@@ -335,8 +335,8 @@ def test_the_end_of_a_jwt_is_known_and_other_tokens_have_none() -> None:
 
 def test_a_wrong_clock_does_not_ask_for_a_token_at_each_call() -> None:
     """A token that has ended by this machine's clock is used until the server refuses it."""
-    kept = Kept("Bearer", Clock())
-    kept.took(Token("a", 500.0))
+    kept = KeptToken("Bearer", Clock())
+    kept.keep(Token("a", 500.0))
     assert not kept.due()
 
 

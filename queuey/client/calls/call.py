@@ -23,9 +23,9 @@ from queuey.client.results import Message, Receipt
 
 T = TypeVar("T")
 
-ANSWER_BYTES = 64 << 20
-"""The default size of the largest answer that is taken: a page of the service's default size fits in, also if every
-character of its bodies is escaped."""
+MAX_ANSWER = 64 << 20
+"""Default max bytes of an answer: a page of the service's default size fits in, also if every character of its bodies
+is escaped."""
 
 Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | None]
 """A position in time: an id, seconds since 1970, an aware datetime, a message, or one id per partition."""

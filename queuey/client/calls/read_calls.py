@@ -25,7 +25,7 @@ from queuey.client.positions import order_of
 from queuey.client.results import Id, Message, Page, QueueRead
 
 MOST_EARLY = 10_000
-"""Messages that were given early are remembered; older ones may be given again."""
+"""Max messages of which it is remembered that they were given early; older ones may be given again."""
 Order = Literal["ascending", "descending"]
 Partitions = str | int | Iterable[int]
 
@@ -177,14 +177,32 @@ def resumed(query: Query, page: Page) -> Query:
     return msgspec.structs.replace(query, since=page.cursor)
 
 
-class GivenEarly:
+def live_query(queue: str, options: ReadOptions) -> Query:
+    """Returns the query to follow a queue with: its partitions merged by time by default.
+
+    Raises:
+        InvalidArgument: It is to run backwards or to an end.
+    """
+    options.setdefault("merge", True)
+    query = Query(queue=queue, **options)
+    if query.order != "ascending" or query.before is not None or query.until is not None:
+        raise InvalidArgument("a live read goes forwards and has no end: leave out order, before and until")
+    return query
+
+
+def newest(query: Query) -> Call[Page]:
+    """Reads the newest message, and the horizon."""
+    return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
+
+
+class EarlyMessages:
     """The messages that were given early and have not come in their place yet: each is given once."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
 
     def is_new(self, queue: str, message: Message) -> bool:
-        """Returns whether a message that comes was not given before."""
+        """Returns whether the message was not given before, and remembers an early one."""
         key = queue, message.partition, message.id
         if not message.early:
             return self._given.pop(key, None) is None
@@ -195,8 +213,15 @@ class GivenEarly:
         self._given[key] = order_of(message.id)
         return True
 
-    def pass_over(self, position: str) -> None:
-        """Forgets those below a position that all has been read up to: what has not come by then has vanished."""
+    def new_ones(self, page: Page) -> tuple[Message, ...]:
+        """Returns the messages of a page of one queue that were not given before."""
+        messages = tuple(message for message in page.messages if self.is_new("", message))
+        if not page.more:
+            self.forget_below(page.horizon)
+        return messages
+
+    def forget_below(self, position: str) -> None:
+        """Forgets those below a position that was read up to: those that have not come by then have vanished."""
         reached = order_of(position) if self._given else None
         while self._given and reached:
             first, at = next(iter(self._given.items()))
@@ -205,7 +230,7 @@ class GivenEarly:
             del self._given[first]
 
     def marks(self) -> bool | str:
-        """Returns what ``early`` of the next read of their queue is: above the last of each partition."""
+        """Returns ``early`` of the next read of their queue: above the last of each partition."""
         last: dict[int, tuple[tuple[int, int], str]] = {}
         for (_, number, identifier), at in self._given.items():
             last[number] = max(last.get(number, (at, identifier)), (at, identifier))

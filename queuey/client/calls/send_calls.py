@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
 from urllib.parse import quote
@@ -125,6 +125,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 ToSend: TypeAlias = str | bytes | Outgoing
+Messages: TypeAlias = Iterable[ToSend]
+AsyncMessages: TypeAlias = Iterable[ToSend] | AsyncIterable[ToSend]
 
 
 class _BatchItem(msgspec.Struct, omit_defaults=True):
@@ -207,6 +209,16 @@ def several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
+
+
+async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
+    """Iterates over messages to send; as :func:`several`, also asynchronously."""
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in several(messages):
+            yield message
 
 
 def one_batch(messages: Iterable[ToSend]) -> BatchBody:

@@ -1,15 +1,15 @@
-"""Claims in the hands of this process, without I/O: which of them to renew or to acknowledge, and when.
+"""Claims in the hands of this process: which of them to renew or to acknowledge, and when.
 
-A claim, from when it came until nothing has to be done about it any more::
+A claim::
 
-    held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ settled
-     ├─────acknowledged or released by the program─────────────────────▶ settled
-     ├─────reported lost to the program, and released by the loop──────▶ settled
+    held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ ended
+     ├─────acknowledged or released by the program─────────────────────▶ ended
+     ├─────seen lost by the program, and released by the loop──────────▶ ended
      └─────claimed by another caller, or refused until its time is over▶ lost
 
-A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
-at the latest after :data:`SOON`, also while its process works on the next. What fails comes after what works, and takes
-no longer than a shorter claim can wait, unless that is a very short one.
+A held claim is renewed when half of its time is over. A finished one is acknowledged together with others, and at the
+latest after :data:`SOON`, also while its process works on the next. Requests that fail come after those that work, and
+take no longer than a shorter claim can wait, unless that is a very short one.
 
 A program that reads that its job is lost may stop in the middle of the work. So the loop never acknowledges this job,
 also if a later renewal brings the claim back. Only the program may still acknowledge it.
@@ -23,56 +23,53 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from queuey.client.calls.call import Call
-from queuey.client.calls.claim_calls import Receipts, ReleaseReason, acknowledge, each_queue, release, renew
-from queuey.client.claims.results import Claimed
+from queuey.client.calls.claim_calls import Receipts, acknowledge, each_queue, release, renew
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
-from queuey.client.results import Message
 
 log = logging.getLogger("queuey.client")
 
-State = Literal["held", "finished", "settled", "lost"]
+State = Literal["held", "finished", "ended", "lost"]
 
 SOON = 0.5
-"""Seconds after which a finished claim is acknowledged whatever its process does."""
+"""Max seconds until a finished claim is acknowledged, however long its process works on the next."""
 LEAVING = 5.0
-"""Seconds for which a loop that is left tries to release its jobs, and a client that is closed."""
-_AGAIN, _MOST_AGAIN = 0.1, 30.0
-"""The part of a claim's time, and the most seconds, after which what failed is tried again."""
+"""Timeout in seconds of the releases by a loop that is left, and by a client that is closed."""
+_RETRY = 0.1
+"""Ratio of a claim's time after which a failed request is sent again."""
+_LONGEST_RETRY = 30.0
+"""Max seconds after which a failed request is sent again."""
 _TOGETHER = 0.125
-"""The part of a claim's time by which renewals are early, to go out together with others."""
+"""Ratio of a claim's time by which its renewal may be early, to go out together with others."""
 _WITHIN = 0.25
-"""The part of a claim's time that sending its renewal may take, or that of a shorter claim, which has to wait."""
+"""Ratio of a claim's time that sending a renewal may take; of the shortest claim's, if that is shorter."""
 _SHORTEST = 10.0
-"""Seconds: no renewal is hurried by a shorter claim than this."""
+"""Min seconds of a claim whose shortness hurries the renewals of others."""
 _POSTPONED = 0.4
-"""The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
-LATEST = 60.0
-"""Seconds after which the job in hand is delivered again, at most, if the loop is left."""
+"""Ratio of a claim's time that a loop has for an acknowledgement. A claim that waits needs a third."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
-"""Names of the fields of a refusal that are about receipts: about that of a number, or about all of them."""
+"""Fields of a refusal that are about one receipt, by its number, or about all of them."""
 
 
-class Hold(msgspec.Struct, eq=False):
-    """How one claim stands.
+class HeldClaim(msgspec.Struct, eq=False):
+    """A claim and its state.
 
     Attributes:
-        queue: Whose message it is.
-        receipt: Names the claim.
+        queue: The message's queue.
+        receipt: Identifies the claim.
         ttl: Seconds for which each renewal keeps it.
         end: When the claim expires, in seconds of the client's clock.
-        due: When something has to be done about it.
+        due: When it is to be renewed or acknowledged.
         state: See above.
-        fails: What was sent about it last has failed.
+        fails: The last request about it has failed.
         delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
-        told: The program has read that the job is lost.
-        later: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
+        seen_lost: The program has read that the job is lost.
+        delay_if_left: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
     """
 
     queue: str
@@ -83,32 +80,32 @@ class Hold(msgspec.Struct, eq=False):
     state: State = "held"
     fails: bool = False
     delay: float | None = None
-    told: bool = False
-    later: float = 0.0
+    seen_lost: bool = False
+    delay_if_left: float = 0.0
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Something to send about some claims: renewals, or acknowledgements.
+    """Requests about some claims: renewals, or acknowledgements.
 
     Attributes:
-        holds: The claims.
-        ends: They are acknowledged.
-        calls: What to send, one after another.
-        within: Seconds that each call may take.
+        claims: The claims.
+        acknowledges: The requests are acknowledgements.
+        calls: The requests, to be sent one after another.
+        within: Max seconds for each.
     """
 
-    holds: tuple[Hold, ...]
-    ends: bool
+    claims: tuple[HeldClaim, ...]
+    acknowledges: bool
     calls: tuple[Call[None], ...]
     within: float
 
     @property
     def again_within(self) -> float:
-        """Seconds that releasing once more may take, so that a claim that had to wait can still be renewed in time."""
+        """Max seconds for a repeated release, so that a claim that had to wait can still be renewed in time."""
         return self.within / 2
 
 
-class Holding:
+class HeldClaims:
     """The claims that are held. Its methods may be called from any thread.
 
     Args:
@@ -120,305 +117,201 @@ class Holding:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Holds nothing; in a child, whose parent goes on with what it holds."""
-        self._holds: set[Hold] = set()
+        """Holds nothing; in a child process, whose parent keeps its claims."""
+        self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 
-    def add(self, queue: str, receipt: str, ttl: float, asked: float) -> Hold:
-        """Holds a claim from now on, whose time begins no earlier than it was asked for.
+    def add(self, queue: str, receipt: str, ttl: float, asked: float) -> HeldClaim:
+        """Holds a claim from now on, whose time begins no earlier than ``asked``.
 
         One that came too late is left to the loop, which releases it: a renewal would keep it from other callers.
         """
         now, end = self._clock(), asked + ttl
-        hold = Hold(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONED * ttl)
+        claim = HeldClaim(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONED * ttl)
         with self._lock:
-            self._holds.add(hold)
-        return hold
+            self._claims.add(claim)
+        return claim
 
-    def expired(self, hold: Hold, holds: Iterable[Hold]) -> list[Hold]:
-        """Returns the claims whose time is over, if that of the next one is. None of them may begin."""
+    def expired(self, claim: HeldClaim, batch: Iterable[HeldClaim]) -> list[HeldClaim]:
+        """Returns the expired claims of a batch if ``claim``, which is the next, is one. None of them may begin."""
         now = self._clock()
-        if hold.state != "held" or now < hold.end:
+        if claim.state != "held" or now < claim.end:
             return []
-        return [each for each in holds if each.state == "held" and now >= each.end]
+        return [each for each in batch if each.state == "held" and now >= each.end]
 
-    def lost(self, hold: Hold) -> bool:
+    def is_lost(self, claim: HeldClaim) -> bool:
         """Returns whether another caller may have the message. After True it is always True."""
         with self._lock:
-            over = hold.state == "held" and self._clock() >= hold.end
-            hold.told = hold.told or over or hold.state == "lost"
-        return hold.told
+            over = claim.state == "held" and self._clock() >= claim.end
+            claim.seen_lost = claim.seen_lost or over or claim.state == "lost"
+        return claim.seen_lost
 
-    def end(self, hold: Hold) -> list[Hold]:
+    def finish_unless_lost(self, claim: HeldClaim) -> list[HeldClaim]:
         """Finishes a claim that was worked on; returns it instead if the program has read that it is lost."""
         with self._lock:
-            hold.later = 0.0
-            if hold.state == "held" and not hold.told:
-                hold.state, hold.due = "finished", self._clock() + SOON
-        return [hold] if hold.state == "held" else []
+            claim.delay_if_left = 0.0
+            if claim.state == "held" and not claim.seen_lost:
+                claim.state, claim.due = "finished", self._clock() + SOON
+        return [claim] if claim.state == "held" else []
 
-    def finish(self, hold: Hold) -> None:
-        """Has a claim acknowledged soon, also one that was lost."""
+    def finish(self, claim: HeldClaim) -> None:
+        """Schedules the acknowledgement of a claim, also of a lost one."""
         with self._lock:
-            if hold.state in {"held", "lost"}:
-                hold.state, hold.due = "finished", self._clock() + SOON
-                self._holds.add(hold)
+            if claim.state in {"held", "lost"}:
+                claim.state, claim.due = "finished", self._clock() + SOON
+                self._claims.add(claim)
 
-    def finished(self, queues: Collection[str]) -> list[Hold]:
-        """Returns the claims of some queues that are worked on and not acknowledged yet."""
+    def finished(self, queues: Collection[str]) -> list[HeldClaim]:
+        """Returns the finished claims of some queues."""
         with self._lock:
-            return [hold for hold in self._holds if hold.state == "finished" and hold.queue in queues]
+            return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
-    def resume(self, hold: Hold) -> None:
+    def hold_again(self, claim: HeldClaim) -> None:
         """Holds a claim again whose release was refused."""
         with self._lock:
-            if hold.state == "settled":
-                hold.state, hold.delay = "held", None
-                self._holds.add(hold)
+            if claim.state == "ended":
+                claim.state, claim.delay = "held", None
+                self._claims.add(claim)
 
-    def postpone(self, holds: Iterable[Hold]) -> None:
-        """Notes that a thread is about to acknowledge claims, so that no other one does it for a while."""
+    def postpone(self, claims: Iterable[HeldClaim]) -> None:
+        """Reserves claims for an acknowledgement by the caller: no other thread sends one for a while."""
         now = self._clock()
         with self._lock:
-            for hold in holds:
-                hold.due = now + _POSTPONED * hold.ttl
+            for claim in claims:
+                claim.due = now + _POSTPONED * claim.ttl
 
-    def settle(self, holds: Iterable[Hold], refused: Iterable[str] = ()) -> None:
-        """Notes that claims have ended; those with a refused receipt are lost."""
+    def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = ()) -> None:
+        """Ends claims; those with a refused receipt are lost."""
         lost = set(refused)
         with self._lock:
-            for hold in holds:
-                hold.state = "lost" if hold.receipt in lost else "settled"
-                self._holds.discard(hold)
+            for claim in claims:
+                claim.state = "lost" if claim.receipt in lost else "ended"
+                self._claims.discard(claim)
 
-    def release(self, holds: Sequence[Hold], delay: float = 0.0) -> None:
-        """Notes that claims are about to be released, and for how many seconds."""
-        for hold in holds:
-            hold.delay = delay
-        self.settle(holds)
+    def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
+        """Ends claims that are about to be released, for ``delay`` seconds."""
+        for claim in claims:
+            claim.delay = delay
+        self.end(claims)
 
-    def released_again(self, work: Work) -> list[Call[None]]:
-        """Returns the calls that release once more what was released since a renewal began."""
-        return _releases(work.holds)
+    def repeated_releases(self, work: Work) -> list[Call[None]]:
+        """Returns the calls that release once more the claims that were released since a renewal began."""
+        return _releases(work.claims)
 
-    def renewed(self, hold: Hold, asked: float, ttl: float) -> None:
-        """Notes that a claim was renewed: for how many seconds, and when that was asked for."""
+    def renewed(self, claim: HeldClaim, asked: float, ttl: float) -> None:
+        """Records a renewal for ``ttl`` seconds that was requested at ``asked``."""
         with self._lock:
-            hold.end = max(hold.end, asked + ttl)
-            hold.due = asked + min(ttl, hold.ttl) / 2
-            hold.fails = False
+            claim.end = max(claim.end, asked + ttl)
+            claim.due = asked + min(ttl, claim.ttl) / 2
+            claim.fails = False
 
     def pause(self) -> float | None:
-        """Returns the seconds until something is due, 0 if it is; None: nothing is held."""
+        """Returns the seconds until a claim is due, 0 if one is; None: nothing is held."""
         with self._lock:
-            due = min((hold.due for hold in self._holds), default=None)
+            due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
     def work(self) -> Work | None:
-        """Returns what is to be sent first; None: nothing is due. What is due soon goes along."""
+        """Returns the most urgent requests, with claims that are due soon; None: nothing is due."""
         now = self._clock()
-        groups: dict[tuple[str, float, State], list[Hold]] = {}
+        groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
-            for hold in self._holds:
-                if hold.due <= now + _TOGETHER * hold.ttl:
-                    groups.setdefault((hold.queue, hold.ttl, hold.state), []).append(hold)
-            shortest = min((hold.ttl for hold in self._holds if not hold.fails), default=0.0)
+            for claim in self._claims:
+                if claim.due <= now + _TOGETHER * claim.ttl:
+                    groups.setdefault((claim.queue, claim.ttl, claim.state), []).append(claim)
+            shortest = min((claim.ttl for claim in self._claims if not claim.fails), default=0.0)
         if not groups:
             return None
-        (queue, ttl, state), holds = min(groups.items(), key=lambda group: _urgency(group[1]))
-        return _work(queue, ttl, state, holds, _WITHIN * min(ttl, max(shortest, _SHORTEST)))
+        (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
+        receipts = [claim.receipt for claim in claims]
+        calls = acknowledge(queue, receipts) if state == "finished" else renew(queue, receipts, ttl)
+        within = _WITHIN * min(ttl, max(shortest, _SHORTEST))
+        return Work(tuple(claims), state == "finished", tuple(calls), within)
 
-    def done(self, work: Work, asked: float, refused: Iterable[str]) -> None:
-        """Notes that work was done, when it was begun, and which receipts were refused."""
+    def done(self, work: Work, began: float, refused: Iterable[str]) -> None:
+        """Records the success of requests that began at ``began``, but for the refused receipts."""
         lost = set(refused)
-        self.settle([hold for hold in work.holds if work.ends or hold.receipt in lost], lost)
-        for hold in work.holds:
-            if hold.state == "held":
-                self.renewed(hold, asked, hold.ttl)
+        self.end([claim for claim in work.claims if work.acknowledges or claim.receipt in lost], lost)
+        for claim in work.claims:
+            if claim.state == "held":
+                self.renewed(claim, began, claim.ttl)
 
-    def leave(self, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
-        """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
-        open_ = [hold for hold in holds if hold in self._holds]
-        finished = [hold for hold in open_ if hold.state == "finished"]
-        held = [hold for hold in open_ if hold.state == "held"]
-        self.settle(finished)
-        for hold in held:
-            self.release([hold], hold.later)
+    def leave(self, claims: Iterable[HeldClaim]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
+        """Ends claims; returns the calls that acknowledge the finished ones, and those that release the others."""
+        open_ = [claim for claim in claims if claim in self._claims]
+        finished = [claim for claim in open_ if claim.state == "finished"]
+        held = [claim for claim in open_ if claim.state == "held"]
+        self.end(finished)
+        for claim in held:
+            self.end_by_release([claim], claim.delay_if_left)
         return each_queue(acknowledge, receipts_by_queue(finished)), iter(_releases(held))
 
     def leave_all(self) -> list[Call[None]]:
-        """Ends the keeping of all claims; returns the calls that acknowledge and release them. Those are lost then."""
+        """Ends all claims; returns the calls that acknowledge and release them. The released ones are lost."""
         with self._lock:
-            holds = list(self._holds)
-        held = [hold for hold in holds if hold.state == "held"]
+            claims = list(self._claims)
+        held = [claim for claim in claims if claim.state == "held"]
         calls: list[Call[None]] = []
-        for some in self.leave(holds):
+        for some in self.leave(claims):
             calls += some
-        for hold in held:
-            hold.state = "lost"
+        for claim in held:
+            claim.state = "lost"
         return calls
 
-    def refused(self, holds: Sequence[Hold], error: Exception) -> bool:
-        """Notes which claims are lost by an error: another caller has them, or their receipts are of before a purge.
+    def refused(self, claims: Sequence[HeldClaim], error: Exception) -> bool:
+        """Ends the claims that an error names: another caller has them, or the queue was purged since.
 
         Returns:
-            Whether there are any; without them the same call may succeed.
+            True if there are any; without them the same call may succeed.
         """
-        lost = _refused_by(holds, error)
-        self.settle(lost, [hold.receipt for hold in lost])
+        lost = _refused_by(claims, error)
+        self.end(lost, [claim.receipt for claim in lost])
         return bool(lost)
 
     def failed(self, work: Work, error: Exception) -> None:
-        """Notes that work failed: it is tried again soon, unless that would be of no use.
+        """Records the failure of requests: they are sent again soon, unless that is of no use.
 
-        What will not pass may be the answer of something between, so only the queue's own end is taken at its word.
+        A proxy may give an answer that will not pass, so only a deleted queue ends claims at once.
         """
         now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary
         if len(work.calls) == 1:  # Of several calls it is not known which one failed.
-            self.refused(work.holds, error)
+            self.refused(work.claims, error)
         with self._lock:
-            for hold in work.holds:
-                hold.due, hold.fails = now + min(_AGAIN * hold.ttl, _MOST_AGAIN), True
-                if isinstance(error, QueueNotFound) or (not temporary and now >= hold.end):
-                    self._holds.discard(hold)
-                    if hold.state == "held":
-                        hold.state = "lost"
+            for claim in work.claims:
+                claim.due, claim.fails = now + min(_RETRY * claim.ttl, _LONGEST_RETRY), True
+                if isinstance(error, QueueNotFound) or (not temporary and now >= claim.end):
+                    self._claims.discard(claim)
+                    if claim.state == "held":
+                        claim.state = "lost"
 
 
-def receipts_by_queue(holds: Iterable[Hold]) -> Receipts:
-    """Returns the receipts of some claims."""
+def receipts_by_queue(claims: Iterable[HeldClaim]) -> Receipts:
     receipts: Receipts = {}
-    for hold in holds:
-        receipts.setdefault(hold.queue, []).append(hold.receipt)
+    for claim in claims:
+        receipts.setdefault(claim.queue, []).append(claim.receipt)
     return receipts
 
 
-def _urgency(holds: Sequence[Hold]) -> tuple[bool, float]:
-    """Returns what sorts claims: first those that have not failed, and of these those that end first."""
-    return all(hold.fails for hold in holds), min(hold.end for hold in holds)
+def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
+    """Sorts claims: first those that have not failed, and of these those that end first."""
+    return all(claim.fails for claim in claims), min(claim.end for claim in claims)
 
 
-def _releases(holds: Iterable[Hold]) -> list[Call[None]]:
+def _releases(claims: Iterable[HeldClaim]) -> list[Call[None]]:
     """Returns the calls that release those of some claims that were released, each with its delay."""
     receipts: dict[tuple[str, float], list[str]] = {}
-    for hold in holds:
-        if hold.delay is not None:
-            receipts.setdefault((hold.queue, hold.delay), []).append(hold.receipt)
+    for claim in claims:
+        if claim.delay is not None:
+            receipts.setdefault((claim.queue, claim.delay), []).append(claim.receipt)
     return [call for (queue, delay), some in receipts.items() for call in release(queue, some, delay)]
 
 
-def _work(queue: str, ttl: float, state: State, holds: list[Hold], within: float) -> Work:
-    receipts, ends = [hold.receipt for hold in holds], state == "finished"
-    calls = acknowledge(queue, receipts) if ends else renew(queue, receipts, ttl)
-    return Work(tuple(holds), ends, tuple(calls), within)
-
-
-def _refused_by(holds: Sequence[Hold], error: Exception) -> list[Hold]:
+def _refused_by(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
     """Returns the claims whose receipts an error names; none if it is about anything else, too."""
     if isinstance(error, ClaimLost):
         receipts = {each.receipt for each in error.refused}
-        return [hold for hold in holds if hold.receipt in receipts]
+        return [claim for claim in claims if claim.receipt in receipts]
     fields = error.fields if isinstance(error, InvalidRequest) else {}
     found = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
     numbers = {each[1] for each in found if each}
-    return [hold for at, hold in enumerate(holds) if all(found) and numbers & {None, str(at)}]
-
-
-class HeldJob:
-    """A message that is claimed by this process, and renewed until its work is done.
-
-    Args:
-        claimed: What the server said.
-        hold: How the claim stands.
-        holding: Where that is kept.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float]) -> None:
-        self._claimed = claimed
-        self.hold = hold
-        self._holding = holding
-        self._clock = clock
-        hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
-
-    @property
-    def claimed(self) -> Claimed:
-        """The claim, as the service has told it."""
-        return self._claimed
-
-    @property
-    def message(self) -> Message:
-        """The message."""
-        return self._claimed.message
-
-    @property
-    def queue(self) -> str:
-        """The name of the queue that it is from."""
-        return self.hold.queue
-
-    @property
-    def body(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The message's body: ``str``, ``bytes``, or the value of one that was sent as JSON."""
-        return self._claimed.message.body
-
-    @property
-    def receipt(self) -> str:
-        """Names this claim."""
-        return self._claimed.receipt
-
-    @property
-    def deliveries(self) -> int:
-        """Number of deliveries of the message, including this one."""
-        return self._claimed.deliveries
-
-    @contextmanager
-    def _acknowledging(self) -> Iterator[None]:
-        """Notes the end of an acknowledgement; what failed for now is left to the loop."""
-        try:
-            yield
-        except ClientError as error:
-            if error.temporary:
-                self._holding.finish(self.hold)
-            raise
-        self._holding.settle([self.hold])
-
-    @contextmanager
-    def _releasing(self, delay: float | None, reason: ReleaseReason | None) -> Iterator[None]:
-        """Leaves a claim alone that is released, unless the service refuses that. The loop must not acknowledge it."""
-        by_backoff = delay is None and reason is not None
-        self._holding.release([self.hold], self.hold.later if by_backoff else delay or 0.0)
-        try:
-            yield
-        except ClientError as error:
-            if not error.temporary:
-                self._holding.resume(self.hold)
-            raise
-
-    @property
-    def held(self) -> bool:
-        """Whether it is neither acknowledged nor released yet."""
-        return self.hold.state == "held"
-
-    @contextmanager
-    def failing(self, error: Exception) -> Iterator[None]:
-        """Is for the release of a job whose handler has failed: what the service does not take now is only logged."""
-        log.warning("Handling %r failed, delivery %d: %r", self, self.deliveries, error, exc_info=error)
-        try:
-            yield
-        except ClientError as failure:
-            if not (failure.temporary or self.lost):
-                raise
-            log.warning("%r could not be released, so its claim has to expire first: %s", self, failure)
-
-    @property
-    def lost(self) -> bool:
-        """Whether another caller may have the message, because the claim could not be renewed in time.
-
-        Once it was true it stays so, and the loop releases the message instead of acknowledging it.
-        """
-        return self._holding.lost(self.hold)
-
-    def __repr__(self) -> str:
-        """Names queue and message, and says how the claim stands."""
-        message = self.message
-        return f"<{type(self).__name__} {self.hold.queue} {message.partition}:{message.id} {self.hold.state}>"
+    return [claim for at, claim in enumerate(claims) if all(found) and numbers & {None, str(at)}]

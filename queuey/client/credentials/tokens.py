@@ -161,7 +161,7 @@ def _end_in(token: str) -> float | None:
         return None
 
 
-class Kept:
+class KeptToken:
     """The token in use, and what the last answer of its source was.
 
     Args:
@@ -181,7 +181,7 @@ class Kept:
         """Returns whether another token should be asked for before the next request."""
         return self.header is None or self._clock() >= self._ahead
 
-    def took(self, token: Token) -> None:
+    def keep(self, token: Token) -> None:
         """Notes a token. One that has ended by this machine's clock is used until the server refuses it."""
         now, end = self._clock(), token.end
         self.header = f"{self._scheme} {token.token}"

@@ -72,7 +72,7 @@ class Attempts(Generic[T]):
         self._end = clock() + policy.deadline + call.wait
         self._counted = 0
         self._tried: list[Server] = []
-        self._in_doubt = False
+        self._may_be_done = False
         self.server = choice.choose()
 
     @property
@@ -102,29 +102,28 @@ class Attempts(Generic[T]):
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
         return self._call.parse(answer)
 
-    def note(self, error: ClientError) -> None:
-        """Notes with an error that an earlier attempt may have been carried out, if it may."""
-        if self._in_doubt:
-            error.doubt()
-
     @contextlib.contextmanager
-    def noting(self) -> Iterator[None]:
-        """Notes the same with an error before an attempt."""
+    def in_doubt(self) -> Iterator[None]:
+        """Marks an error inside as in doubt, if an earlier attempt may have been carried out."""
         try:
             yield
         except ClientError as error:
-            self.note(error)
+            self._mark(error)
             raise
 
+    def _mark(self, error: ClientError) -> None:
+        if self._may_be_done:
+            error.doubt()
+
     def pause_after(self, error: ClientError) -> float | None:
-        """Notes a failure and chooses where to go on.
+        """Records a failure and chooses the next server.
 
         Returns:
             Seconds to wait before the next attempt; None: there is none, raise the error.
         """
-        self.note(error)
+        self._mark(error)
         if self._call.method != "GET":
-            self._in_doubt = self._in_doubt or may_be_done(error)
+            self._may_be_done = self._may_be_done or may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if blames_server(error):
@@ -172,23 +171,27 @@ class Patience:
         self._failures = 0
         self._since = 0.0
 
-    def pause_after(self, error: ClientError) -> float | None:
-        """Returns the seconds to wait before reading on; None if the error will not pass or has lasted too long."""
+    def pause_after(self, error: ClientError) -> float:
+        """Returns the seconds to wait before the next attempt.
+
+        Raises:
+            ClientError: The error: it will not pass, or has lasted too long.
+        """
         if not error.temporary:
-            return None
+            raise error
         now = self._clock()
         if not self._failures:
             self._since = now
         self._failures += 1
         pause = self._policy.pause(self._failures, self._draw(), asked_pause(error))
         if self._limit is not None and now + pause - self._since > self._limit:
-            return None
+            raise error
         if self._failures == 1 and self._notice is not None:
             self._notice(error)
         return pause
 
     def restored(self) -> None:
-        """Notes that a read worked."""
+        """Ends a row of failures: a call worked."""
         if self._failures and self._notice is not None:
             self._notice(None)
         self._failures = 0

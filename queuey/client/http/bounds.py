@@ -19,16 +19,15 @@ import httpx2
 from queuey.client.errors import InvalidAnswer
 
 _PIECE = 64 << 10
-"""Bytes that are written in one step."""
-_ANY_HEADER = zlib.MAX_WBITS | 32
-"""Distinguishes gzip and zlib by the header."""
+"""Max bytes that are written in one step."""
+_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib
 
 _end: ContextVar[float] = ContextVar("end", default=inf)
 
 
 @contextmanager
 def ends_in(seconds: float) -> Iterator[None]:
-    """Lets every step on the network inside end within so many seconds from now."""
+    """Ends every step on the network inside within ``seconds`` from now."""
     token = _end.set(monotonic() + seconds)
     try:
         yield
@@ -41,7 +40,7 @@ class Content:
 
     Args:
         encoding: The answer's Content-Encoding.
-        limit: Bytes.
+        limit: Max bytes.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:
@@ -51,7 +50,7 @@ class Content:
         self._size = 0
 
     def add(self, part: bytes) -> None:
-        """Takes bytes as they came.
+        """Appends bytes.
 
         Raises:
             InvalidAnswer: They are too many.
@@ -89,27 +88,15 @@ class Content:
         )
 
 
-def bound(client: httpx2.Client | httpx2.AsyncClient) -> None:
-    """Makes every step of a client's connections obey :func:`ends_in`, those through proxies included.
-
-    httpx2 offers no public way to give its pools another network; a pool asks for a connection when it needs one.
-    """
-    kind = _Network if isinstance(client, httpx2.Client) else _AsyncNetwork
-    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
-        pool = getattr(transport, "_pool", None)
-        if pool is not None and not isinstance(pool._network_backend, kind):  # noqa: SLF001
-            pool._network_backend = kind(pool._network_backend)  # noqa: SLF001
-
-
-def _left(timeout: float | None, error: type[httpx2.TimeoutException]) -> float:
+def time_left(timeout: float | None, error: type[httpx2.TimeoutException]) -> float:
     left = _end.get() - monotonic()
     if left <= 0:
         raise error("the time for the whole call is used up")
     return left if timeout is None else min(timeout, left)
 
 
-class _Around:
-    """Something of httpcore2's with a few methods of our own."""
+class Wrapper:
+    """A stream or a network of httpcore2 with some methods of our own."""
 
     def __init__(self, inner: Any) -> None:  # noqa: ANN401 - a stream or a network
         self._inner = inner
@@ -118,38 +105,5 @@ class _Around:
         return getattr(self._inner, name)
 
 
-class _Stream(_Around):
-    def read(self, max_bytes: int, timeout: float | None = None) -> Any:  # noqa: ANN401 - bytes, or an awaitable of them
-        return self._inner.read(max_bytes, timeout=_left(timeout, httpx2.ReadTimeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> Any:  # noqa: ANN401 - see _AsyncStream
-        for piece in _pieces(buffer):
-            self._inner.write(piece, timeout=_left(timeout, httpx2.WriteTimeout))
-
-    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:  # noqa: ANN401 - passed on
-        return _Stream(self._inner.start_tls(*args, timeout=_left(timeout, httpx2.ConnectTimeout), **options))
-
-
-class _AsyncStream(_Stream):
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore2's
-        for piece in _pieces(buffer):
-            await self._inner.write(piece, timeout=_left(timeout, httpx2.WriteTimeout))
-
-    async def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> _Stream:  # noqa: ANN401, ASYNC109 - passed on
-        left = _left(timeout, httpx2.ConnectTimeout)
-        return _AsyncStream(await self._inner.start_tls(*args, timeout=left, **options))
-
-
-class _Network(_Around):
-    def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:  # noqa: ANN401 - passed on
-        return _Stream(self._inner.connect_tcp(*args, timeout=_left(timeout, httpx2.ConnectTimeout), **options))
-
-
-class _AsyncNetwork(_Around):
-    async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> _Stream:  # noqa: ANN401, ASYNC109 - passed on
-        left = _left(timeout, httpx2.ConnectTimeout)
-        return _AsyncStream(await self._inner.connect_tcp(*args, timeout=left, **options))
-
-
-def _pieces(buffer: bytes) -> Iterator[bytes]:
+def pieces(buffer: bytes) -> Iterator[bytes]:
     return (buffer[start : start + _PIECE] for start in range(0, len(buffer), _PIECE))

@@ -25,9 +25,8 @@ from queuey.client import (
 )
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import this_process
-from queuey.client.claims.async_jobs import AsyncKeeper
-from queuey.client.claims.held import Holding
-from queuey.client.claims.keeper import Keeper
+from queuey.client.claims.held import HeldClaims
+from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import ONE, Script, async_client, broken, busy, claims, settled, sync_client
 
 Connect = Callable[..., Any]
@@ -194,7 +193,7 @@ def test_a_loop_that_is_left_before_its_client() -> None:
                     break
         assert job.lost
         with pytest.raises(InvalidArgument, match="closed"):
-            client._keeper.keep([])
+            client._renewer.keep([])
 
     script = Script(claims(1, 2, 3), settled())
     asyncio.run(work())
@@ -253,7 +252,7 @@ def test_what_was_acknowledged_meanwhile_is_left_out(connect: Connect) -> None:
     jobs: list[Any] = []
 
     def settle(_notice: object) -> None:
-        jobs[0]._holding.settle([jobs[0].hold])
+        jobs[0]._claims.end([jobs[0].held_claim])
 
     for job in queue.claim(limit=2, idle=0, notice=settle):
         jobs += [job]
@@ -361,7 +360,7 @@ def test_a_waiting_claim_acknowledges_alone(connect: Connect) -> None:
 
     def wait(request: httpx2.Request) -> httpx2.Response:
         script.now += float(request.url.params["wait"])
-        pauses.extend(job._holding.pause() for job in jobs)
+        pauses.extend(job._claims.pause() for job in jobs)
         return claims()
 
     script = Script(claims(1), wait)
@@ -383,18 +382,18 @@ def test_one_thread_renews_until_the_work_is_done() -> None:
         if len(paths) >= 3:
             renewed.set()
 
-    keeper = Keeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-    hold = keeper.holding.add("q", "r1", 0.3, time.monotonic())
-    keeper.keep([hold])
+    renewer = ClaimRenewer(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
+    claim = renewer.claims.add("q", "r1", 0.3, time.monotonic())
+    renewer.keep([claim])
     assert renewed.wait(30)
-    assert hold.state == "held"
-    keeper.holding.settle([hold])
-    keeper.keep([])
+    assert claim.state == "held"
+    renewer.claims.end([claim])
+    renewer.keep([])
     count = len(paths)
     time.sleep(0.5)
     assert len(paths) <= count + 1  # one may have been under way
     assert set(paths) == {"q/claims/renew"}
-    keeper.close()
+    renewer.close()
 
 
 def test_one_task_renews_until_the_work_is_done() -> None:
@@ -409,22 +408,22 @@ def test_one_task_renews_until_the_work_is_done() -> None:
             renewed.set()
 
     async def work() -> None:
-        keeper = AsyncKeeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-        keeper.keep([keeper.holding.add("slow", "r1", 600.0, time.monotonic())])
+        renewer = AsyncClaimRenewer(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
+        renewer.keep([renewer.claims.add("slow", "r1", 600.0, time.monotonic())])
         await asyncio.sleep(0)
-        hold = keeper.holding.add("q", "r2", 0.3, time.monotonic())
-        keeper.keep([hold])
+        claim = renewer.claims.add("q", "r2", 0.3, time.monotonic())
+        renewer.keep([claim])
         await asyncio.wait_for(renewed.wait(), 30)
-        assert hold.state == "held"
-        keeper.holding.forget_all()
-        await keeper.close()
+        assert claim.state == "held"
+        renewer.claims.forget_all()
+        await renewer.close()
 
     asyncio.run(work())
     assert set(paths) == {"q/claims/renew"}
 
 
-class Watched(Holding):
-    """Counts how often a keeper looks at what it holds."""
+class Watched(HeldClaims):
+    """Counts how often a renewer checks the claims."""
 
     looks = 0
 
@@ -475,7 +474,7 @@ def test_quick_jobs_are_acknowledged_by_claims_alone() -> None:
     watched = Watched(script.clock)
     began = time.monotonic()
     with sync_client(script) as client:
-        client._keeper.holding = watched
+        client._renewer.claims = watched
         for _ in client.job_queue("mail").claim(limit=3, idle=0):
             script.now += 0.01
             time.sleep(0.01)
@@ -491,7 +490,7 @@ def test_quick_coroutines_are_acknowledged_by_claims_alone() -> None:
 
     async def work() -> None:
         async with async_client(script) as client:
-            client._keeper.holding = watched
+            client._renewer.claims = watched
             async for _ in client.job_queue("mail").claim(limit=3, idle=0):
                 script.now += 0.01
                 await asyncio.sleep(0.01)

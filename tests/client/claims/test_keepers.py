@@ -14,10 +14,9 @@ import pytest
 
 from queuey.client import Client, RenewalError, RetryPolicy
 from queuey.client.calls.call import Call
-from queuey.client.claims import async_jobs, keeper
-from queuey.client.claims.async_jobs import AsyncKeeper
-from queuey.client.claims.held import LEAVING, Holding
-from queuey.client.claims.keeper import Keeper
+from queuey.client.claims import renewers
+from queuey.client.claims.held import LEAVING, HeldClaims
+from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
 from tests.replacing import replace_in
 
@@ -68,13 +67,13 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
         times.append(130.0)  # What has failed is due again.
 
     monkeypatch.setattr(threading, "excepthook", report)
-    kept = Keeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
-    hold = kept.holding.add("q", "r1", 40, 80)
-    kept.keep([hold])
+    renewer = ClaimRenewer(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+    claim = renewer.claims.add("q", "r1", 40, 80)
+    renewer.keep([claim])
     assert renewed.wait(60)
-    kept.close()
+    renewer.close()
     assert reports == [(MemoryError, "q/claims/renew")]
-    assert hold.state == "held"
+    assert claim.state == "held"
 
 
 def test_an_unexpected_error_does_not_end_the_task() -> None:
@@ -93,19 +92,19 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 
     async def work() -> None:
         asyncio.get_running_loop().set_exception_handler(report)
-        kept = AsyncKeeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
-        hold = kept.holding.add("q", "r1", 40, 80)
-        kept.keep([hold])
+        renewer = AsyncClaimRenewer(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+        claim = renewer.claims.add("q", "r1", 40, 80)
+        renewer.keep([claim])
         await asyncio.wait_for(renewed.wait(), 60)
-        assert hold.state == "held"
-        await kept.close()
+        assert claim.state == "held"
+        await renewer.close()
 
     asyncio.run(work())
     assert reports == ["q/claims/renew"]
 
 
-class Failing(Holding):
-    """Fails when its keeper looks for work for the first time."""
+class Failing(HeldClaims):
+    """Fails when its renewer looks for work for the first time."""
 
     looks = 0
 
@@ -128,13 +127,13 @@ def test_a_thread_that_ended_has_a_successor(monkeypatch: pytest.MonkeyPatch) ->
             renewed.set()
 
     monkeypatch.setattr(threading, "excepthook", lambda args: ended.set())
-    kept = Keeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
-    kept.holding = Failing(lambda: 100.0)
-    kept.keep([kept.holding.add("p", "r1", 40, 80)])
+    renewer = ClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    renewer.claims = Failing(lambda: 100.0)
+    renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
     assert ended.wait(60)
-    kept.keep([kept.holding.add("q", "r1", 40, 80)])
+    renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
     assert renewed.wait(60)
-    kept.close()
+    renewer.close()
     assert sorted(found) == ["p/claims/renew", "q/claims/renew"]
 
 
@@ -237,8 +236,8 @@ def test_a_release_outlasts_a_renewal_in_a_task(answer: Answer) -> None:
 def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
     """A loop is left during a renewal, and then its client: connections stay open until the job is released again."""
     script = Slow()
-    with replace_in(keeper, LEAVING, PATIENCE), sync_client(script) as client:
-        script.arrives = lambda: script.released and client._keeper._closed
+    with replace_in(renewers, LEAVING, PATIENCE), sync_client(script) as client:
+        script.arrives = lambda: script.released and client._renewer._closed
         for _ in client.job_queue("mail").claim(ttl=4000):
             until(lambda: script.renews)
             break
@@ -258,7 +257,7 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
         assert job.lost
 
     script = Slow(tasks=True)
-    with replace_in(async_jobs, LEAVING, PATIENCE):
+    with replace_in(renewers, LEAVING, PATIENCE):
         asyncio.run(work())
     assert script.released == [False, True]
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
@@ -272,11 +271,11 @@ def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
         begun.set()
         sent.append(closed.wait(PATIENCE))
 
-    kept = Keeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
-    kept.keep([kept.holding.add("q", "r1", 40, 80)])
+    renewer = ClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
     assert begun.wait(PATIENCE)
-    with replace_in(keeper, LEAVING, 2 * PATIENCE):
-        kept.close()
+    with replace_in(renewers, LEAVING, 2 * PATIENCE):
+        renewer.close()
     closed.set()
     until(lambda: bool(sent))
     assert sent == [True]
@@ -292,14 +291,14 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
         await answered.wait()
 
     async def work() -> None:
-        kept = AsyncKeeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
-        kept.keep([kept.holding.add("p", "r1", 40, 80)])
+        renewer = AsyncClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+        renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
         await awaited(lambda: bool(sent))
-        kept.keep([kept.holding.add("q", "r1", 40, 70)])
+        renewer.keep([renewer.claims.add("q", "r1", 40, 70)])
         await asyncio.sleep(0)
         answered.set()
-        await awaited(lambda: kept.holding.pause() == 20)
-        await kept.close()
+        await awaited(lambda: renewer.claims.pause() == 20)
+        await renewer.close()
 
     asyncio.run(work())
     assert sent[:2] == ["p/claims/renew", "q/claims/renew"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.client import ClaimLost, ConnectionLost, RetryPolicy
-from queuey.client.claims.keeper import Keeper
+from queuey.client.claims.renewers import ClaimRenewer
 from tests.client.claims.test_claims import asked
 from tests.client.scripted import Script, broken, claims, settled
 from tests.replacing import replace
@@ -21,15 +21,15 @@ Connect = Callable[..., Any]
 def without_renewals() -> Iterator[None]:
     """Starts no thread that renews claims: it would run beside a clock that a test moves by half a minute."""
 
-    def begin_nothing(_: Keeper, __: float) -> None: ...
+    def begin_nothing(_: ClaimRenewer, __: float) -> None: ...
 
-    with replace(Keeper.wake_by, begin_nothing):
+    with replace(ClaimRenewer.wake_by, begin_nothing):
         yield
 
 
 def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either client
     """Renews the claim as the client itself does."""
-    job._holding.renewed(job.hold, job._holding._clock(), 30)
+    job._claims.renewed(job.held_claim, job._claims._clock(), 30)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_acknowledgement_of_a_lost_job_is_tried_again(connect: Connect, *, gi
         script.now += 31
         assert job.lost
         if given_up:
-            job._holding.settle([job.hold], [job.receipt])
+            job._claims.end([job.held_claim], [job.receipt])
         with pytest.raises(ConnectionLost):
             job.ack()
     assert asked(script) == ["claims 1", "ack r1", "claims 1 r1"]
@@ -113,7 +113,7 @@ def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> 
         seen.append((job.body, job.lost))
         if len(seen) == 1:
             script.now += 20
-            job._holding.renewed(job.hold, script.now, 30)
+            job._claims.renewed(job.held_claim, script.now, 30)
         if len(seen) == 2:
             script.now += 11
     assert seen == [("m1", False), ("m2", False), ("m3", False)]

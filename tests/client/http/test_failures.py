@@ -468,7 +468,7 @@ def test_proxies_do_not_stand_between_a_client_and_its_own_machine(monkeypatch: 
         monkeypatch.delenv(name, raising=False)
     for url, direct in [("http://127.0.0.1:5000", True), ("http://[::1]:5000", True), ("http://far.example", False)]:
         with queuey_client.Client(url, key="") as client:
-            http = client._sender._client
+            http = client._sender._connections.client
             assert (http._transport_for_url(httpx2.URL(url)) is http._transport) is direct
 
 
@@ -483,5 +483,5 @@ def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_who_waits_keeps_no_other_from_a_connection() -> None:
     """With hundreds of long polls under way, another call of a client gets a connection."""
     with queuey_client.Client(key="", url="http://127.0.0.1:5000") as client:
-        pool = cast("Any", client._sender._client._transport)._pool
+        pool = cast("Any", client._sender._connections.client._transport)._pool
         assert pool._max_connections == 500

@@ -19,7 +19,7 @@ from queuey.client import (
     RetryPolicy,
 )
 from queuey.client.calls import read_calls
-from queuey.client.calls.read_calls import GivenEarly
+from queuey.client.calls.read_calls import EarlyMessages
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, busy, message_id, refused
 from tests.replacing import replace_in
@@ -147,7 +147,7 @@ def test_early_messages_come_once(connect: Connect) -> None:
 
 def test_what_is_remembered_of_early_messages_is_bounded() -> None:
     """What has come in its place, what the cursor has passed, and the oldest of very many are forgotten."""
-    given = GivenEarly()
+    given = EarlyMessages()
 
     def is_new(number: int, *, early: bool = True) -> bool:
         return given.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
@@ -158,5 +158,5 @@ def test_what_is_remembered_of_early_messages_is_bounded() -> None:
     assert not is_new(3, early=False)
     assert is_new(3, early=False)
     assert given.marks() == f"1:{message_id(4)}"
-    given.pass_over(message_id(5))
+    given.forget_below(message_id(5))
     assert (len(given._given), given.marks()) == (0, True)

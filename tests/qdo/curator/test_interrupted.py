@@ -14,8 +14,7 @@ from qdo.curator.drain import Drain, Drained, Plan, Target
 from qdo.curator.fill import Fill, Filled, FillPlan
 from qdo.curator.place import open_place
 from qdo.errors import CuratorError
-from queuey.client import AsyncClient, Client
-from queuey.client.claims.async_jobs import AsyncJobQueue
+from queuey.client import AsyncClient, AsyncJobQueue, Client
 from tests.commands import Run
 from tests.qdo.curator.conftest import CuratorQueue, async_client, bodies
 from tests.replacing import replace

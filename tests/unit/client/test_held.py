@@ -7,17 +7,17 @@ import subprocess
 import sys
 
 from queuey.client import ConnectionLost, InvalidRequest, NotAllowed, QueueNotFound
-from queuey.client.claims.held import SOON, Holding, Work
+from queuey.client.claims.held import SOON, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
-def holding() -> tuple[Holding, list[float]]:
+def holding() -> tuple[HeldClaims, list[float]]:
     """Gives claims that are held, and the clock: its last number is the time."""
     times = [100.0]
-    return Holding(lambda: times[-1]), times
+    return HeldClaims(lambda: times[-1]), times
 
 
-def due(held: Holding) -> Work:
+def due(held: HeldClaims) -> Work:
     """Gives what is to be sent first."""
     work = held.work()
     assert work is not None
@@ -38,7 +38,7 @@ def test_claims_are_renewed_at_half_their_time_together() -> None:
         paths.append(work.calls[0].path)
         held.done(work, 120, [])
     assert sorted(paths) == ["p/claims/renew", "q/claims/renew"]
-    assert [hold.end for hold in (one, two, other, later)] == [160, 160, 160, 150]
+    assert [claim.end for claim in (one, two, other, later)] == [160, 160, 160, 150]
     assert held.pause() == 10
 
 
@@ -96,36 +96,36 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     refused, now, later, left = (held.add("q", f"r{n}", 40, 100) for n in range(2, 6))
     times.append(120.0)
     work = due(held)
-    assert held.released_again(work) == []
-    held.release([refused], 50_000)
-    held.resume(refused)
-    held.release([now])
-    held.release([later], 600)
+    assert held.repeated_releases(work) == []
+    held.end_by_release([refused], 50_000)
+    held.hold_again(refused)
+    held.end_by_release([now])
+    held.end_by_release([later], 600)
     _, calls = held.leave([left])
     assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"]}]
     held.done(work, 120, [])
-    again = [(call.path, json.loads(call.content or b"")) for call in held.released_again(work)]
+    again = [(call.path, json.loads(call.content or b"")) for call in held.repeated_releases(work)]
     assert {path for path, _ in again} == {"q/claims/release"}
     released = sorted((each.get("delay", 0), sorted(each["receipts"])) for _, each in again)
     assert released == [(0, ["r3", "r5"]), (600, ["r4"])]
     times.append(140.0)
-    assert sorted(hold.receipt for hold in due(held).holds) == ["r1", "r2"]
+    assert sorted(claim.receipt for claim in due(held).claims) == ["r1", "r2"]
 
 
 FORKED = """
 import os, sys, time
-from queuey.client.claims.keeper import Keeper
+from queuey.client.claims.renewers import ClaimRenewer
 
 calls = []
-keeper = Keeper(lambda call, within=None: calls.append(call.path), time.monotonic)
-holds = [keeper.holding.add("q", "r1", 600, time.monotonic())]
-keeper.keep(holds)
+renewer = ClaimRenewer(lambda call, within=None: calls.append(call.path), time.monotonic)
+claims = [renewer.claims.add("q", "r1", 600, time.monotonic())]
+renewer.keep(claims)
 pid = os.fork()
 if pid:
     child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    sys.exit(child or [each.receipt for each in keeper.holding._holds] != ["r1"])
-keeper.keep([keeper.holding.add("q", "r2", 0.3, time.monotonic())])
-left = [call for calls in keeper.holding.leave(holds) for call in calls]
+    sys.exit(child or [each.receipt for each in renewer.claims._claims] != ["r1"])
+renewer.keep([renewer.claims.add("q", "r2", 0.3, time.monotonic())])
+left = [call for calls in renewer.claims.leave(claims) for call in calls]
 end = time.monotonic() + 50
 while not calls and time.monotonic() < end:
     time.sleep(0.01)
@@ -152,16 +152,16 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     work = due(held)
     assert work.calls[0].path == "q/claims/ack"
     held.done(work, 120.5, [])
-    assert (one.state, two.state) == ("settled", "held")
+    assert (one.state, two.state) == ("ended", "held")
 
 
 def test_a_refusal_of_some_receipts_spares_the_others() -> None:
     """Of claims that are renewed together only those of before a purge are lost; the others are renewed again."""
     held, times = holding()
-    one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda hold: hold.receipt)
+    one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda claim: claim.receipt)
     times.append(120.0)
     work = due(held)
-    bad_one = work.holds.index(one)
+    bad_one = work.claims.index(one)
     held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
     assert (one.state, two.state, held.pause()) == ("lost", "held", 4)
 
@@ -170,5 +170,5 @@ def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
     """It is not renewed at once, so that the loop can release it; the others are renewed as usual."""
     held, _ = holding()
     late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
-    assert due(held).holds == (last,)
+    assert due(held).claims == (last,)
     assert held.expired(late, [late, last]) == [late]

@@ -1,13 +1,17 @@
-"""The client for threads."""
+"""The client: a method for each call of the API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Unpack
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, UnsetType
 
+from queuey.client._sync.following import Following
+from queuey.client._sync.job_queue import JobQueue
+from queuey.client._sync.moving import Moving
+from queuey.client._sync.named import NamedMessages
+from queuey.client._sync.schedules import Schedules
 from queuey.client.calls import (
     message_calls,
     move_calls,
@@ -18,25 +22,21 @@ from queuey.client.calls import (
     service_calls,
     unread_calls,
 )
-from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
+from queuey.client.calls.call import MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
-from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions, ToSend
+from queuey.client.calls.send_calls import (
+    After,
+    BatchBody,
+    Batcher,
+    Messages,
+    Outgoing,
+    SendOptions,
+    several,
+)
 from queuey.client.calls.unread_calls import Seen
-from queuey.client.claims.jobs import JobQueue
-from queuey.client.claims.keeper import Keeper
-from queuey.client.credentials.authorization import AuthorizationHeader
-from queuey.client.credentials.lookup import find_access, find_credential
-from queuey.client.credentials.tokens import TokenScheme
 from queuey.client.errors import ClientError
-from queuey.client.following import Following
-from queuey.client.http.attempts import Attempts, Timing
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.http.servers import ServerChoice
-from queuey.client.moving import Moving
-from queuey.client.named import NamedMessages
-from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     Explanation,
@@ -56,17 +56,6 @@ from queuey.client.results import (
     Receipt,
     Unread,
 )
-from queuey.client.schedules.handles import Schedules
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
-    import httpx2
-
-    from queuey.client.credentials.token_sources import AskToken
-
-T = TypeVar("T")
 
 
 class Client(Following):
@@ -85,25 +74,24 @@ class Client(Following):
     Args:
         url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
             one in ``QUEUEY_URL``, else in the profile that ``queuey serve`` wrote.
-        key: The API key. Empty: none. Without any of ``key`` and the next three: what ``QUEUEY_KEY`` or
-            ``QUEUEY_TOKEN_FILE`` says, else what the profile has, if the servers are the profile's.
-        token: A user's token instead of a key; or a function that returns one (a text or a :class:`Token`), which is
-            asked again shortly before the token ends, and once when the server refuses it.
+        key: The API key. Empty: none. Without any of ``key`` and the next three: that of ``QUEUEY_KEY`` or
+            ``QUEUEY_TOKEN_FILE``, else that of the profile, if the servers are the profile's.
+        token: A user's token instead of a key; or a function that returns a token (a text or a
+            :class:`Token`). It is called again shortly before the token ends, and once when the server refuses it.
         token_file: A file that holds a token; read again when it has changed.
-        token_command: A program, with its arguments, that prints a token; run again as a function is asked again.
+        token_command: A program, with its arguments, that prints a token; run again as a function is called again.
         scheme: ``Bearer``, or ``BrowserID`` for assertions.
         application: The application, if the address does not name it.
-        verify: Check certificates: by the system's authorities, by those in a file or directory, by an SSL context of
-            one's own, or (False) not at all.
+        verify: True: check certificates by the system's authorities; a path: by those in a file or directory; an SSL
+            context: by that; False: not at all.
         timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
             holds for a whole call.
-        retry: How often and how long to retry.
+        retry: The policy of retries.
         transport: An httpx2 transport to use instead of the network.
         timing: The clock, the pause and the random numbers.
         receipts: A file to which a line is appended for every message that was stored; see
             :mod:`queuey.client.receipts`. None: none.
-        max_answer: Bytes of the largest answer to take, before and after decoding; a larger one is an
-            :class:`InvalidAnswer`.
+        max_answer: Max bytes of an answer, before and after decoding; a larger one is an :class:`InvalidAnswer`.
         idempotent: Give every send an idempotency key where the policy allows a second attempt, so that it may be
             repeated after any failure and is stored once. False: a send is repeated only if it certainly did nothing.
 
@@ -117,81 +105,9 @@ class Client(Following):
     Example:
         >>> from queuey.client import Client
         >>> with Client("http://127.0.0.1:5000", token=lambda: "eyJhbGciOi") as client:
-        ...     client.application
-        'queuey'
+        ...     print(client.application)
+        queuey
     """
-
-    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
-        self,
-        url: str | Iterable[str] | None = None,
-        *,
-        key: str | None = None,
-        token: str | AskToken | None = None,
-        token_file: str | Path | None = None,
-        token_command: str | Sequence[str] | None = None,
-        scheme: TokenScheme = "Bearer",
-        application: str | None = None,
-        verify: bool | str | Path | ssl.SSLContext = True,
-        timeout: float = 10.0,
-        retry: RetryPolicy | None = None,
-        transport: httpx2.BaseTransport | None = None,
-        timing: Timing | None = None,
-        receipts: str | Path | None = None,
-        max_answer: int = ANSWER_BYTES,
-        idempotent: bool = True,
-    ) -> None:
-        from queuey.client.http.transport import Sender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
-
-        credential = find_credential(
-            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
-        )
-        access = find_access(url, credential, application=application)
-        self.servers = access.servers
-        self._timeout = timeout
-        self._policy = retry or RetryPolicy()
-        self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
-        self._timing = timing or Timing()
-        self._choice = ServerChoice(
-            access.servers,
-            cool_down=self._policy.cool_down,
-            clock=self._timing.clock,
-            draw=self._timing.draw,
-        )
-        self._sender = Sender(access.servers, verify, max_answer, transport)
-        self._authorization = AuthorizationHeader(access.credential)
-        self._journal = open_journal(receipts, access.servers[0].application)
-        self._keeper = Keeper(self._run, self._timing.clock)
-
-    def __repr__(self) -> str:
-        """Names the servers and leaves the key out."""
-        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections, and the file of receipts. Claims that are held expire by themselves.
-
-        Waits up to 5 s if claims were released while they were renewed, to release them once more.
-        """
-        self._keeper.close()
-        self._sender.close()
-        self._journal.close()
-
-    @property
-    def application(self) -> str:
-        """The application of the client's queues."""
-        return self.servers[0].application
-
-    @property
-    def scheme(self) -> str | None:
-        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
-        return self._authorization.scheme
 
     # -- queues
 
@@ -199,11 +115,11 @@ class Client(Following):
         """Creates a queue. If it exists with the same fields, that is a success, with ``new`` False.
 
         Args:
-            name: Its name; None: the server makes one up.
+            name: Its name; None: the server chooses one.
             fields: See :class:`QueueFields`.
 
         Raises:
-            QueueExists: It is there with other fields.
+            QueueExists: It exists with other fields.
         """
         return self._run(queue_calls.create(name, fields))
 
@@ -212,12 +128,13 @@ class Client(Following):
 
         Args:
             start: The name to start at, inclusive.
-            count: Also ask how many messages each has.
+            count: Also count the messages of each.
             page_size: Queues per request; None: the server's default.
         """
         while True:
             page = self.queue_page(start=start, count=count, limit=page_size)
-            yield from page.queues
+            for queue in page.queues:
+                yield queue
             start = queue_calls.following(start, page)
             if start is None:
                 return
@@ -230,7 +147,8 @@ class Client(Following):
         """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
         while True:
             page = self.name_page(start=start, limit=page_size)
-            yield from page.names
+            for name in page.names:
+                yield name
             start = queue_calls.following(start, page)
             if start is None:
                 return
@@ -280,9 +198,9 @@ class Client(Following):
         """Stores one message.
 
         Args:
-            queue: Where to.
+            queue: The queue.
             body: Text or bytes; or give any JSON value as ``json=``.
-            after: A message that this one must come after, whichever server it was stored by.
+            after: A message that this one must come after, whichever server stored it.
             idempotency_key: 1 to 255 characters of printable ASCII that your program knows again after a crash. Sends
                 of the same message with the same key store it once and return the same receipt. None: the client
                 makes a key for this call.
@@ -290,12 +208,15 @@ class Client(Following):
 
         Raises:
             TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
-            InvalidArgument: The message or the key is none.
+            InvalidArgument: The body or the key is invalid.
             KeyReused: Another message was sent with the key.
 
         Example:
-            >>> first = client.send("orders", "six pears", idempotency_key="order 4711")
-            >>> client.send("orders", "six pears", idempotency_key="order 4711") == first
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     first = client.send("orders", "six pears", idempotency_key="order 4711")
+            ...     again = client.send("orders", "six pears", idempotency_key="order 4711")
+            ...     print(again == first)
             True
         """
         message = Outgoing(body, **options)
@@ -307,7 +228,7 @@ class Client(Following):
         return receipt
 
     def send_many(
-        self, queue: str, messages: Iterable[ToSend], *, after: After | None = None, idempotency_key: str | None = None
+        self, queue: str, messages: Messages, *, after: After | None = None, idempotency_key: str | None = None
     ) -> list[Receipt]:
         """Stores messages in as few requests as the server's limits allow, in order.
 
@@ -315,10 +236,12 @@ class Client(Following):
         before it. With a key, as for :meth:`send`, all messages have to fit into one request.
         """
         if idempotency_key is not None:
-            return self._send_chunk(queue, send_calls.one_batch(messages), after, idempotency_key)
+            batch = send_calls.one_batch([message for message in several(messages)])
+            return self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
-            receipts.extend(self.send_iter(queue, messages, after=after))
+            for receipt in self.send_iter(queue, messages, after=after):
+                receipts.append(receipt)  # noqa: PERF401 - those before a batch that fails are needed
         except ClientError as error:
             error.receipts = (*receipts, *error.receipts)
             raise
@@ -327,7 +250,7 @@ class Client(Following):
     def send_iter(
         self,
         queue: str,
-        messages: Iterable[ToSend],
+        messages: Messages,
         *,
         after: After | None = None,
         batch: int = send_calls.BATCH_MESSAGES,
@@ -337,21 +260,23 @@ class Client(Following):
         Nothing is sent unless the receipts are iterated over. A batch goes out when it is full or ``messages`` ends.
 
         Args:
-            queue: Where to.
+            queue: The queue.
             messages: Bodies, or :class:`Outgoing` for more than a body.
             after: A message that all of these must come after.
-            batch: Messages per request, at most.
+            batch: Max messages per request.
         """
         batcher = Batcher(batch)
-        for message in send_calls.several(messages):
+        for message in several(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = self._send_chunk(queue, chunk, after)
                 after = send_calls.latest(chunk, receipts, after)
-                yield from receipts
+                for receipt in receipts:
+                    yield receipt
         chunk = batcher.rest()
         if chunk is not None:
-            yield from self._send_chunk(queue, chunk, after)
+            for receipt in self._send_chunk(queue, chunk, after):
+                yield receipt
 
     def put(
         self,
@@ -396,7 +321,8 @@ class Client(Following):
     def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
         """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
         for page in self.read_pages(queue, **options):
-            yield from page.messages
+            for message in page.messages:
+                yield message
 
     def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of up to 100 queues in one call, in the order asked.
@@ -444,7 +370,7 @@ class Client(Following):
 
         Several queues, at most 10, are claimed from in this order: of the first that has messages.
         """
-        return JobQueue(queues, self._run, self._keeper, self._policy, self._timing)
+        return JobQueue(queues, self._run, self._renewer, self._policy, self._timing)
 
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
@@ -467,7 +393,8 @@ class Client(Following):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        return self.moving(self._run(move_calls.begin(source, target)).id)
+        begun = self._run(move_calls.begin(source, target))
+        return self.moving(begun.id)
 
     def moving(self, identifier: str) -> Moving:
         """Returns a move by its id. This asks the server nothing."""
@@ -572,13 +499,3 @@ class Client(Following):
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as sending:
             return sending.stored(self._run(call))
-
-    def _run(self, call: Call[T], within: float | None = None) -> T:
-        """Sends a call until it is answered or may not be sent again."""
-        if call.span is not None:
-            with call.span:
-                return self._run(structs.replace(call, span=None), within)
-        timing = self._timing
-        policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
-        attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)
-        return self._sender.send_until_answered(call, attempts, self._authorization, timing.sleep)

@@ -1,0 +1,516 @@
+"""The client: a method for each call of the API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from queuey.client._async.following import AsyncFollowing
+from queuey.client._async.job_queue import AsyncJobQueue
+from queuey.client._async.moving import AsyncMoving
+from queuey.client._async.named import AsyncNamedMessages
+from queuey.client._async.schedules import AsyncSchedules
+from queuey.client.calls import (
+    message_calls,
+    move_calls,
+    offset_calls,
+    queue_calls,
+    read_calls,
+    send_calls,
+    service_calls,
+    unread_calls,
+)
+from queuey.client.calls.call import MessageLocation
+from queuey.client.calls.offset_calls import Progress
+from queuey.client.calls.queue_calls import QueueFields
+from queuey.client.calls.read_calls import Query, ReadOptions
+from queuey.client.calls.send_calls import (
+    After,
+    AsyncMessages,
+    BatchBody,
+    Batcher,
+    Outgoing,
+    SendOptions,
+    several_async,
+)
+from queuey.client.calls.unread_calls import Seen
+from queuey.client.errors import ClientError
+from queuey.client.results import (
+    CreatedQueue,
+    Explanation,
+    GroupOffset,
+    Hello,
+    Message,
+    Move,
+    NamePage,
+    Offsets,
+    Page,
+    Queue,
+    QueueInfo,
+    QueuePage,
+    QueueRead,
+    RawMessage,
+    ReadMark,
+    Receipt,
+    Unread,
+)
+
+
+class AsyncClient(AsyncFollowing):
+    """A client of the service for async code, in one event loop. Close it, or use it as an async context manager.
+
+    ::
+
+        import asyncio
+
+        from queuey.client import AsyncClient
+
+        async def main():
+            async with AsyncClient() as client:  # address and key come from the profile that ``queuey serve`` wrote
+                await client.create_queue("orders", partitions=2)
+                receipt = await client.send("orders", "a text", key="customer 7")
+                async for message in client.read_all("orders", since=0):
+                    print(message.time, message.partition, message.body)
+
+        asyncio.run(main())
+
+    Args:
+        url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
+            one in ``QUEUEY_URL``, else in the profile that ``queuey serve`` wrote.
+        key: The API key. Empty: none. Without any of ``key`` and the next three: that of ``QUEUEY_KEY`` or
+            ``QUEUEY_TOKEN_FILE``, else that of the profile, if the servers are the profile's.
+        token: A user's token instead of a key; or a function, also an async one, that returns a token (a text or a
+            :class:`Token`). It is called again shortly before the token ends, and once when the server refuses it.
+        token_file: A file that holds a token; read again when it has changed.
+        token_command: A program, with its arguments, that prints a token; run again as a function is called again.
+        scheme: ``Bearer``, or ``BrowserID`` for assertions.
+        application: The application, if the address does not name it.
+        verify: True: check certificates by the system's authorities; a path: by those in a file or directory; an SSL
+            context: by that; False: not at all.
+        timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
+            holds for a whole call.
+        retry: The policy of retries.
+        transport: An async httpx2 transport to use instead of the network.
+        timing: The clock, the pause and the random numbers.
+        receipts: A file to which a line is appended for every message that was stored; see
+            :mod:`queuey.client.receipts`. None: none.
+        max_answer: Max bytes of an answer, before and after decoding; a larger one is an :class:`InvalidAnswer`.
+        idempotent: Give every send an idempotency key where the policy allows a second attempt, so that it may be
+            repeated after any failure and is stored once. False: a send is repeated only if it certainly did nothing.
+
+    Raises:
+        InvalidArgument: An address or the credential cannot be used, or two credentials are given.
+        ReceiptsError: The file of receipts cannot be written.
+        ProfileError: The profile was needed and cannot be used.
+
+    Every call may also raise :class:`TokenError`: the function, file or program gave no token.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient("http://127.0.0.1:5000", token=lambda: "eyJhbGciOi") as client:
+        ...         print(client.application)
+        >>> asyncio.run(main())
+        queuey
+    """
+
+    # -- queues
+
+    async def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
+        """Creates a queue. If it exists with the same fields, that is a success, with ``new`` False.
+
+        Args:
+            name: Its name; None: the server chooses one.
+            fields: See :class:`QueueFields`.
+
+        Raises:
+            QueueExists: It exists with other fields.
+        """
+        return await self._run(queue_calls.create(name, fields))
+
+    async def queues(
+        self, *, start: str | None = None, count: bool = False, page_size: int | None = None
+    ) -> AsyncIterator[Queue]:
+        """Iterates over all queues, page by page.
+
+        Args:
+            start: The name to start at, inclusive.
+            count: Also count the messages of each.
+            page_size: Queues per request; None: the server's default.
+        """
+        while True:
+            page = await self.queue_page(start=start, count=count, limit=page_size)
+            for queue in page.queues:
+                yield queue
+            start = queue_calls.following(start, page)
+            if start is None:
+                return
+
+    async def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
+        """Lists one page of queues from ``start`` on, inclusive."""
+        return await self._run(queue_calls.queues(start, limit, count=count))
+
+    async def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> AsyncIterator[str]:
+        """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
+        while True:
+            page = await self.name_page(start=start, limit=page_size)
+            for name in page.names:
+                yield name
+            start = queue_calls.following(start, page)
+            if start is None:
+                return
+
+    async def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
+        """Lists one page of names from ``start`` on, inclusive."""
+        return await self._run(queue_calls.names(start, limit))
+
+    async def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
+        """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
+
+        Raises:
+            InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
+        """
+        return await self._run(queue_calls.update(name, fields))
+
+    async def delete_queue(self, name: str) -> None:
+        """Deletes a queue with its messages and offsets."""
+        await self._run(queue_calls.delete(name))
+
+    async def purge_queue(self, name: str) -> None:
+        """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
+        await self._run(queue_calls.purge(name))
+
+    async def info(self, name: str) -> QueueInfo:
+        """Returns the fields, counts and guarantees of a queue."""
+        return await self._run(queue_calls.info(name))
+
+    async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
+
+        They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
+        """
+        return await self._run(queue_calls.rights(names))
+
+    # -- sending
+
+    async def send(
+        self,
+        queue: str,
+        body: str | bytes | UnsetType = UNSET,
+        *,
+        after: After | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Receipt:
+        """Stores one message.
+
+        Args:
+            queue: The queue.
+            body: Text or bytes; or give any JSON value as ``json=``.
+            after: A message that this one must come after, whichever server stored it.
+            idempotency_key: 1 to 255 characters of printable ASCII that your program knows again after a crash. Sends
+                of the same message with the same key store it once and return the same receipt. None: the client
+                makes a key for this call.
+            options: See :class:`Outgoing`.
+
+        Raises:
+            TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
+            InvalidArgument: The body or the key is invalid.
+            KeyReused: Another message was sent with the key.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         first = await client.send("orders", "six pears", idempotency_key="order 4711")
+            ...         again = await client.send("orders", "six pears", idempotency_key="order 4711")
+            ...         print(again == first)
+            >>> asyncio.run(main())
+            True
+        """
+        message = Outgoing(body, **options)
+        # Sent again under the program's own key, a message must be the same.
+        key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
+        call = send_calls.send(queue, message, after, key, traced=traced)
+        with self._journal.sending(queue, (message,)) as sending:
+            (receipt,) = sending.stored([await self._run(call)])
+        return receipt
+
+    async def send_many(
+        self, queue: str, messages: AsyncMessages, *, after: After | None = None, idempotency_key: str | None = None
+    ) -> list[Receipt]:
+        """Stores messages in as few requests as the server's limits allow, in order.
+
+        Each request is stored whole or not at all. If one fails, the error's ``receipts`` are those of the requests
+        before it. With a key, as for :meth:`send`, all messages have to fit into one request.
+        """
+        if idempotency_key is not None:
+            batch = send_calls.one_batch([message async for message in several_async(messages)])
+            return await self._send_chunk(queue, batch, after, idempotency_key)
+        receipts: list[Receipt] = []
+        try:
+            async for receipt in self.send_iter(queue, messages, after=after):
+                receipts.append(receipt)  # noqa: PERF401 - those before a batch that fails are needed
+        except ClientError as error:
+            error.receipts = (*receipts, *error.receipts)
+            raise
+        return receipts
+
+    async def send_iter(
+        self,
+        queue: str,
+        messages: AsyncMessages,
+        *,
+        after: After | None = None,
+        batch: int = send_calls.BATCH_MESSAGES,
+    ) -> AsyncIterator[Receipt]:
+        """Stores any number of messages, holding at most one batch of them, and yields their receipts in order.
+
+        Nothing is sent unless the receipts are iterated over. A batch goes out when it is full or ``messages`` ends.
+
+        Args:
+            queue: The queue.
+            messages: Bodies, or :class:`Outgoing` for more than a body.
+            after: A message that all of these must come after.
+            batch: Max messages per request.
+        """
+        batcher = Batcher(batch)
+        async for message in several_async(messages):
+            chunk = batcher.add(message)
+            if chunk is not None:
+                receipts = await self._send_chunk(queue, chunk, after)
+                after = send_calls.latest(chunk, receipts, after)
+                for receipt in receipts:
+                    yield receipt
+        chunk = batcher.rest()
+        if chunk is not None:
+            for receipt in await self._send_chunk(queue, chunk, after):
+                yield receipt
+
+    async def put(
+        self,
+        queue: str,
+        locations: MessageLocation | Iterable[MessageLocation],
+        body: str | bytes | UnsetType = UNSET,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        """Writes one body at the given ids, creating or overwriting each message.
+
+        Args:
+            queue: The queue.
+            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+            body: Text or bytes; or give any JSON value as ``json=``.
+            options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
+        """
+        message, chosen = Outgoing(body, **options), message_calls.several(locations)
+        call = send_calls.put(queue, chosen, message)
+        with self._journal.putting(queue, chosen, message):
+            await self._run(call)
+
+    # -- reading
+
+    async def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
+        """Reads one page of messages by time, by default from all partitions.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            options: See :class:`Query`.
+        """
+        return await self._run(read_calls.read(Query(queue=queue, **options), wait))
+
+    async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
+        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
+        query: Query | None = Query(queue=queue, **options)
+        while query is not None:
+            page = await self._run(read_calls.read(query))
+            yield page
+            query = read_calls.onward(query, page)
+
+    async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
+        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
+        async for page in self.read_pages(queue, **options):
+            for message in page.messages:
+                yield message
+
+    async def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+        """Reads one page of each of up to 100 queues in one call, in the order asked.
+
+        Args:
+            queries: Names, or :class:`Query` for more than a name.
+            wait: Seconds, up to 20, to wait for messages if none of them has any.
+        """
+        return await self._run(read_calls.read_queues(queries, wait))
+
+    # -- messages by id
+
+    async def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
+        """Returns messages by id; missing ones are left out. There is no read delay.
+
+        Args:
+            queue: The queue.
+            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+        """
+        calls = message_calls.get(queue, message_calls.several(locations))
+        return [message for call in calls for message in await self._run(call)]
+
+    async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
+        """Returns one message with its body as bytes; raises :class:`MessageNotFound` if it is not there."""
+        return await self._run(message_calls.get_raw(queue, location))
+
+    async def explain(self, queue: str, location: MessageLocation) -> Explanation:
+        """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
+
+        Args:
+            queue: The queue.
+            location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
+        """
+        return await self._run(message_calls.explain(queue, location))
+
+    async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
+        """Deletes messages by id, whether or not they exist."""
+        for call in message_calls.delete(queue, message_calls.several(locations)):
+            await self._run(call)
+
+    # -- claims
+
+    def job_queue(self, queues: str | Iterable[str]) -> AsyncJobQueue:
+        """Returns a queue as a job queue: each message is delivered to one worker. This sends no request.
+
+        Several queues, at most 10, are claimed from in this order: of the first that has messages.
+        """
+        return AsyncJobQueue(queues, self._run, self._renewer, self._policy, self._timing)
+
+    def named(self, queue: str) -> AsyncNamedMessages:
+        """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
+        return AsyncNamedMessages(queue, self._run)
+
+    # -- schedules
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules of the application: messages that the service posts at certain times."""
+        return AsyncSchedules(self._run)
+
+    # -- moves between queues
+
+    async def move(self, source: str, target: str) -> AsyncMoving:
+        """Begins to move the messages that a queue has now to another one, as a job of the service.
+
+        While it runs, the same call gives the same move.
+
+        Raises:
+            Conflict: The queue is being moved to another one, or cannot be claimed from.
+        """
+        begun = await self._run(move_calls.begin(source, target))
+        return self.moving(begun.id)
+
+    def moving(self, identifier: str) -> AsyncMoving:
+        """Returns a move by its id. This asks the server nothing."""
+        return AsyncMoving(identifier, self._run, self._timing)
+
+    async def moves(self) -> tuple[Move, ...]:
+        """Lists moves, the newest first: those under way, and the last ones that have ended."""
+        return await self._run(move_calls.moves())
+
+    # -- consumer offsets
+
+    async def commit(
+        self,
+        queue: str,
+        group: str,
+        offsets: Mapping[int, Progress],
+        *,
+        expected: Mapping[int, Progress | None] | None = None,
+    ) -> dict[int, str | None]:
+        """Records the offsets of a consumer group.
+
+        Args:
+            queue: The queue.
+            group: The group.
+            offsets: Per partition the last message processed, or its id.
+            expected: Per partition what must be recorded now for it to be set; None: nothing may be.
+
+        Returns:
+            What is recorded now for the partitions of ``offsets``.
+
+        Raises:
+            OffsetConflict: Something else was recorded; has the present values.
+            Conflict: The group is a new one, and the queue has 1,000 already.
+        """
+        return await self._run(offset_calls.commit(queue, group, offsets, expected))
+
+    async def offsets(self, queue: str, group: str) -> Offsets:
+        """Returns the offsets and the lag of a group.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for it.
+        """
+        return await self._run(offset_calls.offsets(queue, group))
+
+    async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
+        """Returns the number of messages behind given cursors; the service records nothing.
+
+        Args:
+            queue: The queue.
+            cursors: Per partition the last message processed, or its id; None: nothing was.
+        """
+        return await self._run(offset_calls.lag(queue, cursors))
+
+    async def groups(self, queue: str) -> tuple[str, ...]:
+        """Lists the groups that have recorded offsets."""
+        return await self._run(offset_calls.groups(queue))
+
+    async def delete_group(self, queue: str, group: str) -> None:
+        """Deletes a group's offsets."""
+        await self._run(offset_calls.delete_group(queue, group))
+
+    async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
+        """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
+
+        Args:
+            queue: The queue.
+            seen: Messages, as calls returned them or as ``partition:id``: each says that its partition was read up to
+                it. An id alone: all partitions were.
+            cursor: Instead of those, the cursor of a page: all before it was read.
+            back: Also mark less than before.
+        """
+        return await self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+
+    async def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
+        """Counts what the caller has not read, in up to 1,000 queues.
+
+        Args:
+            queues: Their names; None: all that the credential may read.
+            limit: Messages of each queue to count at most; None: 100.
+        """
+        return await self._run(unread_calls.unread(queues, limit))
+
+    # -- the service
+
+    async def heartbeat(self) -> None:
+        """Returns if the service and its store work.
+
+        Raises:
+            ServiceUnavailable: They do not.
+        """
+        await self._run(service_calls.heartbeat())
+
+    async def hello(self) -> Hello:
+        """Returns the version of the service, and the id of its store. It needs no key."""
+        return await self._run(service_calls.hello())
+
+    async def version(self) -> dict[str, Any]:
+        """Returns the version of the service."""
+        return await self._run(service_calls.version())
+
+    async def _send_chunk(
+        self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None
+    ) -> list[Receipt]:
+        call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
+        with self._journal.sending(queue, chunk.messages) as sending:
+            return sending.stored(await self._run(call))

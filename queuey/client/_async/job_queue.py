@@ -1,0 +1,398 @@
+"""A queue as a job queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing, suppress
+from typing import TypeVar, Unpack
+
+from queuey.client._async.job import AsyncJob
+from queuey.client._async.send_call import AsyncSendCall, send_all
+from queuey.client.calls import claim_calls, tracing
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
+from queuey.client.calls.read_calls import Partitions
+from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
+from queuey.client.claims.handlers import async_handler
+from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
+from queuey.client.claims.renewers import AsyncClaimRenewer
+from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
+from queuey.client.errors import ClientError, InvalidArgument
+from queuey.client.http.attempts import AsyncTiming, Notice, Patience
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.results import Message
+
+T = TypeVar("T")
+
+
+class AsyncJobQueue:
+    """A queue as a job queue: each message is delivered to one worker, until a worker acknowledges it.
+
+    Made by :meth:`AsyncClient.job_queue <queuey.client.AsyncClient.job_queue>`. For async code, on asyncio.
+
+    Attributes:
+        queues: Their names, in order of preference: a claim is for messages of the first that has any.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         name = (await client.create_queue()).name
+        ...         _ = await client.send(name, "to ann")
+        ...         jobs = client.job_queue(name)
+        ...         async for job in jobs.claim(idle=0):
+        ...             print(job.body, job.deliveries)
+        ...         await client.delete_queue(name)
+        >>> asyncio.run(main())
+        to ann 1
+    """
+
+    def __init__(
+        self,
+        queues: str | Iterable[str],
+        send: AsyncSendCall,
+        renewer: AsyncClaimRenewer,
+        policy: RetryPolicy,
+        timing: AsyncTiming,
+    ) -> None:
+        self.queues = claim_calls.names_of(queues)
+        self._send = send
+        self._renewer = renewer
+        self._policy = policy
+        self._timing = timing
+
+    def __repr__(self) -> str:
+        """Names the queues."""
+        return f"<{type(self).__name__} {', '.join(self.queues)}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the one queue.
+
+        Raises:
+            InvalidArgument: There are several.
+        """
+        if len(self.queues) > 1:
+            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+        return self.queues[0]
+
+    async def claim(
+        self,
+        *,
+        idle: float | None = None,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> AsyncGenerator[AsyncJob, None]:
+        """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
+
+        When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
+        ``return`` or an error, the present job is delivered again after 1 second, and each further time twice as late,
+        up to 60 seconds. Jobs that wait for their turn are delivered again at once. The loop's body may call
+        :meth:`AsyncJob.ack` or :meth:`AsyncJob.release` itself.
+
+        Args:
+            idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.
+            patience: Max seconds of uninterrupted failure of the service; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+            options: See :class:`ClaimOptions`.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            RenewalError: No thread can be started that would renew the claims. They are released.
+            InvalidArgument: An option cannot be used.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         name = (await client.create_queue()).name
+            ...         _ = await client.send_many(name, ["good", "bad"])
+            ...         async for job in client.job_queue(name).claim(idle=0):
+            ...             if job.body == "bad":
+            ...                 await job.release(delay=600)
+            ...         counts = await client.job_queue(name).counts()
+            ...         print(counts.claimed)
+            ...         await client.delete_queue(name)
+            >>> asyncio.run(main())
+            1
+        """
+        timing, claims = self._timing, self._renewer.claims
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        loop = Claiming(self.queues, idle, timing.clock, options)
+        batch: list[HeldClaim] = []
+        try:
+            while True:
+                claims.postpone(loop.to_acknowledge())
+                try:
+                    claimed = await self._send(loop.call())
+                except ClientError as error:
+                    if not claims.refused(loop.finished, error):
+                        await timing.sleep(patient.pause_after(error))
+                    continue
+                claims.end(loop.finished, [each.receipt for each in claimed.refused])
+                loop.acknowledged()
+                patient.restored()
+                batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                self._renewer.keep(batch)
+                for each, claim in zip(claimed, batch, strict=True):
+                    await self._leave(claims.expired(claim, batch))
+                    if claim.state != "held":
+                        continue
+                    yield AsyncJob(each, claim, claims, timing.clock, self._send)
+                    await self._leave(claims.finish_unless_lost(claim))
+                    urgent = loop.worked(claim)
+                    if claim is batch[-1]:
+                        break  # The next claim acknowledges what is finished.
+                    if urgent:
+                        await self._acknowledge(loop, patient)
+                    else:
+                        self._renewer.wake_by(claim.due)
+                pause = loop.pause(len(claimed))
+                if pause is None:
+                    return
+                if pause:
+                    await timing.sleep(pause)
+        finally:
+            await self._leave(batch)
+
+    async def run(
+        self,
+        handle: Callable[[AsyncJob], object],
+        *,
+        on_error: OnError = "retry",
+        retry_delay: Callable[[int], float] | None = None,
+        **options: Unpack[LoopOptions],
+    ) -> None:
+        """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
+
+        When it raises, the job is released with the error as the reason, and the next one is handled. A job that
+        ``handle`` has acknowledged or released by itself stays so.
+
+        Args:
+            handle: A function, or a coroutine function, that handles a job.
+            on_error: ``raise`` ends this with the error, after the job was released.
+            retry_delay: Returns the seconds until a job is delivered again, given its number of deliveries. None: the
+                queue's ``backoff`` decides.
+            options: As for :meth:`claim`.
+
+        Raises:
+            ClientError, RenewalError, InvalidArgument: As :meth:`claim`.
+            Exception: That of ``handle``, if ``on_error`` is ``raise``.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         name = (await client.create_queue()).name
+            ...         _ = await client.send_many(name, ["1", "0"])
+            ...         await client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
+            ...         counts = await client.job_queue(name).counts()
+            ...         print(counts.claimed)
+            ...         await client.delete_queue(name)
+            >>> asyncio.run(main())
+            1.0
+            1
+        """
+        check_on_error(on_error)
+        call = async_handler(handle)
+        async with aclosing(self.claim(**options)) as jobs:
+            async for job in jobs:
+                try:
+                    with tracing.handling(job.queue, job.message):
+                        await call(job)
+                except Exception as error:
+                    if job.held:
+                        await _release_failed(job, error, retry_delay(job.deliveries) if retry_delay else None)
+                    if on_error == "raise":
+                        raise
+
+    async def receive(
+        self,
+        limit: int = 10,
+        *,
+        ttl: float = 30.0,
+        wait: float = 0.0,
+        partitions: Partitions = "*",
+        acknowledge: Claim | Iterable[Claim] = (),
+    ) -> Received:
+        """Claims messages once, for a program that acknowledges them itself. Nothing renews these.
+
+        Args:
+            limit: Max messages, 1 to 1,000.
+            ttl: Seconds, up to 43,200, after which a message that is not acknowledged is delivered again.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            partitions: ``"*"`` for all, a number, or several.
+            acknowledge: Receipts, or messages that this method returned: they are acknowledged by the same request,
+                before it waits. ``refused`` of the result has those whose messages were delivered to another caller.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         name = (await client.create_queue()).name
+            ...         _ = await client.send_many(name, ["a", "b"])
+            ...         jobs = client.job_queue(name)
+            ...         claimed = await jobs.receive(100)
+            ...         print(len(claimed), await jobs.ack(claimed))
+            ...         await client.delete_queue(name)
+            >>> asyncio.run(main())
+            2 []
+        """
+        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        refused = await send_all(self._send, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = await self._send(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
+        received.refused += refused
+        return received
+
+    # async only: threads that handle several jobs at a time have a loop each.
+
+    async def take(self, limit: int = 1, *, ttl: float = 30.0, wait: float = 0.0) -> list[AsyncJob]:
+        """Claims messages once, for a program that handles several at a time.
+
+        They are renewed until each is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`. The same
+        request acknowledges finished ones. The arguments are those of :meth:`receive`.
+        """
+        claims, asked = self._renewer.claims, self._timing.clock()
+        finished = claims.finished(self.queues)[:RECEIPTS_PER_CALL]
+        claims.postpone(finished)
+        try:
+            claimed = await self._send(
+                claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished))
+            )
+        except ClientError as error:
+            claims.refused(finished, error)
+            raise
+        claims.end(finished, [each.receipt for each in claimed.refused])
+        batch = [claims.add(each.queue, each.receipt, ttl, asked) for each in claimed]
+        self._renewer.keep(batch)
+        pairs = zip(claimed, batch, strict=True)
+        return [AsyncJob(each, claim, claims, self._timing.clock, self._send) for each, claim in pairs]
+
+    def finish(self, jobs: Iterable[AsyncJob]) -> None:
+        """Schedules the acknowledgement of jobs of :meth:`take`: by its next call, or in half a second."""
+        for job in jobs:
+            self._renewer.claims.finish(job.held_claim)
+            self._renewer.wake_by(job.held_claim.due)
+
+    async def settle(self) -> None:
+        """Acknowledges jobs that were passed to :meth:`finish`, within 5 seconds; others are delivered again."""
+        await self._leave(self._renewer.claims.finished(self.queues))
+
+    async def leave(self, jobs: Iterable[AsyncJob]) -> None:
+        """Acknowledges those jobs of :meth:`take` that are finished, and releases the others, within 5 seconds each."""
+        await self._leave([job.held_claim for job in jobs])
+
+    # both again
+
+    async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Acknowledges messages: they are not delivered again.
+
+        Args:
+            claims: Receipts, or messages that :meth:`receive` returned.
+
+        Returns:
+            The refused ones, because another caller got the messages meanwhile. All others are done.
+        """
+        return await send_all(self._send, self._calls(claim_calls.acknowledge, claims))
+
+    async def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+        """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
+        return await send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
+
+    async def release(
+        self,
+        claims: Claim | Iterable[Claim],
+        delay: float | None = None,
+        reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
+    ) -> list[Refused]:
+        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
+
+        ``delay``, ``reason`` and ``retry`` are those of :meth:`AsyncJob.release`.
+        """
+        return await send_all(self._send, self._calls(claim_calls.release, claims, delay, reason, retry))
+
+    async def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
+        """Sets the progress of the work on messages; see :meth:`AsyncJob.set_state`.
+
+        Args:
+            states: Receipts, or messages that :meth:`receive` returned, each with its state.
+
+        Returns:
+            The refused ones, because another caller got the messages meanwhile. All others are set.
+        """
+        return await send_all(self._send, claim_calls.states_of(self.queues, states))
+
+    async def release_all(self) -> None:
+        """Releases all claims of the queue, those of other callers included."""
+        await self._send(claim_calls.release_all(self.name))
+
+    async def counts(self) -> ClaimCounts:
+        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        return await self._send(claim_calls.counts(self.name))
+
+    async def size(self, limit: int | None = None) -> QueueSize:
+        """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
+        return await self._send(claim_calls.size(self.name, limit))
+
+    async def backlog(self, limit: int | None = None) -> Backlog:
+        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+
+        Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
+        """
+        return await self._send(claim_calls.backlog(self.name, limit))
+
+    async def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
+        """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
+
+        With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), and at most 100 messages.
+        """
+        return await self._send(claim_calls.outstanding(self.name, limit, states))
+
+    async def peek(self, limit: int = 10) -> list[Message]:
+        """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
+        return await self._send(claim_calls.peek(self.name, limit))
+
+    def _calls(
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+    ) -> Iterator[Call[None]]:
+        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
+
+    async def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
+        """Acknowledges the finished jobs of a loop; waits for the service as the loop does."""
+        claims = self._renewer.claims
+        while finished := loop.to_acknowledge():
+            claims.postpone(finished)
+            try:
+                calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(finished))
+                refused = await send_all(self._send, calls)
+            except ClientError as error:
+                if not claims.refused(finished, error):
+                    await self._timing.sleep(patient.pause_after(error))
+                continue
+            claims.end(finished, [each.receipt for each in refused])
+            loop.acknowledged()
+            patient.restored()
+
+    async def _leave(self, batch: list[HeldClaim]) -> None:
+        """Acknowledges the finished claims and releases the others; one that cannot be released expires."""
+        for calls in self._renewer.claims.leave(batch) if batch else ():
+            with suppress(ClientError):
+                await send_all(self._send, calls, LEAVING)
+
+
+async def _release_failed(job: AsyncJob, error: Exception, delay: float | None) -> None:
+    """Releases a job whose handler has failed. If the service is away, the claim has to expire."""
+    log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
+    try:
+        await job.release(delay, error)
+    except ClientError as failure:
+        if not (failure.temporary or job.lost):
+            raise
+        log.warning("%r could not be released, so its claim has to expire first: %s", job, failure)

@@ -1,0 +1,80 @@
+"""Messages of a queue by name."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from msgspec import UNSET, UnsetType
+
+from queuey.client._async.send_call import AsyncSendCall
+from queuey.client.calls import message_calls, send_calls
+from queuey.client.calls.send_calls import Outgoing, SendOptions
+from queuey.client.errors import NameNotFound
+from queuey.client.results import Message, Receipt
+
+
+class AsyncNamedMessages:
+    """The messages of a queue by name: a name stands for one message at most, the newest that was set.
+
+    Made by :meth:`AsyncClient.named <queuey.client.AsyncClient.named>`. For async code, in one event loop.
+
+    Attributes:
+        queue: The queue's name.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         queue = (await client.create_queue()).name
+        ...         named = client.named(queue)
+        ...         _ = await named.set("reindex", "since Monday")
+        ...         _ = await named.set("reindex", "since Sunday")
+        ...         print((await named.get("reindex")).body)
+        ...         print([job.body async for job in client.job_queue(queue).claim(idle=0)])
+        ...         print(await named.get("reindex"))
+        ...         await client.delete_queue(queue)
+        >>> asyncio.run(main())
+        since Sunday
+        ['since Sunday']
+        None
+    """
+
+    def __init__(self, queue: str, send: AsyncSendCall) -> None:
+        self.queue = queue
+        self._send = send
+
+    async def create(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
+        """Stores a message under a name that is free. If the same message has it, returns that one's receipt.
+
+        If the answer was lost, this is sent again. If the message was acknowledged in between, it is stored again.
+
+        Args:
+            name: 1 to 255 characters without ``/``.
+            body: Text or bytes; or give any JSON value as ``json=``.
+            options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
+
+        Raises:
+            NameTaken: Another message has it, and is not acknowledged.
+        """
+        return await self._send(send_calls.write_named("POST", self.queue, name, Outgoing(body, **options)))
+
+    async def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
+        """Stores a message under a name, in place of the present one. The arguments are those of :meth:`create`.
+
+        A worker that has claimed the old message gets :class:`ClaimLost` when it acknowledges it. If the answer was
+        lost, this is sent again, and may replace a message that another program has set in between.
+        """
+        return await self._send(send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options)))
+
+    async def get(self, name: str) -> Message | None:
+        """Returns the message that has the name; None: there is none, or it is acknowledged."""
+        try:
+            [message] = await self._send(message_calls.get_named(self.queue, name))
+        except NameNotFound:
+            return None
+        return message
+
+    async def delete(self, name: str) -> None:
+        """Deletes the message that has the name, whether or not there is one; otherwise as :meth:`set`."""
+        await self._send(message_calls.delete_named(self.queue, name))

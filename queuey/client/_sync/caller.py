@@ -1,0 +1,120 @@
+"""The part of a client that all its calls share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from msgspec import structs
+
+from queuey.client._sync.authorization import AuthorizationHeader
+from queuey.client.calls import send_calls
+from queuey.client.calls.call import MAX_ANSWER, Call
+from queuey.client.claims.renewers import ClaimRenewer
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.tokens import TokenScheme
+from queuey.client.http.attempts import Attempts, Timing
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.servers import ServerChoice
+from queuey.client.receipts import open_journal
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    import httpx2
+
+    from queuey.client.credentials.token_sources import AskToken
+
+T = TypeVar("T")
+
+
+class Caller:
+    """Sends calls to the service: servers, credential, connections, claims to renew. Its arguments are the client's."""
+
+    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        timing: Timing | None = None,
+        receipts: str | Path | None = None,
+        max_answer: int = MAX_ANSWER,
+        idempotent: bool = True,
+    ) -> None:
+        from queuey.client._sync.sender import Sender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
+
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
+        self.servers = access.servers
+        self._timeout = timeout
+        self._policy = retry or RetryPolicy()
+        self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
+        self._timing = timing or Timing()
+        self._choice = ServerChoice(
+            access.servers,
+            cool_down=self._policy.cool_down,
+            clock=self._timing.clock,
+            draw=self._timing.draw,
+        )
+        self._sender = Sender(access.servers, verify, max_answer, transport)
+        self._authorization = AuthorizationHeader(access.credential)
+        self._journal = open_journal(receipts, access.servers[0].application)
+        self._renewer = ClaimRenewer(self._run, self._timing.clock)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections and the file of receipts. Claims that are held expire.
+
+        Waits up to 5 s if claims were released during a renewal, to release them once more.
+        """
+        try:
+            self._renewer.close()
+        finally:
+            self._sender.close()
+            self._journal.close()
+
+    @property
+    def application(self) -> str:
+        """The application of the client's queues."""
+        return self.servers[0].application
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
+        return self._authorization.scheme
+
+    def _run(self, call: Call[T], within: float | None = None) -> T:
+        """Sends a call until it is answered or may not be sent again, for ``within`` seconds at most."""
+        if call.span is not None:
+            with call.span:
+                return self._run(structs.replace(call, span=None), within)
+        policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
+        attempts = self._attempts(call, policy, timeout)
+        return self._sender.send_until_answered(call, attempts, self._authorization, self._timing.sleep)
+
+    def _attempts(self, call: Call[T], policy: RetryPolicy, timeout: float) -> Attempts[T]:
+        return Attempts(call, self._choice, policy, timeout, clock=self._timing.clock, draw=self._timing.draw)

@@ -1,0 +1,165 @@
+"""Live reads of a client: by long polls, page by page, and by streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Unpack
+
+from msgspec import structs
+
+from queuey.client._sync.caller import Caller
+from queuey.client.calls.call import Point
+from queuey.client.calls.read_calls import (
+    EarlyMessages,
+    ReadOptions,
+    checked_wait,
+    live_query,
+    newest,
+    read,
+    resumed,
+)
+from queuey.client.errors import ClientError, NotAuthenticated
+from queuey.client.http.attempts import Notice, Patience
+from queuey.client.results import Message, Page, StreamedMessage
+from queuey.client.streaming import Streaming
+
+SHORTEST_POLL = 0.5
+"""Min seconds between two reads, for a server that does not hold a request open."""
+
+
+class Following(Caller):
+    """Live reads of :class:`~queuey.client.Client`."""
+
+    def tail_pages(
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Iterator[Page]:
+        """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
+
+        Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, continues
+        after that page.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, that the server holds a request open.
+            patience: Max seconds of uninterrupted failure; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+            options: See :class:`Query`. Without ``since`` only what becomes readable from now on; ``since=0`` begins
+                with the oldest.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+        """
+        query, wait = live_query(queue, options), checked_wait(wait)
+        clock, patient = self._timing.clock, self._patience(patience, notice)
+        early = EarlyMessages()
+        while True:
+            asked = clock()
+            placed = query.since is not None or query.after is not None
+            try:
+                # Without a beginning the first read only finds the horizon: everything from there on is new.
+                page = self._run(read(query, wait) if placed else newest(query))
+            except ClientError as error:
+                self._timing.sleep(patient.pause_after(error))
+                continue
+            patient.restored()
+            if not placed:
+                query = structs.replace(query, since=page.horizon)
+                continue
+            query = resumed(query, page)
+            if query.early:
+                messages = early.new_ones(page)
+                query = structs.replace(query, early=early.marks())
+                yield structs.replace(page, messages=messages)
+            else:
+                yield page
+            pause = min(SHORTEST_POLL, wait) - (clock() - asked)
+            if pause > 0 and not (page.messages or page.more):
+                self._timing.sleep(pause)
+
+    def tail(
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Iterator[Message]:
+        """Follows a queue, message by message; see :meth:`tail_pages`."""
+        for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
+            for message in page.messages:
+                yield message
+
+    def stream(
+        self,
+        queues: str | Iterable[str] | None = None,
+        *,
+        since: Point | None = None,
+        partitions: str | int | Iterable[int] = "*",
+        limit: int | None = None,
+        cursor: str | None = None,
+        early: bool = False,
+        patience: float | None = None,
+        notice: Notice | None = None,
+    ) -> Iterator[StreamedMessage]:
+        """Follows one queue, several, or (None) all that the credential may read; never ends.
+
+        One connection serves up to 1,000 queues. The stream continues after failures, restarts of the service and new
+        tokens: no message is left out, and none comes twice.
+
+        Args:
+            queues: The queues.
+            since: Where to begin; None: with the oldest messages; ``now``: with new ones.
+            partitions: Of the queues.
+            limit: Messages of a partition that the server reads together.
+            cursor: That of the last message of an earlier stream of the same queues.
+            early: Give messages as soon as they are stored, before the read delay is over: those are marked
+                ``early``, may vanish yet, and are not in order with the others. Each is given once.
+            patience: Max seconds of uninterrupted failure; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     for streamed in client.stream(["orders"], since=0):
+            ...         print(streamed.queue, streamed.message.body)
+            ...         break
+            orders one apple
+        """
+        patient = self._patience(patience, notice)
+        state = Streaming(queues, since, partitions, limit, cursor, early=early)
+        renewed = False
+        while True:
+            call = state.call()
+            attempts = self._attempts(call, self._policy, self._timeout)
+            header = self._authorization.header()
+            try:
+                with self._sender.open(call, attempts, header) as parts:
+                    for part in parts:
+                        patient.restored()
+                        renewed = False
+                        for streamed in state.read(part):
+                            yield streamed
+                        if state.expires and self._authorization.renew(header):
+                            break
+                pause = self._timing.draw() * self._policy.base
+            except ClientError as error:
+                if isinstance(error, NotAuthenticated) and not renewed:
+                    renewed = True
+                    if self._authorization.renew(header):
+                        continue
+                attempts.pause_after(error)  # It records which server has failed.
+                pause = patient.pause_after(error)
+            self._timing.sleep(pause)
+
+    def _patience(self, limit: float | None, notice: Notice | None) -> Patience:
+        return Patience(self._policy, limit, self._timing.clock, self._timing.draw, notice)

@@ -1,0 +1,177 @@
+"""A claimed message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from queuey.client._sync.send_call import SendCall
+from queuey.client.calls import claim_calls
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import ReleaseReason
+from queuey.client.claims.held import HeldClaim, HeldClaims
+from queuey.client.claims.results import Claimed
+from queuey.client.errors import ClientError
+from queuey.client.results import Message
+
+LATEST = 60.0
+"""Max seconds until the job in hand is delivered again, if the loop is left."""
+
+
+class Job:
+    """A claimed message. The claim is renewed in the background until the loop asks for the next job.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     for job in client.job_queue("orders").claim(idle=0):
+        ...         if job.deliveries > 3:
+        ...             job.ack()  # give up
+        ...         elif job.body == "two eggs":
+        ...             job.release(delay=60)
+        ...     counts = client.job_queue("orders").counts()
+        ...     print(counts.claimed)
+        1
+    """
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        held_claim: HeldClaim,
+        claims: HeldClaims,
+        clock: Callable[[], float],
+        send: SendCall,
+    ) -> None:
+        self.claimed = claimed
+        """The claim, as the service has described it."""
+        self.held_claim = held_claim
+        self._claims = claims
+        self._clock = clock
+        self._run = send
+        held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
+
+    def __repr__(self) -> str:
+        """Names queue and message, and the state of the claim."""
+        message = self.message
+        return f"<{type(self).__name__} {self.queue} {message.partition}:{message.id} {self.held_claim.state}>"
+
+    @property
+    def message(self) -> Message:
+        """The message."""
+        return self.claimed.message
+
+    @property
+    def queue(self) -> str:
+        """The name of the message's queue."""
+        return self.held_claim.queue
+
+    @property
+    def body(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The message's body: ``str``, ``bytes``, or the value of one that was sent as JSON."""
+        return self.claimed.message.body
+
+    @property
+    def receipt(self) -> str:
+        """The receipt of this claim."""
+        return self.claimed.receipt
+
+    @property
+    def deliveries(self) -> int:
+        """Number of deliveries of the message, including this one."""
+        return self.claimed.deliveries
+
+    @property
+    def held(self) -> bool:
+        """True until the message is acknowledged, released or lost."""
+        return self.held_claim.state == "held"
+
+    @property
+    def lost(self) -> bool:
+        """True if another caller may have the message, because the claim could not be renewed in time.
+
+        A long handler can check it between two steps and stop. Once it was true it stays so, and the loop releases the
+        message instead of acknowledging it. :meth:`ack` still acknowledges it.
+        """
+        return self._claims.is_lost(self.held_claim)
+
+    def ack(self) -> None:
+        """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
+
+        If this fails because the service is away, the loop tries it again.
+
+        Raises:
+            ClaimLost: It was delivered to another caller.
+        """
+        try:
+            self._send(claim_calls.acknowledge(self.queue, [self.receipt]))
+        except ClientError as error:
+            if error.temporary:
+                self._claims.finish(self.held_claim)
+            raise
+        self._claims.end([self.held_claim])
+
+    def release(self, delay: float | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
+        """Releases the message: it is delivered again, now or after a time.
+
+        If this fails because the service is away, the message is delivered again when its claim expires.
+
+        Args:
+            delay: Seconds, at most 43,200, however long the claim would have lasted. None: at once, or with a reason
+                the queue's ``backoff``.
+            reason: An error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
+            retry: False: the message becomes a dead letter now. In a queue of dead letters it is delivered again.
+
+        Raises:
+            ClaimLost: It was already delivered to another caller.
+        """
+        calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry))
+        by_backoff = delay is None and reason is not None
+        self._claims.end_by_release([self.held_claim], self.held_claim.delay_if_left if by_backoff else delay or 0.0)
+        try:
+            self._send(calls)
+        except ClientError as error:
+            if not error.temporary:
+                self._claims.hold_again(self.held_claim)
+            raise
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Renews the claim now. The loop also renews it automatically.
+
+        Args:
+            ttl: Seconds from now on; None: those of the loop.
+
+        Raises:
+            ClaimLost: It was delivered to another caller.
+        """
+        asked, seconds = self._clock(), self.held_claim.ttl if ttl is None else ttl
+        self._send(claim_calls.renew(self.queue, [self.receipt], seconds))
+        self._claims.renewed(self.held_claim, asked, seconds)
+
+    def set_state(self, state: object) -> None:
+        """Sets the progress of the work. ``queuey jobs`` and ``queuey explain`` show it until the message is done.
+
+        Args:
+            state: Any JSON value of up to 4,096 bytes. It replaces the one before.
+
+        Raises:
+            ClaimLost: The message was already delivered to another caller.
+            InvalidRequest: The state is too long. The claim is unchanged.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     for job in client.job_queue("orders").claim(idle=0):
+            ...         job.set_state({"done": 3, "of": 10})
+            ...         print([one.state for one in client.job_queue("orders").outstanding(states=True)])
+            [{'done': 3, 'of': 10}]
+            [{'done': 3, 'of': 10}]
+        """
+        self._send(claim_calls.set_states(self.queue, {self.receipt: state}))
+
+    def _send(self, calls: Iterable[Call[None]]) -> None:
+        try:
+            for call in calls:
+                self._run(call)
+        except ClientError as error:
+            self._claims.refused([self.held_claim], error)
+            raise

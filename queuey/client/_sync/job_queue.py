@@ -1,0 +1,346 @@
+"""A queue as a job queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
+from typing import TypeVar, Unpack
+
+from queuey.client._sync.job import Job
+from queuey.client._sync.send_call import SendCall, send_all
+from queuey.client.calls import claim_calls, tracing
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import Claim, ReleaseReason
+from queuey.client.calls.read_calls import Partitions
+from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
+from queuey.client.claims.handlers import sync_handler
+from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
+from queuey.client.claims.renewers import ClaimRenewer
+from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
+from queuey.client.errors import ClientError, InvalidArgument
+from queuey.client.http.attempts import Notice, Patience, Timing
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.results import Message
+
+T = TypeVar("T")
+
+
+class JobQueue:
+    """A queue as a job queue: each message is delivered to one worker, until a worker acknowledges it.
+
+    Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
+
+    Attributes:
+        queues: Their names, in order of preference: a claim is for messages of the first that has any.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     name = (client.create_queue()).name
+        ...     _ = client.send(name, "to ann")
+        ...     jobs = client.job_queue(name)
+        ...     for job in jobs.claim(idle=0):
+        ...         print(job.body, job.deliveries)
+        ...     client.delete_queue(name)
+        to ann 1
+    """
+
+    def __init__(
+        self,
+        queues: str | Iterable[str],
+        send: SendCall,
+        renewer: ClaimRenewer,
+        policy: RetryPolicy,
+        timing: Timing,
+    ) -> None:
+        self.queues = claim_calls.names_of(queues)
+        self._send = send
+        self._renewer = renewer
+        self._policy = policy
+        self._timing = timing
+
+    def __repr__(self) -> str:
+        """Names the queues."""
+        return f"<{type(self).__name__} {', '.join(self.queues)}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the one queue.
+
+        Raises:
+            InvalidArgument: There are several.
+        """
+        if len(self.queues) > 1:
+            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+        return self.queues[0]
+
+    def claim(
+        self,
+        *,
+        idle: float | None = None,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> Generator[Job, None, None]:
+        """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
+
+        When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
+        ``return`` or an error, the present job is delivered again after 1 second, and each further time twice as late,
+        up to 60 seconds. Jobs that wait for their turn are delivered again at once. The loop's body may call
+        :meth:`Job.ack` or :meth:`Job.release` itself.
+
+        Args:
+            idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.
+            patience: Max seconds of uninterrupted failure of the service; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+            options: See :class:`ClaimOptions`.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            RenewalError: No thread can be started that would renew the claims. They are released.
+            InvalidArgument: An option cannot be used.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     name = (client.create_queue()).name
+            ...     _ = client.send_many(name, ["good", "bad"])
+            ...     for job in client.job_queue(name).claim(idle=0):
+            ...         if job.body == "bad":
+            ...             job.release(delay=600)
+            ...     counts = client.job_queue(name).counts()
+            ...     print(counts.claimed)
+            ...     client.delete_queue(name)
+            1
+        """
+        timing, claims = self._timing, self._renewer.claims
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        loop = Claiming(self.queues, idle, timing.clock, options)
+        batch: list[HeldClaim] = []
+        try:
+            while True:
+                claims.postpone(loop.to_acknowledge())
+                try:
+                    claimed = self._send(loop.call())
+                except ClientError as error:
+                    if not claims.refused(loop.finished, error):
+                        timing.sleep(patient.pause_after(error))
+                    continue
+                claims.end(loop.finished, [each.receipt for each in claimed.refused])
+                loop.acknowledged()
+                patient.restored()
+                batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                self._renewer.keep(batch)
+                for each, claim in zip(claimed, batch, strict=True):
+                    self._leave(claims.expired(claim, batch))
+                    if claim.state != "held":
+                        continue
+                    yield Job(each, claim, claims, timing.clock, self._send)
+                    self._leave(claims.finish_unless_lost(claim))
+                    urgent = loop.worked(claim)
+                    if claim is batch[-1]:
+                        break  # The next claim acknowledges what is finished.
+                    if urgent:
+                        self._acknowledge(loop, patient)
+                    else:
+                        self._renewer.wake_by(claim.due)
+                pause = loop.pause(len(claimed))
+                if pause is None:
+                    return
+                if pause:
+                    timing.sleep(pause)
+        finally:
+            self._leave(batch)
+
+    def run(
+        self,
+        handle: Callable[[Job], object],
+        *,
+        on_error: OnError = "retry",
+        retry_delay: Callable[[int], float] | None = None,
+        **options: Unpack[LoopOptions],
+    ) -> None:
+        """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
+
+        When it raises, the job is released with the error as the reason, and the next one is handled. A job that
+        ``handle`` has acknowledged or released by itself stays so.
+
+        Args:
+            handle: A function that handles a job.
+            on_error: ``raise`` ends this with the error, after the job was released.
+            retry_delay: Returns the seconds until a job is delivered again, given its number of deliveries. None: the
+                queue's ``backoff`` decides.
+            options: As for :meth:`claim`.
+
+        Raises:
+            ClientError, RenewalError, InvalidArgument: As :meth:`claim`.
+            Exception: That of ``handle``, if ``on_error`` is ``raise``.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     name = (client.create_queue()).name
+            ...     _ = client.send_many(name, ["1", "0"])
+            ...     client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
+            ...     counts = client.job_queue(name).counts()
+            ...     print(counts.claimed)
+            ...     client.delete_queue(name)
+            1.0
+            1
+        """
+        check_on_error(on_error)
+        call = sync_handler(handle)
+        with closing(self.claim(**options)) as jobs:
+            for job in jobs:
+                try:
+                    with tracing.handling(job.queue, job.message):
+                        call(job)
+                except Exception as error:
+                    if job.held:
+                        _release_failed(job, error, retry_delay(job.deliveries) if retry_delay else None)
+                    if on_error == "raise":
+                        raise
+
+    def receive(
+        self,
+        limit: int = 10,
+        *,
+        ttl: float = 30.0,
+        wait: float = 0.0,
+        partitions: Partitions = "*",
+        acknowledge: Claim | Iterable[Claim] = (),
+    ) -> Received:
+        """Claims messages once, for a program that acknowledges them itself. Nothing renews these.
+
+        Args:
+            limit: Max messages, 1 to 1,000.
+            ttl: Seconds, up to 43,200, after which a message that is not acknowledged is delivered again.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            partitions: ``"*"`` for all, a number, or several.
+            acknowledge: Receipts, or messages that this method returned: they are acknowledged by the same request,
+                before it waits. ``refused`` of the result has those whose messages were delivered to another caller.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     name = (client.create_queue()).name
+            ...     _ = client.send_many(name, ["a", "b"])
+            ...     jobs = client.job_queue(name)
+            ...     claimed = jobs.receive(100)
+            ...     print(len(claimed), jobs.ack(claimed))
+            ...     client.delete_queue(name)
+            2 []
+        """
+        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        refused = send_all(self._send, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = self._send(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
+        received.refused += refused
+        return received
+
+    def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Acknowledges messages: they are not delivered again.
+
+        Args:
+            claims: Receipts, or messages that :meth:`receive` returned.
+
+        Returns:
+            The refused ones, because another caller got the messages meanwhile. All others are done.
+        """
+        return send_all(self._send, self._calls(claim_calls.acknowledge, claims))
+
+    def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+        """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
+        return send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
+
+    def release(
+        self,
+        claims: Claim | Iterable[Claim],
+        delay: float | None = None,
+        reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
+    ) -> list[Refused]:
+        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
+
+        ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
+        """
+        return send_all(self._send, self._calls(claim_calls.release, claims, delay, reason, retry))
+
+    def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
+        """Sets the progress of the work on messages; see :meth:`Job.set_state`.
+
+        Args:
+            states: Receipts, or messages that :meth:`receive` returned, each with its state.
+
+        Returns:
+            The refused ones, because another caller got the messages meanwhile. All others are set.
+        """
+        return send_all(self._send, claim_calls.states_of(self.queues, states))
+
+    def release_all(self) -> None:
+        """Releases all claims of the queue, those of other callers included."""
+        self._send(claim_calls.release_all(self.name))
+
+    def counts(self) -> ClaimCounts:
+        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        return self._send(claim_calls.counts(self.name))
+
+    def size(self, limit: int | None = None) -> QueueSize:
+        """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
+        return self._send(claim_calls.size(self.name, limit))
+
+    def backlog(self, limit: int | None = None) -> Backlog:
+        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+
+        Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
+        """
+        return self._send(claim_calls.backlog(self.name, limit))
+
+    def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
+        """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
+
+        With ``states`` it also returns their states (see :meth:`Job.set_state`), and at most 100 messages.
+        """
+        return self._send(claim_calls.outstanding(self.name, limit, states))
+
+    def peek(self, limit: int = 10) -> list[Message]:
+        """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
+        return self._send(claim_calls.peek(self.name, limit))
+
+    def _calls(
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+    ) -> Iterator[Call[None]]:
+        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
+
+    def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
+        """Acknowledges the finished jobs of a loop; waits for the service as the loop does."""
+        claims = self._renewer.claims
+        while finished := loop.to_acknowledge():
+            claims.postpone(finished)
+            try:
+                calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(finished))
+                refused = send_all(self._send, calls)
+            except ClientError as error:
+                if not claims.refused(finished, error):
+                    self._timing.sleep(patient.pause_after(error))
+                continue
+            claims.end(finished, [each.receipt for each in refused])
+            loop.acknowledged()
+            patient.restored()
+
+    def _leave(self, batch: list[HeldClaim]) -> None:
+        """Acknowledges the finished claims and releases the others; one that cannot be released expires."""
+        for calls in self._renewer.claims.leave(batch) if batch else ():
+            with suppress(ClientError):
+                send_all(self._send, calls, LEAVING)
+
+
+def _release_failed(job: Job, error: Exception, delay: float | None) -> None:
+    """Releases a job whose handler has failed. If the service is away, the claim has to expire."""
+    log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
+    try:
+        job.release(delay, error)
+    except ClientError as failure:
+        if not (failure.temporary or job.lost):
+            raise
+        log.warning("%r could not be released, so its claim has to expire first: %s", job, failure)

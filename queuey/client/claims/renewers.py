@@ -1,0 +1,216 @@
+"""Renew claims during the work: one thread or one task for all claims of a client."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from threading import Condition, Thread
+from typing import TYPE_CHECKING
+
+from queuey.client._async.send_call import AsyncSendCall
+from queuey.client._async.send_call import send_work as send_work_async
+from queuey.client._sync.send_call import SendCall, send_work
+from queuey.client.claims.held import LEAVING, HeldClaim, HeldClaims, Work
+from queuey.client.errors import ClientError, InvalidArgument, RenewalError
+from queuey.client.forks import begin_in_children
+
+if TYPE_CHECKING:
+    import asyncio
+
+_LINGERS = 5.0
+"""Max seconds for which the thread stays when nothing is held."""
+
+
+class ClaimRenewer:
+    """Renews claims, and acknowledges those that are finished, in a background thread.
+
+    The thread runs while something is held, and a few seconds longer. An unexpected error in it goes to
+    :func:`threading.excepthook`, and the renewal is tried again. If the thread ends, the next claim starts a new one.
+
+    Args:
+        send: Sends a call.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, send: SendCall, clock: Callable[[], float]) -> None:
+        self._send = send
+        self._clock = clock
+        self.claims = HeldClaims(clock)
+        self._closed = False
+        self._begin()
+        begin_in_children(self)
+
+    def begin_in_child(self) -> None:
+        self.claims.forget_all()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._changed = Condition()
+        self._work: Work | None = None
+        self._wakes = 0.0
+        self._runs = False
+
+    def keep(self, claims: Sequence[HeldClaim]) -> None:
+        """Renews claims of one request from now on.
+
+        Raises:
+            RenewalError: No thread can be started for it.
+        """
+        if claims:
+            self.wake_by(claims[0].due)
+
+    def wake_by(self, due: float) -> None:
+        """Wakes the thread at a time, if it would sleep longer.
+
+        Raises:
+            RenewalError: There is none, and none can be started.
+        """
+        with self._changed:
+            if not self._runs and not self._closed:
+                self._start()
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def _start(self) -> None:
+        try:
+            Thread(target=self._serve, name="queuey-claims", daemon=True).start()
+        except RuntimeError as error:
+            raise RenewalError(
+                f"No thread can be started to renew claims, so they are released: {error}. "
+                "Allow the process more threads, or start fewer."
+            ) from error
+        self._runs = True  # The thread waits for the lock until then.
+
+    def close(self) -> None:
+        """Stops renewing; the claims that are still held expire.
+
+        Waits for a renewal only if claims were released during it, which are released once more then.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._work and self.claims.repeated_releases(self._work)), LEAVING)
+
+    def _serve(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                send_work(self._send, self.claims, work, self._clock, _report_in_thread)
+        except BaseException:
+            with self._changed:
+                self._work, self._runs = None, False
+                self._changed.notify_all()
+            raise
+
+    def _next(self) -> Work | None:
+        """Waits until something is due; returns what is to be sent, or None if the thread is to end."""
+        with self._changed:
+            self._work = None
+            self._changed.notify_all()  # A caller of close() may wait for this.
+            while not self._closed:
+                pause = self.claims.pause()
+                if pause == 0 and (work := self.claims.work()) is not None:
+                    self._work = work
+                    return work
+                longest = _LINGERS if pause is None else pause
+                self._wakes = self._clock() + longest
+                woken = self._changed.wait(longest)
+                if pause is None and not woken and self.claims.pause() is None:
+                    break
+            self._runs = False
+            return None
+
+
+def _report_in_thread(error: Exception) -> None:
+    """Reports an error as if it had ended the thread."""
+    about = type(error), error, error.__traceback__, threading.current_thread()
+    threading.excepthook(threading.ExceptHookArgs(about))
+
+
+class AsyncClaimRenewer:
+    """Renews claims, and acknowledges those that are finished, in one task, which runs while something is held.
+
+    An unexpected error in it goes to the event loop's exception handler, and the renewal is tried again.
+
+    Args:
+        send: Sends a call.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, send: AsyncSendCall, clock: Callable[[], float]) -> None:
+        self._send = send
+        self._clock = clock
+        self.claims = HeldClaims(clock)
+        self._task: asyncio.Task[None] | None = None
+        self._work: Work | None = None
+        self._wakes = 0.0
+        self._closed = False
+
+    def keep(self, claims: Sequence[HeldClaim]) -> None:
+        """Renews claims of one request from now on.
+
+        Raises:
+            InvalidArgument: The client is closed.
+        """
+        if self._closed:
+            raise InvalidArgument("the client is closed")
+        if claims:
+            self.wake_by(claims[0].due)
+
+    def wake_by(self, due: float) -> None:
+        """Wakes the task at a time, if it would sleep longer."""
+        import asyncio  # noqa: PLC0415 - the caller has loaded it
+
+        if self._task is None or self._task.done() or (self._work is None and due < self._wakes):
+            self._stop()
+            self._wakes = due
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stops renewing; acknowledges what is finished and releases the rest, within some seconds.
+
+        A loop that was left does the same, but Python may end it only after its client. A renewal that is under way may
+        end, for what it renews is released once more then.
+        """
+        import asyncio  # noqa: PLC0415 - the caller has loaded it
+
+        self._closed = True
+        end = self._clock() + LEAVING
+        try:
+            for call in self.claims.leave_all():
+                left = end - self._clock()
+                if left <= 0:
+                    break
+                with contextlib.suppress(ClientError):
+                    await self._send(call, left)
+            if self._task is not None and self._work is not None and self.claims.repeated_releases(self._work):
+                await asyncio.wait({self._task}, timeout=max(0.0, end - self._clock()))
+        finally:
+            self._stop()
+
+    async def _serve(self) -> None:
+        import asyncio  # noqa: PLC0415 - it is loaded
+
+        while (pause := self.claims.pause()) is not None:
+            self._wakes = self._clock() + pause
+            if pause:
+                await asyncio.sleep(pause)
+                continue
+            self._work = self.claims.work()
+            try:
+                if self._work is not None:
+                    await send_work_async(self._send, self.claims, self._work, self._clock, _report_in_task)
+            finally:
+                self._work = None
+
+
+def _report_in_task(error: Exception) -> None:
+    """Reports an error as if it had ended the task."""
+    import asyncio  # noqa: PLC0415 - it is loaded
+
+    about = {"message": "queuey: an error while claims were renewed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(about)

@@ -1,0 +1,74 @@
+"""The script that writes the sync client from the async one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from deploy import unasync
+
+
+def test_the_sync_client_is_that_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the async client without its twin does not get far; nor does one of the twin alone."""
+    monkeypatch.setattr(sys, "argv", ["unasync.py", "--check"])
+    unasync.main()
+    monkeypatch.setitem(unasync.NAMES, r"\bhello\b", "hullo")
+    with pytest.raises(SystemExit, match=r"_sync/client\.py: not what is generated .* python deploy/unasync\.py"):
+        unasync.main()
+
+
+def test_every_sentence_is_used() -> None:
+    """A sentence that nothing says any more is no exception to keep."""
+    sources = "".join(path.read_text() for path in unasync.SOURCE.glob("*.py"))
+    assert [text for text in unasync.TEXTS if text not in sources] == ["A client of the service safe"]
+
+
+EXAMPLE = '''
+    """Shows it.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         async for one in client.queues():
+        ...             print(one)
+        ...     print("end")
+        >>> asyncio.run(main())
+        end
+    """
+'''
+
+SHOWN = '''
+    """Shows it.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     for one in client.queues():
+        ...         print(one)
+        >>> print("end")
+        end
+    """
+'''
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("async def f() -> AsyncIterator[int]:\n    yield await g()\n", "def f() -> Iterator[int]:\n    yield g()\n"),
+        ("x: AsyncGenerator[AsyncJob, None]\n", "x: Generator[Job, None, None]\n"),
+        ("from queuey.client._async.job import AsyncJob\n", "from queuey.client._sync.job import Job\n"),
+        (EXAMPLE, SHOWN),
+    ],
+)
+def test_what_becomes_of_async_code(source: str, result: str) -> None:
+    """Code loses its awaits, and an example its main function."""
+    assert unasync.sync_text(source) == result
+
+
+def test_parts_for_async_code_alone() -> None:
+    """What lies between two comments has no twin."""
+    source = "class A:\n    # async only: why\n\n    async def f(self) -> None: ...\n\n    # both again\n\n    x = 1\n"
+    assert unasync.sync_text(source) == "class A:\n    x = 1\n"
