@@ -83,10 +83,10 @@ async def bury(
     another name than ``<queue>.dead``, a dead letter overwrites nothing and gets an id of its own.
 
     Returns:
-        The queue in which it lies.
+        The queue of the dead letter.
 
     Raises:
-        ClientError: It may not be stored; ``temporary`` says whether trying again is of use.
+        ClientError: It could not be stored; ``temporary`` says whether trying again is of use.
     """
     target = queue_for(queue, dead_queue)
     body = message.body if isinstance(message.body, str | bytes) else await _json_text(client, queue, message)
@@ -208,7 +208,7 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     Patterns find only queues that the credential lists (:meth:`queuey.client.QueuePage.lists_all`).
 
     Raises:
-        ClientError: The service cannot say.
+        ClientError: The service refuses or is away.
     """
     if wanted.dead_queue:
         found, places = set[str](), {wanted.dead_queue}
@@ -247,7 +247,7 @@ async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIt
     """Iterates over dead letters, queue after queue and partition after partition, in the order of their ids.
 
     Raises:
-        ClientError: The service cannot say.
+        ClientError: The service refuses or is away.
 
     Example:
         >>> async for one in dead_letters(client, DeadLetterFilter(queues=("reports",), error="ValueError")):
@@ -268,12 +268,12 @@ async def redrive(
 
     Args:
         client: Of the application.
-        wanted: Which of them.
+        wanted: Selects them.
         dry_run: Change nothing.
-        ttl: Seconds that they are to live; None: the queue's default.
+        ttl: Their TTL in seconds; None: the queue's default.
 
     Raises:
-        ClientError: What was not yet sent stays where it is; a note says how many were.
+        ClientError: Those not yet sent stay where they are; a note counts the others.
 
     Example:
         >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
@@ -324,7 +324,7 @@ def _outgoing(one: DeadLetter, ttl: int | None) -> Outgoing:
 
 
 async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
-    """Returns what a queue is like; None: it is not there."""
+    """Returns the state of a queue; None: it does not exist."""
     try:
         return await client.info(queue)
     except QueueNotFound:
@@ -332,7 +332,7 @@ async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
 
 
 async def _pages(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
-    """Yields the dead letters that are wanted, as they come; those of a page lie in one queue."""
+    """Yields pages of the wanted dead letters; those of a page are in one queue."""
     asked: Any = list(wanted.partitions) or "*"
     for lies_in in await dead_queues(client, wanted):
         left = wanted.limit

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FIELDS = 10
-"""Of a refusal's fields, how many its text shows."""
+"""Max fields of a refusal in its text."""
 
 
 class ClientError(QueueyError):
@@ -67,7 +67,7 @@ class ClientError(QueueyError):
     Attributes:
         in_doubt: An earlier attempt at the same call may have been carried out, whatever this one says.
         receipts: What was stored nevertheless: by ``send_many`` in earlier requests before this one failed.
-        temporary: Whether the same call may well succeed later, unchanged.
+        temporary: The same call may well succeed later, unchanged.
     """
 
     code = "ClientError"
@@ -77,7 +77,7 @@ class ClientError(QueueyError):
     receipts: tuple[Receipt, ...] = ()
 
     def doubt(self) -> None:
-        """Notes that an earlier attempt may have been carried out."""
+        """Marks the error: an earlier attempt may have been carried out."""
         self.in_doubt = True
 
 
@@ -159,7 +159,6 @@ class TransportError(ClientError):
         self.server = server
 
     def doubt(self) -> None:
-        """See :class:`ClientError`."""
         super().doubt()
         self.outcome = "unknown"
 
@@ -220,7 +219,7 @@ class InvalidAnswer(ClientError):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server said when it refused.
+    """The answer of a server that refused.
 
     Attributes:
         status: HTTP status.
@@ -228,11 +227,11 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
         fields: What is wrong, by field or name (``"1.partition"`` in a batch).
         text: The answer when it was plain text.
         retry_after: Seconds after which a retry makes sense; None when the server named none.
-        outcome: What became of a write; None when the server did not say.
+        outcome: ``none`` or ``unknown``, of a write; None when the server did not say.
         outcomes: The same for each message of a batch.
         current: The offsets that are recorded now, per partition of the request.
         applied: The partitions whose offset was set nevertheless.
-        refused: The receipts that nothing was done with.
+        refused: The refused receipts.
     """
 
     status: int
@@ -268,7 +267,7 @@ class ApiError(ClientError):
         self.outcomes = refusal.outcomes
 
     def __str__(self) -> str:
-        """Says status, reason and every field that is wrong."""
+        """Names status, reason and every field that is wrong."""
         shown = [text if name in {self.code, ""} else f"{name}: {text}" for name, text in self.fields.items()]
         if len(shown) > _SHOWN_FIELDS:
             shown[_SHOWN_FIELDS:] = [f"and {len(shown) - _SHOWN_FIELDS} more"]
@@ -276,13 +275,12 @@ class ApiError(ClientError):
         return f"{self.status} {self.code}: {detail}" if detail else f"{self.status} {self.code}"
 
     def doubt(self) -> None:
-        """See :class:`ClientError`."""
         super().doubt()
         self.outcome, self.outcomes = "unknown", ()
 
     @property
     def not_processed(self) -> bool:
-        """Whether the server certainly did nothing, so that even a POST may be sent again."""
+        """True if the server certainly did nothing, so that even a POST may be sent again."""
         return False
 
 
@@ -381,7 +379,6 @@ class ServerError(ApiError):
 
     @property
     def not_processed(self) -> bool:
-        """True if the server vouches that nothing was and will be stored."""
         said = (self.outcome, *self.outcomes)
         return "none" in said and all(outcome in {None, "none"} for outcome in said)
 
@@ -395,7 +392,6 @@ class TooManyWaiters(ServiceUnavailable):
 
     @property
     def not_processed(self) -> bool:
-        """Always: it was turned away at the door."""
         return True
 
 

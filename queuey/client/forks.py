@@ -1,4 +1,4 @@
-"""What objects do in a child that was forked: its parent goes on with what they have under way."""
+"""Objects in a child that was forked: the parent keeps their connections and threads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    """Begins anew in a child."""
-
     def begin_in_child(self) -> None:
-        """Called in the child's only thread, before anything else runs there. Must not take long."""
+        """Called in the child's only thread, before anything else runs there. Must not block."""
 
 
 _living: WeakSet[Forkable] = WeakSet()
 
 
 def begin_in_children(one: Forkable) -> None:
-    """Has an object begin anew in each child that is forked while the object lives."""
+    """Calls ``begin_in_child`` of an object in each child that is forked while the object lives."""
     _living.add(one)
 
 

@@ -12,9 +12,9 @@ from queuey.client.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.client.results import Queue, QueueInfo
 
 MAX_PAGE = 1000
-"""Queues in one page of the list."""
+"""Max queues in one page of the list."""
 MAX_NAMES = 100
-"""Names in one question for rights."""
+"""Max names in one request for rights."""
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
     """Looks queues up in the list, and asks for those by name that it lacks.
 
     Raises:
-        ClientError: The service cannot say.
+        ClientError: The service refuses or is away.
 
     Example:
         >>> found = await look_up(client, ["orders", "nothing"])
@@ -61,8 +61,8 @@ async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, fro
     """Returns what the caller may do with queues of any number of names; see :meth:`Client.rights`.
 
     Raises:
-        NotFound: The service is older than this question.
-        ClientError: It cannot say.
+        NotFound: The service is older than this call.
+        ClientError: It refuses or is away.
     """
     rights: dict[str, frozenset[str]] = {}
     left = iter(sorted(set(names)))

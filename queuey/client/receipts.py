@@ -1,9 +1,9 @@
-"""Receipts on file: a line of JSON for every message that the service took, for audits later.
+"""Receipts on file: a line of JSON for every message that the service stored, for audits.
 
 ==============  ==========================================================================================
-``queue``       where it was sent
-``app``         whose queue that is
-``partition``   where it went; left out when unknown
+``queue``       the message's queue
+``app``         the queue's application
+``partition``   the message's partition; left out when unknown
 ``id``          32 lower-case hex digits; left out when unknown
 ``sha256``      of the body's bytes as stored: the first 32 hex digits
 ``size``        bytes of the body as stored
@@ -53,13 +53,13 @@ else:
     LOCKS = True
 
 DIGITS = 32
-"""Of the hash. 128 bits: no two of any number of bodies agree by chance."""
+"""Number of hex digits of the hash. 128 bits: no two bodies agree by chance."""
 
 _REFUSED = range(400, 500)
 
 
 class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line of the file; the module says what stands in it."""
+    """One line of the file, with the fields that the module describes."""
 
     queue: str
     app: str
@@ -74,7 +74,7 @@ class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """What a receipt keeps of a message that is being sent."""
+    """The digest, size and TTL of a message that is being sent."""
 
     sha256: str
     size: int
@@ -82,7 +82,6 @@ class SentMessage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, message: Outgoing) -> Self:
-        """Takes a message's measures."""
         body = stored_body(message)
         return cls(sha256(body).hexdigest()[:DIGITS], len(body), message.ttl)
 
@@ -129,15 +128,12 @@ class Journal:
             raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
 
     def sending(self, queue: str, messages: Iterable[Outgoing]) -> _SendingMessages:
-        """Returns the context in which messages are sent."""
         return _SendingMessages(self, queue, [SentMessage.of(message) for message in messages])
 
     def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> _Putting:
-        """Returns the context in which a message is written at given ids."""
         return _Putting(self, queue, locations, SentMessage.of(message))
 
     def now(self) -> float:
-        """Returns what receipts have as ``at``."""
         return round(self._clock(), 6)
 
     def line(
@@ -150,7 +146,6 @@ class Journal:
         outcome: Literal["stored", "unknown"] = "stored",
         put: bool = False,
     ) -> ReceiptLine:
-        """Returns the line of a message, with the partition and the id of its place."""
         return ReceiptLine(
             queue=queue,
             app=self._application,
@@ -194,13 +189,7 @@ class Journal:
 
 
 class _SendingMessages:
-    """Messages in flight: receipts are written for those with an answer, and for those that get none.
-
-    Args:
-        journal: Where to.
-        queue: The queue's name.
-        sent: The messages, in order.
-    """
+    """Messages in flight: receipts are written for those with an answer, and for those that get none."""
 
     def __init__(self, journal: Journal, queue: str, sent: Sequence[SentMessage]) -> None:
         self._journal = journal
@@ -225,10 +214,10 @@ class _SendingMessages:
         _write_despite(self._journal, lines, error)
 
     def stored(self, receipts: list[Receipt]) -> list[Receipt]:
-        """Takes the server's receipts, writes them down and hands them on.
+        """Writes the server's receipts to the file and returns them.
 
         Raises:
-            ReceiptsError: They could not be written down; has them.
+            ReceiptsError: They could not be written; the error has them.
         """
         self._answered = True
         at = self._journal.now()
@@ -277,7 +266,7 @@ class _Putting:
 
 
 class _Nothing:
-    """Messages on their way without receipts."""
+    """Messages in flight without receipts."""
 
     def __enter__(self) -> Self:
         return self
@@ -288,7 +277,6 @@ class _Nothing:
         pass
 
     def stored(self, receipts: list[Receipt]) -> list[Receipt]:
-        """Hands the receipts on."""
         return receipts
 
 
@@ -298,11 +286,9 @@ class NoJournal:
     _nothing = _Nothing()
 
     def sending(self, _queue: str, _messages: Iterable[Outgoing]) -> _Nothing:
-        """Returns a context that does nothing."""
         return self._nothing
 
     def putting(self, _queue: str, _locations: Sequence[MessageLocation], _message: Outgoing) -> _Nothing:
-        """Returns a context that does nothing."""
         return self._nothing
 
     def close(self) -> None:
@@ -310,21 +296,16 @@ class NoJournal:
 
 
 def open_journal(path: str | Path | None, application: str) -> Journal | NoJournal:
-    """Opens the file of receipts; None: none are kept.
-
-    Raises:
-        ReceiptsError: It cannot be opened for writing.
-    """
     return NoJournal() if path is None else Journal(path, application)
 
 
 def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> list[str]:
-    """Returns what became of each of so many messages whose sending failed: ``none`` or ``unknown``.
+    """Returns ``none`` or ``unknown`` for each of ``count`` messages whose sending failed.
 
     Args:
-        error: How it ended; anything that interrupts the wait for an answer leaves it open.
-        count: How many messages.
-        repeated: It may have been sent several times, and this is the last failure alone.
+        error: The failure; one that interrupts the wait for an answer leaves the outcome open.
+        count: Number of messages.
+        repeated: The call may have been sent several times, and this is the last failure alone.
     """
     match error:
         case InvalidArgument():
@@ -356,7 +337,7 @@ def _write_despite(journal: Journal, lines: Iterable[ReceiptLine], error: BaseEx
 def _locked(file: int, *, alone: bool) -> Iterator[None]:
     """Locks out writers while a program reads how the file ends: it could see half of a line.
 
-    Where the system or the file knows no locks, an empty line may come to stand between two others.
+    Where the system or the file has no locks, an empty line may come to stand between two others.
     """
     if not LOCKS:
         yield

@@ -32,21 +32,21 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENT = RetryPolicy(rounds=8, base=0.5)
-"""A call that fails is sent eight times, which no call minds: an item is stored once under its id."""
+"""Every call may be repeated: an item is stored once under its id."""
 TIMEOUT = 10.0
-"""Seconds that the server may take at every step."""
+"""Timeout in seconds of each step."""
 PAUSE = 0.5
-"""Seconds between two fetches that found nothing."""
+"""Interval between two fetches without a task, in seconds."""
 _NOBODY = AuthorizationHeader(Credential())
-"""RQMS knows no credentials."""
+"""RQMS has no credentials."""
 
 
 class Item(dict[str, Any]):
-    """A task: its value and, if that is a JSON object, also what is in it.
+    """A task: its value and, if that is a JSON object, also its members.
 
     Attributes:
-        value: What was put into the queue.
-        ticket: Says which item this is, and by which fetch.
+        value: The value that was put into the queue.
+        ticket: Identifies this item and its fetch.
         until: When its lock ends, by the queue's clock.
 
     Example:
@@ -64,15 +64,11 @@ class Item(dict[str, Any]):
 
 
 class _Fetched(msgspec.Struct):
-    """An item of an answer."""
-
     ticket: str
     value: Any
 
 
 class _Items(msgspec.Struct):
-    """An answer to a fetch."""
-
     items: list[_Fetched]
 
 
@@ -137,17 +133,14 @@ class Queue:
         self._waiting: deque[Item] = deque()
 
     def __repr__(self) -> str:
-        """Names the queue."""
         return f"<Queue {self.url}>"
 
     def __enter__(self) -> Self:
-        """Returns the queue."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the connections."""
         self.close()
 
     def close(self) -> None:
@@ -206,10 +199,10 @@ class Queue:
             self._timing.sleep(PAUSE)
 
     def task_done(self, item: Item) -> None:
-        """Says that a task is done, so that nobody gets it any more.
+        """Acknowledges a task, so that it is not delivered again.
 
         Raises:
-            Conflict: It was set again, or its time was over and somebody else has got it; not with ``multiple_ok``.
+            Conflict: It was set again, or its time was over and another program got it; not with ``multiple_ok``.
         """
         try:
             self._send(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
@@ -255,7 +248,6 @@ class Queue:
                 self.task_done(item)
 
     def _send(self, call: Call[T]) -> T:
-        """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
         attempts = Attempts(call, self._choice, self._policy, TIMEOUT, clock=timing.clock, draw=timing.draw)
         return self._sender.send_until_answered(call, attempts, _NOBODY, timing.sleep)

@@ -31,7 +31,7 @@ TODO = (
     "qdo/partitions.py",
     "qdo/subscriptions.py",
     "queuey/claims/",
-    "queuey/client/",
+    "queuey/client/results.py",
     "queuey/service/",
     "queuey/storage/",
     "queuey/web/api_page.py",

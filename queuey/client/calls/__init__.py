@@ -1,1 +1,1 @@
-"""What each call sends and how its answer is read, without input and output."""
+"""The request of each call, and its answer as a value."""

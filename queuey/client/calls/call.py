@@ -1,7 +1,7 @@
-"""A call and an answer as plain values, and the pieces that every call is put together from.
+"""A call and an answer as plain values, and the pieces of every request.
 
-Nothing here does I/O. Names and ids are checked before they become part of a path, because a slip there would name
-another resource: an empty list of ids in a DELETE would name the queue.
+Names and ids are checked before they become part of a path, because a slip there would name another resource: an empty
+list of ids in a DELETE would name the queue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True):
-    """A request to any server, and how its answer is to be read.
+    """A request to any server, and how to read its answer.
 
     Attributes:
         method: HTTP method.
@@ -62,9 +62,9 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         params: Query parameters in order.
         headers: Without the credential.
         content: The body; None: none.
-        repeatable: Doing it twice is the same as doing it once, so it may be sent again after any failure.
+        repeatable: Sending it twice has the effect of sending it once, so it may be sent again after any failure.
         wait: Seconds for which the server was asked to hold the answer back.
-        alone: It is a batch of one message, so a refusal need not say which message it is about.
+        alone: It is a batch of one message, so a refusal need not number the message.
         span: Reports it; None: nothing does. See :mod:`queuey.client.calls.tracing`.
     """
 
@@ -81,11 +81,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """How long an attempt at a call may take, in seconds.
+    """Timeouts of an attempt at a call, in seconds.
 
     Attributes:
-        step: Until something happens: a connection, bytes sent, bytes received.
-        whole: Until the end of the answer.
+        step: Of each step: a connection, bytes sent, bytes received.
+        whole: Of the attempt, to the end of the answer.
     """
 
     step: float
@@ -102,11 +102,7 @@ def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def decode(answer: HttpAnswer, shape: type[T]) -> T:
-    """Reads a JSON answer of a known shape.
-
-    Raises:
-        InvalidAnswer: It has another shape, or is no JSON.
-    """
+    """Raises InvalidAnswer if the answer is no JSON of that shape."""
     try:
         return decoder_of(shape).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -114,20 +110,15 @@ def decode(answer: HttpAnswer, shape: type[T]) -> T:
 
 
 def reads(shape: type[T]) -> Callable[[HttpAnswer], T]:
-    """Returns what reads JSON answers of a shape; see :func:`decode`."""
     return partial(decode, shape=shape)
 
 
 def nothing(_answer: HttpAnswer) -> None:
-    """Reads an answer of which only the success matters."""
+    pass
 
 
 def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
-    """Returns the JSON text of ``value``, which must have one: no NaN, no lone surrogates.
-
-    Raises:
-        InvalidArgument: It has none.
-    """
+    """Returns compact JSON. Raises InvalidArgument for NaN, lone surrogates and other values that have none."""
     import json  # noqa: PLC0415 - most calls do without it
 
     try:
@@ -137,11 +128,7 @@ def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def queue_segment(name: str) -> str:
-    """Returns a queue's name as a path segment.
-
-    Raises:
-        InvalidArgument: No queue can have that name.
-    """
+    """Returns a queue's name as a path segment. Raises InvalidArgument if no queue can have that name."""
     if string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
         rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
         raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
@@ -152,11 +139,7 @@ def queue_segment(name: str) -> str:
 
 
 def id_text(text: str) -> str:
-    """Returns a message id as 32 lower-case hex digits.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
+    """Returns a message id as 32 lower-case hex digits."""
     try:
         ids.parse_position(text)
     except (TypeError, ValueError) as error:
@@ -175,11 +158,7 @@ def _partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
-    """Returns ``<partition>:<id>``.
-
-    Raises:
-        InvalidArgument: ``location`` names no message.
-    """
+    """Returns ``<partition>:<id>``."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
@@ -202,11 +181,7 @@ def _seconds(instant: datetime) -> str:
 
 
 def point_text(point: Point) -> str:
-    """Returns a position in the form of the API.
-
-    Raises:
-        InvalidArgument: ``point`` is none.
-    """
+    """Returns a position in the form of the API."""
     match point:
         case str():
             return point
@@ -226,12 +201,12 @@ def point_text(point: Point) -> str:
 
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
-    """Returns one position per partition as one text; partitions that are through (None) are left out."""
+    """Returns one position per partition as one text, without finished partitions (None)."""
     return ",".join(f"{_partition(number)}:{text}" for number, text in positions.items() if text is not None)
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:
-    """Returns a choice of partitions in the form of the API: ``*``, or numbers with commas."""
+    """Returns ``*``, or numbers with commas."""
     if isinstance(partitions, str):
         return partitions
     if isinstance(partitions, int):
@@ -240,22 +215,14 @@ def partitions_text(partitions: str | int | Iterable[int]) -> str:
 
 
 def string(name: str, value: str) -> str:
-    """Returns an argument that is text.
-
-    Raises:
-        InvalidArgument: It is something else.
-    """
+    """Returns the value of an argument that must be text."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r:.100}: give a string")
     return value
 
 
 def number_text(name: str, value: float) -> str:
-    """Returns an argument that is a number as decimal digits, never with an exponent.
-
-    Raises:
-        InvalidArgument: It is no number that has them.
-    """
+    """Returns an argument that is a number as decimal digits, never with an exponent."""
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
         if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # NaN is not

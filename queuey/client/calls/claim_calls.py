@@ -51,12 +51,12 @@ from queuey.client.results import Message
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
 """The server's limits."""
 STATES_PER_CALL = 50
-"""Half of what the server allows: so many of the longest states are shorter than the body of a request may be."""
+"""Max states in a request, half of the server's limit: 50 of the longest states fit into the body of a request."""
 MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
-"""Characters that the server takes, or a host may have in what a worker calls itself."""
+"""Max characters of an error's class and text for the server, and of a host in the name of a worker."""
 
 ReleaseReason = BaseException | str | tuple[str, str]
-"""Why a message could not be handled: an error, a text, or an error's class and what it said."""
+"""Why a message could not be handled: an error, a text, or an error's class and text."""
 
 Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
@@ -79,11 +79,7 @@ Receipts = dict[str, list[str]]
 
 
 def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
-    """Returns the queues to claim from, in order of preference.
-
-    Raises:
-        InvalidArgument: No queue can have such a name, or there are none, too many, or one twice.
-    """
+    """Returns the queues to claim from, in order of preference, after a check of their names and number."""
     given: object = queues  # Callers make mistakes that no type checker sees.
     names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     for name in names:
@@ -96,10 +92,9 @@ def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
 def claim(
     queues: Sequence[str], limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Receipts
 ) -> Call[Received]:
-    """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds.
+    """Claims up to ``limit`` messages of the first queue that has any, and waits for some up to ``wait`` seconds.
 
-    They are of the first queue that has any. Before that, and at once, it acknowledges up to
-    :data:`RECEIPTS_PER_CALL` receipts of each queue.
+    Before that it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue.
     """
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", ttl))]
     if wait:
@@ -127,7 +122,6 @@ def claim(
 
 
 def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
-    """Says that messages are done; no call for no receipts."""
     return _by_receipts(queue, "ack", receipts)
 
 
@@ -138,7 +132,7 @@ def release(
     reason: ReleaseReason | None = None,
     retry: bool = True,  # noqa: FBT001, FBT002 - as the methods of users have it
 ) -> Iterator[Call[None]]:
-    """Gives messages back, now or in ``delay`` seconds, and says why; no call for no receipts.
+    """Releases messages, now or in ``delay`` seconds.
 
     With a reason and without a delay the queue's backoff decides. Without ``retry`` they become dead letters.
     """
@@ -154,12 +148,11 @@ def release(
 
 
 def renew(queue: str, receipts: Iterable[str], ttl: float) -> Iterator[Call[None]]:
-    """Keeps messages for ``ttl`` seconds from now on, if they would not be kept longer anyway."""
+    """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway."""
     return _by_receipts(queue, "renew", receipts, ttl=ttl)
 
 
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
-    """Says how far the work on messages has come, by receipt."""
     path, given = f"{queue_segment(queue)}/claims/state", list(states.items())
     for start in range(0, len(given), STATES_PER_CALL):
         content = encode({"states": dict(given[start : start + STATES_PER_CALL])})
@@ -167,31 +160,25 @@ def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]
 
 
 def release_all(queue: str) -> Call[None]:
-    """Gives back all that is claimed, by whomever."""
     return Call("DELETE", f"{queue_segment(queue)}/claims", nothing)
 
 
 def counts(queue: str) -> Call[ClaimCounts]:
-    """Asks how many messages are claimed."""
     return Call("GET", f"{queue_segment(queue)}/claims", reads(ClaimCounts), repeatable=True)
 
 
 def size(queue: str, limit: int | None) -> Call[QueueSize]:
-    """Asks how many messages are not acknowledged, counted up to ``limit``."""
     params = () if limit is None else (("limit", number_text("limit", limit)),)
     path = f"{queue_segment(queue)}/size"
     return Call("GET", path, reads(QueueSize), params=params, repeatable=True)
 
 
 def backlog(queue: str, limit: int | None) -> Call[Backlog]:
-    """Asks how much is to be done; what waits is counted up to ``limit``."""
     params = () if limit is None else (("limit", number_text("limit", limit)),)
     return Call("GET", f"{queue_segment(queue)}/backlog", reads(Backlog), params=params, repeatable=True)
 
 
 def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
-    """Asks which messages are claimed, and by whom; ``states``: and what these say of them."""
-
     def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
         return decode(answer, OutstandingJobs).jobs
 
@@ -202,7 +189,6 @@ def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJo
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
-    """Returns the oldest messages that are not acknowledged."""
     params = (("limit", number_text("limit", limit)),)
     return Call("GET", f"{queue_segment(queue)}/peek", messages_of, params=params, repeatable=True)
 
@@ -225,11 +211,6 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
 
 
 def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
-    """Returns the calls that set states of claims of several queues.
-
-    Raises:
-        InvalidArgument: As :func:`receipts_of`, or a state is no JSON.
-    """
     found: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
@@ -238,24 +219,23 @@ def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> 
 
 
 def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
-    """Returns the receipts that a claim acknowledges, and the others."""
+    """Returns the receipts that one claim may acknowledge, and the others."""
     first = {queue: some[:RECEIPTS_PER_CALL] for queue, some in receipts.items()}
     rest = {queue: more for queue, some in receipts.items() if (more := some[RECEIPTS_PER_CALL:])}
     return first, rest
 
 
 def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *given: object) -> Iterator[Call[None]]:
-    """Returns the calls about receipts of several queues."""
     return chain.from_iterable(call(queue, some, *given) for queue, some in receipts.items())
 
 
 def this_process() -> str:
-    """Returns what a worker calls itself: its host and process."""
+    """Returns the name of this worker: its host and process."""
     return f"{gethostname()[:MOST_OF_HOST]}:{os.getpid()}"
 
 
 def text_of(reason: ReleaseReason) -> str:
-    """Returns what an error says, as far as it can be told: a worker is not to end because of it."""
+    """Returns the text of an error, also of one that cannot be shown: a worker is not to end because of it."""
     try:
         text = reason[1] if isinstance(reason, tuple) else str(reason)
     except Exception:  # noqa: BLE001 - of any kind
@@ -264,7 +244,7 @@ def text_of(reason: ReleaseReason) -> str:
 
 
 def error_of(reason: ReleaseReason) -> str:
-    """Returns the class of an error, with its module if it is not built in; a text is none."""
+    """Returns the class of an error, with its module if it is not built in."""
     if isinstance(reason, tuple):
         return reason[0]
     if isinstance(reason, str):

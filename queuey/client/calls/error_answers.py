@@ -1,4 +1,4 @@
-"""Reads what a server says when it refuses: Queuey's own form, RFC 9457 problems, and plain text."""
+"""Reads refusals: Queuey's own form, RFC 9457 problems, and plain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey.client.claims.results import Refused
 from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, error_for
 
 _TEXT_LIMIT = 500
-"""Characters of each of the server's texts that are kept for people."""
+"""Max characters of each of the server's texts."""
 
 _CODES = {
     400: "InvalidParameter",
@@ -31,7 +31,7 @@ _STATUSES = {
     "StoreFull": 503,
     "StoreUnavailable": 503,
 }
-"""What the codes would have answered with alone, for places where only the code is known."""
+"""Statuses of codes, for places where only the code is known."""
 
 
 class _OffsetState(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
-    """Returns the error for an answer of 400 or above; whatever its body holds, there is one.
+    """Returns the error of an answer of 400 or above, whatever its body is.
 
     Args:
         answer: The answer.
@@ -84,15 +84,15 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     )
 
 
-def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - the server's word for it
-    """Returns the error for one queue of a read of several, where only its texts are known."""
+def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
+    """Returns the error of one queue of several, of which only the texts are known."""
     texts = _texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
 
 
 def retry_after(answer: HttpAnswer) -> float | None:
-    """Returns the seconds that Retry-After asks for, in either of its forms; None if it is absent or unreadable.
+    """Returns the seconds of Retry-After, in either of its forms; None if it is absent or unreadable.
 
     A date is measured against the answer's own Date, so that the clocks need not agree.
     """
@@ -116,7 +116,7 @@ def _plain(answer: HttpAnswer, wait: float | None) -> ApiError:
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
 
 
-def _texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - the server's word for it
+def _texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - as the server wrote it
     if isinstance(value, dict):
         return {_short(name): _short(text) for name, text in value.items()}
     return {"": _short(value)} if value else {}
@@ -127,7 +127,7 @@ def _short(text: object) -> str:
 
 
 def _code_among(fields: dict[str, str]) -> str | None:
-    """Finds the stable code in the original's form, where it stands in place of a field's name."""
+    """Returns the stable code in the form of Mozilla's Queuey, where it stands in place of a field's name."""
     if len(fields) != 1:
         return None
     (name,) = fields

@@ -20,13 +20,13 @@ from queuey.client.errors import InvalidAnswer
 from queuey.client.results import Explanation, Message, RawMessage, Receipt
 
 IDS_PER_CALL = 200
-"""Keeps the request line below the 8 KiB that proxies commonly take."""
+"""Max ids in a request line, which stays below the 8 KiB that proxies commonly accept."""
 
 _OWN_HEADER = "x-header-"
 
 
 def get(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[list[Message]]]:
-    """Fetches messages by id, missing ones left out; no call for no ids."""
+    """Fetches messages by id, without missing ones; no call for no ids."""
     segment = queue_segment(queue)
     for part in _parts(locations):
         yield Call("GET", f"{segment}/{part}", messages_of, repeatable=True)
@@ -40,25 +40,22 @@ def delete(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[No
 
 
 def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
-    """Fetches the bytes of one message."""
     path = f"{queue_segment(queue)}/{location_text(location)}"
     return Call("GET", path, _raw, params=(("raw", "true"),), repeatable=True)
 
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
-    """Asks why a message is not read or claimed: an id alone stands for it in any partition."""
+    """Asks why a message is not read or claimed. An id alone stands for the message in any partition."""
     place = id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
     path = f"{queue_segment(queue)}/explain/{place}"
     return Call("GET", path, reads(Explanation), repeatable=True)
 
 
 def get_named(queue: str, name: str) -> Call[list[Message]]:
-    """Fetches the message that has a name."""
     return Call("GET", named_path(queue, name), messages_of, repeatable=True)
 
 
 def delete_named(queue: str, name: str) -> Call[None]:
-    """Deletes the message that has a name, whether or not there is one."""
     return Call("DELETE", named_path(queue, name), nothing, repeatable=True)
 
 
@@ -86,7 +83,7 @@ def _raw(answer: HttpAnswer) -> RawMessage:
 
 
 def several(locations: MessageLocation | Iterable[MessageLocation]) -> list[MessageLocation]:
-    """Returns a list of places, whether one was given or many. A pair of a number and an id is one place."""
+    """Returns a list of locations, given one or several. A pair of a number and an id is one."""
     match locations:
         case str() | Message() | Receipt():
             return [locations]

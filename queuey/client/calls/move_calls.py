@@ -1,4 +1,4 @@
-"""Calls about moves: begin one, see how it stands, cancel it."""
+"""Calls about moves between queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Moves(msgspec.Struct, frozen=True):
 
 
 def begin(source: str, target: str) -> Call[Move]:
-    """Begins a move. While it runs, the same call gives the same move."""
+    """Begins a move. While it runs, the same call returns the same move."""
     for name in (source, target):
         queue_segment(name)
     content = encode({"from": source, "to": target})
@@ -26,17 +26,14 @@ def begin(source: str, target: str) -> Call[Move]:
 
 
 def show(move: str) -> Call[Move]:
-    """Asks how a move stands."""
     return Call("GET", _path(move), reads(Move), repeatable=True)
 
 
 def cancel(move: str) -> Call[Move]:
-    """Has a move end soon."""
     return Call("DELETE", _path(move), reads(Move), repeatable=True)
 
 
 def moves() -> Call[tuple[Move, ...]]:
-    """Lists moves, the newest first."""
     return Call("GET", "_moves", lambda answer: decode(answer, _Moves).moves, repeatable=True)
 
 

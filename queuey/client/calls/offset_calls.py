@@ -50,7 +50,7 @@ class _Set(msgspec.Struct, frozen=True):
 def commit(
     queue: str, group: str, offsets: Mapping[int, Progress], expected: Mapping[int, Progress | None] | None
 ) -> Call[dict[int, str | None]]:
-    """Records offsets; a partition named in ``expected`` only if that is what is recorded now (None: nothing)."""
+    """Records offsets; a partition of ``expected`` only if that is recorded now (None: nothing)."""
     given = expected or {}
     if not offsets or given.keys() - offsets.keys():
         raise InvalidArgument("offsets names at least one partition, and every one that expected names")
@@ -65,12 +65,10 @@ def commit(
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
-    """Asks for a group's offsets and lag, all partitions."""
     return Call("GET", _path(queue, group), reads(Offsets), repeatable=True)
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
-    """Asks what lies behind cursors."""
     given = {number: None if cursor is None else _id(cursor) for number, cursor in cursors.items()}
     content = encode({"partitions": {str(number): cursor for number, cursor in given.items()}})
 
@@ -87,14 +85,12 @@ def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, Gr
 
 
 def groups(queue: str) -> Call[tuple[str, ...]]:
-    """Lists the groups with recorded offsets."""
     return Call(
         "GET", f"{queue_segment(queue)}/offsets", lambda answer: decode(answer, _Groups).groups, repeatable=True
     )
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
-    """Deletes a group's offsets."""
     return Call("DELETE", _path(queue, group), nothing)
 
 

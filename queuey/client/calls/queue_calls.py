@@ -87,7 +87,7 @@ class _Rights(msgspec.Struct, frozen=True):
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
-    """Creates a queue, or finds that it is there as asked for. Fields that are None are not given."""
+    """Creates a queue, unless it exists with the same fields. Fields that are None are left out."""
     body = {key: value for key, value in _body(**fields).items() if value is not None}
     if name is not None:
         queue_segment(name)
@@ -96,22 +96,19 @@ def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
 
 
 def update(name: str, fields: QueueFields) -> Call[Queue]:
-    """Changes the fields that are given; None resets one to its default."""
+    """Changes the given fields; None resets one to its default."""
     return Call("PUT", queue_segment(name), _updated, headers=JSON, content=encode(_body(**fields)))
 
 
 def delete(name: str) -> Call[None]:
-    """Deletes a queue with its messages and offsets."""
     return Call("DELETE", queue_segment(name), nothing)
 
 
 def purge(name: str) -> Call[None]:
-    """Removes all messages of a queue."""
     return Call("DELETE", f"{queue_segment(name)}/messages", nothing)
 
 
 def info(name: str) -> Call[QueueInfo]:
-    """Asks for everything about a queue."""
     return Call("GET", f"{queue_segment(name)}/info", reads(QueueInfo), repeatable=True)
 
 
@@ -121,14 +118,12 @@ def names(start: str | None, limit: int | None) -> Call[NamePage]:
 
 
 def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePage]:
-    """Lists queues with their fields from ``start`` on, inclusive; ``count`` adds how many messages each has."""
+    """Lists queues from ``start`` on, inclusive; ``count`` adds their numbers of messages."""
     params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
     return Call("GET", "", _listed, params=params, repeatable=True)
 
 
 def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
-    """Asks what the caller may do with queues of these names."""
-
     def read(answer: HttpAnswer) -> dict[str, frozenset[str]]:
         return {one.queue_name: one.actions for one in decode(answer, _Rights).queues}
 
@@ -136,11 +131,7 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
 
 
 def following(start: str | None, page: QueuePage | NamePage) -> str | None:
-    """Returns where the page after ``page`` starts; None when it was the last.
-
-    Raises:
-        InvalidAnswer: That is where ``page`` started.
-    """
+    """Returns the start of the page after ``page``; None: it was the last. InvalidAnswer: it would be the same."""
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues stands still: after {start!r} it goes on at {start!r} again")
     return page.next

@@ -84,7 +84,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merge: bool = False
 
     def __post_init__(self) -> None:
-        """Keeps what can be gone through once: each page names the partitions."""
+        """Copies an iterable of partitions, because each page names them."""
         if not isinstance(self.partitions, str | int | tuple):
             msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
 
@@ -135,7 +135,7 @@ class _Messages(msgspec.Struct, frozen=True):
 
 
 def read(query: Query, wait: float = 0.0) -> Call[Page]:
-    """Reads one page; with ``wait`` the server waits for messages up to so many seconds if there are none."""
+    """Reads one page; the server waits up to ``wait`` seconds for messages if there are none."""
     params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
     if wait:
         params += (("wait", number_text("wait", wait)),)
@@ -154,17 +154,17 @@ def read_queues(queries: Iterable[str | Query], wait: float = 0.0) -> Call[tuple
 
 
 def onward(query: Query, page: Page) -> Query | None:
-    """Returns the query for the page after ``page``; None when there is none now."""
+    """Returns the query of the page after ``page``; None: there is none now."""
     if not page.more or not page.cursor:
         return None
     return resumed(query, page)
 
 
 def resumed(query: Query, page: Page) -> Query:
-    """Returns the query that goes on where ``page`` ended, whether or not there is anything yet.
+    """Returns the query that continues after ``page``, whether or not there is anything yet.
 
-    The cursor leaves out the partitions that a descending read is through with, and the server then leaves them out
-    too. An ascending one names all; partitions added meanwhile are read from their beginning.
+    The cursor leaves out the partitions that a descending read has finished, and the server then leaves them out too.
+    An ascending one names all; partitions added meanwhile are read from their beginning.
 
     Raises:
         InvalidAnswer: The page's cursor does not advance: reading on would never end.
@@ -178,11 +178,7 @@ def resumed(query: Query, page: Page) -> Query:
 
 
 def live_query(queue: str, options: ReadOptions) -> Query:
-    """Returns the query to follow a queue with: its partitions merged by time by default.
-
-    Raises:
-        InvalidArgument: It is to run backwards or to an end.
-    """
+    """Returns the query to follow a queue with: by default its partitions are merged by time."""
     options.setdefault("merge", True)
     query = Query(queue=queue, **options)
     if query.order != "ascending" or query.before is not None or query.until is not None:
@@ -191,7 +187,6 @@ def live_query(queue: str, options: ReadOptions) -> Query:
 
 
 def newest(query: Query) -> Call[Page]:
-    """Reads the newest message, and the horizon."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
@@ -221,7 +216,7 @@ class EarlyMessages:
         return messages
 
     def forget_below(self, position: str) -> None:
-        """Forgets those below a position that was read up to: those that have not come by then have vanished."""
+        """Forgets messages below a position that was read up to: those that have not come by then have vanished."""
         reached = order_of(position) if self._given else None
         while self._given and reached:
             first, at = next(iter(self._given.items()))
@@ -238,12 +233,11 @@ class EarlyMessages:
 
 
 def messages_of(answer: HttpAnswer) -> list[Message]:
-    """Reads a plain list of messages."""
     return plain_messages(decode(answer, _Messages).messages)
 
 
 def _options(query: Query) -> dict[str, Any]:
-    """Returns what differs from the API's defaults, as JSON values."""
+    """Returns the options that differ from the API's defaults, as JSON values."""
     options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
     if query.limit is not None:
         options["limit"] = int(number_text("limit", query.limit))
@@ -263,11 +257,7 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
-    """Returns messages as callers get them.
-
-    Raises:
-        InvalidAnswer: One has no usable id or body.
-    """
+    """Returns messages for callers. Raises InvalidAnswer if one has no usable id or body."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # one check for all
     except ValueError as error:
@@ -316,11 +306,7 @@ def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
 
 
 def checked_wait(wait: float) -> float:
-    """Returns ``wait`` if a live read can use it.
-
-    Raises:
-        InvalidArgument: It is not above 0 and at most 20 s, so that reading on would spin or be refused.
-    """
+    """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
         raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
     return wait

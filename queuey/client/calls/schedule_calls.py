@@ -16,14 +16,14 @@ SCHEDULE_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._:@-]{1,100}")
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
-    """Some schedules, and the name at which the list goes on; None: these are the last."""
+    """Some schedules, and the name at which the list continues; None: these are the last."""
 
     schedules: tuple[Schedule, ...]
     more: str | None
 
 
 def put(name: str, plan: dict[str, Any], message: ToSend | None) -> Call[Schedule]:
-    """Makes a schedule, or changes what is given of one; None: not given."""
+    """Creates a schedule, or changes the given fields of one; None: not given."""
     given = {field: value for field, value in plan.items() if value is not None}
     if "queue" in given:
         queue_segment(given["queue"])
@@ -35,7 +35,6 @@ def put(name: str, plan: dict[str, Any], message: ToSend | None) -> Call[Schedul
 
 
 def show(name: str) -> Call[Schedule]:
-    """Asks how a schedule stands."""
     return Call("GET", _path(name), reads(Schedule), repeatable=True)
 
 
@@ -46,12 +45,10 @@ def page(start: str | None) -> Call[SchedulePage]:
 
 
 def delete(name: str) -> Call[None]:
-    """Removes a schedule."""
     return Call("DELETE", _path(name), nothing, repeatable=True)
 
 
 def run(name: str) -> Call[Schedule]:
-    """Has a schedule's message be posted now."""
     return Call("POST", f"{_path(name)}/run", reads(Schedule))
 
 

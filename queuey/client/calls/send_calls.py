@@ -36,9 +36,9 @@ from queuey.client.results import Message, Receipt
 from queuey.messages import LONGEST_NAME
 
 BATCH_MESSAGES = 1000
-"""The server's limit of messages in a batch."""
+"""Max messages in a batch, by the server."""
 BATCH_BYTES = 8 << 20
-"""The server's limit of a batch's body."""
+"""Max bytes of a batch's body, by the server."""
 
 After = str | Message | Receipt
 """A message that new ones have to come after."""
@@ -156,11 +156,11 @@ class BatchBody(msgspec.Struct, frozen=True):
 
 
 class Batcher:
-    """Collects messages into batches that the server takes, holding no more than one of them.
+    """Collects messages into batches within the server's limits, holding one of them at a time.
 
     Args:
-        messages: At most so many in a batch.
-        size: At most so many bytes of a batch's body; a larger message travels alone, for the server to judge.
+        messages: Max messages in a batch.
+        size: Max bytes of a batch's body; a larger message travels alone, for the server to judge.
         traced: Messages may carry the context of a trace.
     """
 
@@ -176,7 +176,7 @@ class Batcher:
         self._span: CallSpan | None = None
 
     def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
-        """Takes a message; returns the batch before it if the message did not fit in."""
+        """Adds a message; returns the batch before it if the message did not fit in."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
         if self._traced and tracing.enabled():
             self._span = self._span or tracing.begun("send")
@@ -190,7 +190,7 @@ class Batcher:
         return chunk
 
     def rest(self) -> BatchBody | None:
-        """Returns what has been collected, if anything, and begins anew."""
+        """Returns the collected messages, if any, and begins anew."""
         if not self._items:
             return None
         content = _OPEN + b",".join(self._items) + _CLOSE
@@ -201,18 +201,14 @@ class Batcher:
 
 
 def several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
-    """Returns messages to send, unless they are one body, whose characters would be sent one by one.
-
-    Raises:
-        InvalidArgument: They are.
-    """
+    """Returns messages to send. Raises InvalidArgument for one body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
 
 
 async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
-    """Iterates over messages to send; as :func:`several`, also asynchronously."""
+    """Iterates over messages to send; like :func:`several`, also asynchronously."""
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message
@@ -222,11 +218,7 @@ async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
 
 
 def one_batch(messages: Iterable[ToSend]) -> BatchBody:
-    """Returns the batch that holds all messages.
-
-    Raises:
-        InvalidArgument: There are none, or they do not fit into one request.
-    """
+    """Returns the batch of all messages. Raises InvalidArgument if there are none, or too many for one request."""
     batcher = Batcher(traced=False)  # Sent again under its key, it must be the same.
     full = any(batcher.add(message) is not None for message in several(messages))
     batch = batcher.rest()
@@ -239,12 +231,12 @@ def one_batch(messages: Iterable[ToSend]) -> BatchBody:
 
 
 def new_key() -> str:
-    """Returns a fresh idempotency key. Keys of one moment begin alike, so they lie side by side where they are kept."""
+    """Returns a fresh idempotency key. Keys of one moment begin alike, so the store keeps them side by side."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 def key_maker(policy: RetryPolicy, *, idempotent: bool) -> Callable[[], str | None]:
-    """Returns what makes a key for each send, or none where sends are not to be repeated."""
+    """Returns a function that makes a key for each send, or None where sends are not repeated."""
     return new_key if idempotent and policy.rounds > 1 else lambda: None
 
 
@@ -254,9 +246,6 @@ def send(
     """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one.
 
     With an idempotency key the call may be repeated. ``traced``: the message may carry the context of a trace.
-
-    Raises:
-        InvalidArgument: The message, or the key, has no form that HTTP carries.
     """
     span = tracing.begun("send", queue) if traced else None
     message = _carrying(message, span)
@@ -284,12 +273,11 @@ def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: st
 
 
 def _carrying(message: Outgoing, span: CallSpan | None) -> Outgoing:
-    """Returns a message with the context of the span that sends it."""
     return message if span is None else structs.replace(message, headers=span.carried(message.headers))
 
 
 def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
-    """Returns what the next batch has to come after, so that batches keep their order across servers.
+    """Returns the message that the next batch must come after, so that batches keep their order across servers.
 
     Delayed messages do not count: their ids lie ahead of now, where nothing may be asked to come after them.
     """
@@ -298,12 +286,7 @@ def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -
 
 
 def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
-    """Writes one body at the given ids, creating or overwriting each.
-
-    Raises:
-        InvalidArgument: No place is given; or the message has a partition, key or delay, which the ids decide; or
-            what HTTP headers cannot carry.
-    """
+    """Writes one body at the given ids, creating or overwriting each."""
     segment = ",".join(location_text(location) for location in locations)
     if not segment:
         raise InvalidArgument("put needs the id of at least one message")
@@ -314,12 +297,7 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
-    """Stores a message under a name: ``POST`` creates it, ``PUT`` replaces the one that is there.
-
-    Raises:
-        InvalidArgument: The name is none; or the message has a partition, key or delay, or what HTTP headers cannot
-            carry.
-    """
+    """Stores a message under a name: ``POST`` creates it, ``PUT`` replaces the present one."""
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("the name decides about the partition; a named message has no partition, key or delay")
     headers, body = _single(message)
@@ -327,11 +305,6 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
 
 
 def named_path(queue: str, name: str) -> str:
-    """Returns the path of a named message.
-
-    Raises:
-        InvalidArgument: No message can have that name.
-    """
     if not 0 < len(string("name", name)) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
         rule = f'a name has 1 to {LONGEST_NAME} characters without "/", and is not "." or ".."'
         raise InvalidArgument(f"no message can be named {name[:50]!r}: {rule}")

@@ -9,15 +9,12 @@ from queuey.client.results import Hello
 
 
 def heartbeat() -> Call[None]:
-    """Asks whether the service and its store work."""
     return Call("GET", "/__heartbeat__", nothing, repeatable=True)
 
 
 def hello() -> Call[Hello]:
-    """Asks what runs there, and which store it serves."""
     return Call("GET", "/v1/", reads(Hello), repeatable=True)
 
 
 def version() -> Call[dict[str, Any]]:
-    """Asks which version answers."""
     return Call("GET", "/__version__", reads(dict[str, Any]), repeatable=True)

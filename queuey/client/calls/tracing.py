@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: sends, claims, acknowledgements and handlers. Nothing is done as long as it is off.
+"""Spans of OpenTelemetry: sends, claims, acknowledgements and handlers, while tracing is on.
 
 A message that is sent while tracing is on carries ``traceparent`` in its headers (W3C Trace Context), and the span of
 its handler is a child of the one that has sent it, whatever process it runs in. Names and attributes are those of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queuey.client.results import Message
 
 MAX_HEADERS = 16
-"""Headers that a message may have."""
+"""Max headers of a message."""
 
 Operation = Literal["send", "receive", "settle", "process"]
 
@@ -63,7 +63,6 @@ def disable_tracing() -> None:
 
 
 def enabled() -> bool:
-    """Returns whether spans are reported."""
     return _tracer is not None
 
 
@@ -86,13 +85,13 @@ class CallSpan:
         return found | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
 
     def about(self, operation: Operation, queue: str, count: int) -> CallSpan:
-        """Says what the call does."""
+        """Names the span after the operation."""
         self._span.update_name(f"{operation} {queue}")
         self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})
         return self
 
     def __enter__(self) -> None:
-        """Does nothing: it has begun."""
+        """Does nothing: the span has begun."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,7 +118,7 @@ def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | N
 
 @contextmanager
 def handling(queue: str, message: Message) -> Iterator[None]:
-    """Is the span of a handler, if tracing is on: what the handler reports belongs to the trace of the message."""
+    """Surrounds a handler with a span that belongs to the trace of the message, if tracing is on."""
     if _tracer is None:
         yield
         return

@@ -43,7 +43,6 @@ class _UnreadQueues(msgspec.Struct, frozen=True):
 
 
 def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: bool) -> Call[ReadMark]:
-    """Marks up to where the caller has read."""
     asked: dict[str, Any] = {"back": True} if back else {}
     if cursor is None:
         asked["until"] = _until(list(seen))

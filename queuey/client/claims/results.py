@@ -1,4 +1,4 @@
-"""What calls about claims return."""
+"""Results of calls about claims."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Claimed(msgspec.Struct, frozen=True):
 
     Attributes:
         message: The message.
-        receipt: Names this claim; acknowledge, renew or release the message with it.
+        receipt: Identifies this claim; acknowledge, renew or release the message with it.
         deliveries: Number of deliveries of the message, including this one.
         expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
-        queue: Where it is from.
+        queue: The message's queue.
     """
 
     message: Message
@@ -104,7 +104,7 @@ class ClaimCounts(msgspec.Struct, frozen=True):
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """How much of a queue is to be done.
+    """The open work of a queue.
 
     Example:
         >>> backlog = client.job_queue("orders").backlog()
@@ -142,10 +142,10 @@ class OutstandingJob(msgspec.Struct, frozen=True):
         [1]
 
     Attributes:
-        worker: What the one calls itself that has it, or had it last.
+        worker: The name of the worker that has it, or had it last.
         expires: When its claim ends, in seconds since 1970; None: it has ended.
-        state: What that worker has said of it; None: nothing, or it was not asked for.
-        state_at: When it said so, in seconds since 1970.
+        state: The state that this worker has set; None: none, or it was not asked for.
+        state_at: When it was set, in seconds since 1970.
     """
 
     message_id: str
@@ -158,8 +158,6 @@ class OutstandingJob(msgspec.Struct, frozen=True):
 
 
 class OutstandingJobs(msgspec.Struct, frozen=True):
-    """Some of them, as the service says it."""
-
     jobs: list[OutstandingJob]
 
 

@@ -1,1 +1,1 @@
-"""Where a client finds its servers and its credential, and what it sends as its Authorization header."""
+"""The servers of a client, its credential and its tokens."""

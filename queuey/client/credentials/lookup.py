@@ -1,4 +1,4 @@
-"""Where a client gets its servers and its credential from: arguments, environment, profile, in this order.
+"""The servers and the credential of a client: from arguments, environment or profile, in this order.
 
 The environment and the profile are read when a client is made, never at import.
 """
@@ -25,12 +25,12 @@ _KEY = re.compile(r"[!-:<-~]+")
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What the caller shows: a key, a token, or a source of tokens; at most one of them.
+    """A key, a token, or a source of tokens; at most one of them.
 
     Attributes:
         key: An API key.
         token: A token that stays as it is.
-        source: Where tokens come from.
+        source: Gives tokens.
         scheme: Of tokens.
     """
 
@@ -46,14 +46,14 @@ class Credential(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str | None:
-        """The scheme of the header that goes out; None: there is no credential."""
+        """The scheme of the Authorization header; None: there is no credential."""
         if self.key is not None:
             return "Application"
         return None if self.token is None and self.source is None else self.scheme
 
     @property
     def header(self) -> str | None:
-        """The Authorization header, where it is always the same; None: there is none, or it comes from the source."""
+        """The constant Authorization header; None: there is none, or it comes from the source."""
         if self.key is not None:
             return f"Application {self.key}"
         return None if self.token is None else f"{self.scheme} {self.token}"
@@ -63,8 +63,6 @@ NOTHING = Credential()
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The servers and the credential to use there."""
-
     servers: tuple[Server, ...]
     credential: Credential
 
@@ -110,16 +108,11 @@ def find_credential(
 def find_access(
     url: str | Iterable[str] | None = None, credential: Credential | None = None, *, application: str | None = None
 ) -> Credentials:
-    """Finds out which servers to use and with which credential.
+    """Finds the servers of a client and the credential for them.
 
     An address comes from ``url``, else ``QUEUEY_URL``, else the profile; the application from the address,
     ``application``, ``QUEUEY_APP``, else the profile; the credential from ``credential``, else the profile. The
     profile's credential is used only with the profile's own servers and application: it is never sent anywhere else.
-
-    Args:
-        url: One or several addresses.
-        credential: From :func:`find_credential`; None: the profile's.
-        application: For addresses that do not name it.
 
     Raises:
         InvalidArgument: An address or the credential cannot be used.

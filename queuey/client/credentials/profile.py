@@ -1,4 +1,4 @@
-"""The profile: a private file that says where the service is and which key opens it.
+"""The profile: a private file with the address of a service and a key.
 
 ``queuey serve`` writes it at its first start; the command line and the client read it. TOML with the keys ``url``,
 ``application`` and ``key``; in place of ``key``, ``token_file`` may name a file that holds a token. The file is made
@@ -62,13 +62,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return f"Profile(url={self.url!r}, application={self.application!r}, {opened})"
 
     def written(self) -> dict[str, str]:
-        """Returns what stands in the file."""
+        """Returns the content of the file."""
         last = {"token_file": self.token_file} if self.token_file else {"key": self.key}
         return {"url": self.url, "application": self.application, **last}
 
 
 def default_path() -> Path:
-    """Returns where the profile is: what ``QUEUEY_PROFILE`` says, else in the user's configuration directory."""
+    """Returns the path in ``QUEUEY_PROFILE``, else one in the user's configuration directory."""
     named = os.environ.get(ENVIRONMENT)
     if named:
         return Path(named)
@@ -78,10 +78,7 @@ def default_path() -> Path:
 
 
 def read_profile(path: Path | None = None) -> Profile:
-    """Reads a profile.
-
-    Args:
-        path: The file; None: the default one.
+    """Reads a profile, by default that of :func:`default_path`.
 
     Raises:
         ProfileNotFound: There is no such file.
@@ -104,14 +101,9 @@ def read_profile(path: Path | None = None) -> Profile:
 
 
 def write_profile(profile: Profile, path: Path | None = None) -> Path:
-    """Writes a profile, replacing the one that is there in one step.
+    """Writes a profile, replacing the present one in one step; returns its path.
 
-    Args:
-        profile: What to write.
-        path: The file; None: the default one. Missing directories are made, for the owner alone.
-
-    Returns:
-        Where it was written.
+    Missing directories are made, for the owner alone.
 
     Raises:
         ProfileInvalid: It cannot be written.

@@ -1,4 +1,4 @@
-"""Where tokens come from: a callable, a file, a command."""
+"""Sources of tokens: a callable, a file, a command."""
 
 from __future__ import annotations
 
@@ -20,15 +20,11 @@ from queuey.client.errors import InvalidArgument, TokenError
 AskToken = Callable[[], str | Token | Awaitable[str | Token]]
 
 COMMAND_SECONDS = 30.0
-"""How long a command may take to give a token."""
+"""Timeout in seconds of a command."""
 
 
 class Asked(TokenSource):
-    """Asks a callable.
-
-    Args:
-        ask: Returns a token; or, for an async client, what awaits one.
-    """
+    """Calls a function that returns a token, or for an async client an awaitable of one."""
 
     def __init__(self, ask: AskToken) -> None:
         self._ask = ask
@@ -36,7 +32,6 @@ class Asked(TokenSource):
         self.name = f"the token source {getattr(ask, '__qualname__', type(ask).__qualname__)}"
 
     def ask(self) -> Token:
-        """Asks."""
         with self._named():
             given = self._ask()
         if inspect.isawaitable(given):
@@ -46,7 +41,6 @@ class Asked(TokenSource):
         return self._token(given)
 
     async def ask_async(self) -> Token:
-        """Asks an async function here, and any other in a thread."""
         from anyio.to_thread import run_sync  # noqa: PLC0415 - only async code pays for it
 
         with self._named():
@@ -74,11 +68,7 @@ class Asked(TokenSource):
 
 
 class File(TokenSource):
-    """Reads a file, again whenever it was replaced or written to.
-
-    Args:
-        path: The file.
-    """
+    """Reads a file, again whenever it was replaced or written to."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -86,14 +76,12 @@ class File(TokenSource):
         self.name = f"token_file {path}"
 
     def changed(self) -> bool:
-        """Compares time, size and number of the file with those of what was read."""
         try:
             return _marks(self._path.stat()) != self._seen
         except OSError:
             return False  # it is being replaced, perhaps; the token that was read serves as long as it can
 
     def ask(self) -> Token:
-        """Reads it."""
         try:
             # A pipe without a writer must not hold the caller up.
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -113,7 +101,7 @@ class Command(TokenSource):
 
     Args:
         command: Program and arguments; a text is split like a shell does, and no shell runs it.
-        seconds: After which it is ended, with what it started.
+        seconds: Timeout, after which the command and its children are killed.
 
     Raises:
         InvalidArgument: It names no program.
@@ -131,7 +119,6 @@ class Command(TokenSource):
         self.name = f"token_command {self._words[0]}"
 
     def ask(self) -> Token:
-        """Runs it."""
         try:
             process = subprocess.Popen(  # noqa: S603 - what the caller names is what runs
                 self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
@@ -151,7 +138,7 @@ class Command(TokenSource):
         return read_token(content, self.name)
 
     def _output(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Reads until the end of the output and of the program, or until it is too much or too late."""
+        """Returns the output when the program has ended. Raises TokenError after too much output or time."""
         end = time.monotonic() + self._seconds
         descriptor = process.stdout.fileno() if process.stdout is not None else -1
         poll = select.poll()

@@ -1,6 +1,6 @@
-"""What a token is, how one is read, and when another one is asked for. Nothing here does I/O.
+"""Tokens: how one is read, and when another one is requested.
 
-A client has one credential. A key and a token given as a text stay as they are. A token from a source is asked for
+A client has one credential. A key and a token given as a text stay as they are. A token from a source is requested
 
 ====================================  ======================================================================
 before the first request              always
@@ -30,9 +30,9 @@ from queuey.client.errors import InvalidArgument, TokenError
 TokenScheme = Literal["Bearer", "BrowserID"]
 
 MOST_BYTES = 64 << 10
-"""Of what a source gives, the token and what stands around it."""
+"""Max bytes of the output of a source: the token, and JSON around it."""
 AHEAD = 30.0
-"""Seconds before its end from which on a token is replaced."""
+"""Max seconds before its end at which a token is replaced."""
 
 # RFC 9110, section 11.2: token68.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -40,11 +40,11 @@ _JWT_PARTS = 3
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token and when it ends: what a source may give in place of a text.
+    """A token and its end, which a function may return in place of a text.
 
     Attributes:
         token: The token, as the issuer wrote it.
-        expires: Seconds since 1970, or an aware datetime. None: what a JWT says itself; of others it is unknown.
+        expires: Seconds since 1970, or an aware datetime. None: that of a JWT itself; of others it is unknown.
 
     Raises:
         InvalidArgument: No header can carry the token, or ``expires`` has no time zone.
@@ -81,7 +81,7 @@ class TokenSource(ABC):
     """Gives tokens, one after another.
 
     Attributes:
-        name: Where it is, for errors: ``token_file /run/token``.
+        name: Names it in errors: ``token_file /run/token``.
     """
 
     name: str
@@ -92,14 +92,14 @@ class TokenSource(ABC):
 
     @abstractmethod
     def ask(self) -> Token:
-        """Returns a token. May take its time.
+        """Returns a token. It may block.
 
         Raises:
             TokenError: It gave none.
         """
 
     async def ask_async(self) -> Token:
-        """Is :meth:`ask` for async code: the event loop goes on meanwhile."""
+        """Returns a token as :meth:`ask` does, without blocking the event loop."""
         from anyio.to_thread import run_sync  # noqa: PLC0415 - only needed with a source
 
         return await run_sync(self.ask, abandon_on_cancel=True)
@@ -150,7 +150,7 @@ def read_token(content: bytes, name: str) -> Token:
 
 
 def _end_in(token: str) -> float | None:
-    """Reads when a JWT ends. That is not verified: the server does so, and here it only says when to ask again."""
+    """Returns the end of a JWT. It is not verified: the server does so, and here it only decides when to ask again."""
     parts = token.split(".")
     if len(parts) != _JWT_PARTS:
         return None
@@ -162,7 +162,7 @@ def _end_in(token: str) -> float | None:
 
 
 class KeptToken:
-    """The token in use, and what the last answer of its source was.
+    """The token in use, and the last answer of its source.
 
     Args:
         scheme: Of the Authorization header.
@@ -178,11 +178,11 @@ class KeptToken:
         self.answers = 0
 
     def due(self) -> bool:
-        """Returns whether another token should be asked for before the next request."""
+        """Returns whether to request another token before the next request."""
         return self.header is None or self._clock() >= self._ahead
 
     def keep(self, token: Token) -> None:
-        """Notes a token. One that has ended by this machine's clock is used until the server refuses it."""
+        """Keeps a token. One that has ended by this machine's clock is used until the server refuses it."""
         now, end = self._clock(), token.end
         self.header = f"{self._scheme} {token.token}"
         self._end = end if end is not None and end > now else float("inf")
@@ -192,7 +192,7 @@ class KeptToken:
         self.answers += 1
 
     def failed(self, error: TokenError, *, refused: bool = False) -> None:
-        """Notes that the source gave none. The token in use serves until its end, unless the server refused it."""
+        """Records a failure of the source. The token in use serves until its end, unless the server refused it."""
         self.answers += 1
         if refused or self.header is None or self._clock() >= self._end:
             self._failure = error

@@ -1,1 +1,1 @@
-"""How calls reach the service: servers, attempts, retries, connections."""
+"""Servers, attempts, retries and connections."""

@@ -1,6 +1,6 @@
-"""The life of one call: attempts at servers, until an answer or the end of patience.
+"""The life of one call: attempts at servers, until an answer or the deadline.
 
-States and what leads on, with ``a`` attempts that counted, ``tried`` the servers of the present one:
+The outcomes of an attempt and the next step; ``a`` attempts counted, ``tried`` are the servers of the present one:
 
 ====================================  ======================================================================
 an answer                             done
@@ -11,8 +11,6 @@ the same, no such server              pause, ``a + 1``, ``tried`` empty
 ``a`` used up, or the pause would     done, with the last error
 end after the deadline
 ====================================  ======================================================================
-
-Nothing here does I/O, so that the sync and the async client share it.
 """
 
 from __future__ import annotations
@@ -47,8 +45,8 @@ class Attempts(Generic[T]):
     Args:
         call: The call.
         choice: Chooses servers and remembers failures over calls.
-        policy: How often and how long to retry.
-        timeout: Seconds that a server may take at every step, the time it was asked to wait aside.
+        policy: The policy of retries.
+        timeout: Max seconds of each step, apart from the time that the server was asked to wait.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
     """
@@ -77,18 +75,18 @@ class Attempts(Generic[T]):
 
     @property
     def url(self) -> str:
-        """Where to send the call now."""
+        """The URL of the next attempt."""
         path = self._call.path
         return self.server.root + path if path.startswith("/") else self.server.base + path
 
     @property
     def times(self) -> Times:
-        """How long the attempt may take now: each step what a server may take, all of it what is left of the call."""
+        """The timeouts of the next attempt: of a step, and of the rest of the call."""
         left = max(0.001, self._end - self._clock())
         return Times(min(self._timeout + self._call.wait, left), left)
 
     def read(self, answer: HttpAnswer) -> T:
-        """Returns what the answer says.
+        """Returns the value of an answer.
 
         Raises:
             ApiError: The server refused.
@@ -145,14 +143,14 @@ class Attempts(Generic[T]):
 
 
 class Patience:
-    """How long a live read puts up with failures before it gives up.
+    """Decides how long a live read continues after failures.
 
     Args:
         policy: Gives the pauses.
-        limit: Seconds of uninterrupted failure; None: for ever.
+        limit: Max seconds of uninterrupted failure; None: no limit.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
-        notice: Called with the first error of failures in a row, and with None when reads work again.
+        notice: Called with the first error of failures in a row, and with None when calls work again.
     """
 
     def __init__(
@@ -213,7 +211,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         clock: Monotonic seconds.
-        sleep: Waits so many seconds.
+        sleep: Waits for a number of seconds.
         draw: Random numbers from 0 to 1.
     """
 

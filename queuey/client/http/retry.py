@@ -1,4 +1,4 @@
-"""Whether a failed call is sent again, and after how long. Pure: nothing here sleeps, sends or reads a clock."""
+"""Decides whether a failed call is sent again, and after how long."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from queuey.client.errors import (
 )
 
 _GATEWAY = frozenset({429, 502, 503, 504})
-"""Statuses that say: not now. A plain 500 says: not this."""
+"""Statuses of a server that may answer later. A plain 500 is not one."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long a client retries.
+    """The number and the pauses of a client's retries.
 
     A call is repeated only if that is safe: it changes nothing, has the same effect twice (PUT and DELETE of messages
     by id), carries an idempotency key (sends do, where there is more than one round), or certainly was not processed
@@ -30,9 +30,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
             pause and try again.
         base: Seconds; the pause after the first attempt is drawn from 0 to ``base``, then to twice that, and so on.
-        cap: The most that upper bound grows to, in seconds.
-        retry_after_cap: The most seconds by which Retry-After prolongs a pause.
-        deadline: Seconds for a whole call with all its attempts, the time that it asked the server to wait aside.
+        cap: Max seconds of that upper bound.
+        retry_after_cap: Max seconds by which Retry-After prolongs a pause.
+        deadline: Max seconds of a whole call with all its attempts, without the time that it asks the server to wait.
         cool_down: Seconds for which a server that failed is avoided while there are others.
 
     Example:
@@ -56,30 +56,25 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument("a retry policy has at least one round and no negative times")
 
     def limited(self, within: float | None) -> RetryPolicy:
-        """Returns the policy for a call that is of no use after so many seconds; None: of use for ever."""
+        """Returns the policy of a call that is useless after ``within`` seconds; None: never."""
         if within is None or within >= self.deadline:
             return self
         return msgspec.structs.replace(self, deadline=within)
 
     def pause(self, rounds: int, draw: float, retry_after: float | None = None) -> float:
-        """Returns the seconds to wait after so many attempts.
+        """Returns the seconds to wait after a number of failed attempts.
 
         Args:
-            rounds: Attempts that have failed.
+            rounds: The number.
             draw: A random number from 0 to 1; with it callers that failed together come back apart.
-            retry_after: What the server asked for; the jitter comes on top of it.
+            retry_after: The pause that the server asked for; the jitter is added to it.
         """
         jitter = draw * min(self.cap, self.base * 2.0 ** min(rounds - 1, 30))
         return min(retry_after or 0.0, self.retry_after_cap) + jitter
 
 
 def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
-    """Returns whether a call that failed so may be sent again.
-
-    Args:
-        error: How it failed.
-        repeatable: Sending it twice does no harm.
-    """
+    """Returns whether a call that failed so may be sent again; ``repeatable``: sending it twice does no harm."""
     if isinstance(error, TransportError):
         return repeatable or error.outcome == "none"
     if isinstance(error, ServerError) and error.not_processed:
@@ -97,12 +92,12 @@ def may_be_done(error: ClientError) -> bool:
 
 
 def blames_server(error: ClientError) -> bool:
-    """Returns whether the failure is that server's own, so that others are to be preferred for a while."""
+    """Returns whether the failure is that server's own, so that others are preferred for a while."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
 
 
 def asked_pause(error: ClientError) -> float | None:
-    """Returns the seconds that the server asked for, if it did."""
+    """Returns the seconds of Retry-After, if the server sent it."""
     return error.retry_after if isinstance(error, ApiError) else None

@@ -1,4 +1,4 @@
-"""Which server to ask: addresses, and the choice among several."""
+"""Addresses of servers, and the choice among several."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the server to ask, one that is not among ``tried`` if there is one that does not rest."""
+        """Returns the server to ask, one that is not among ``tried`` if another does not rest."""
         fresh = self._fresh(tried)
         if not fresh:
             return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
@@ -126,15 +126,12 @@ class ServerChoice:
         return self._kept
 
     def has_fresh(self, tried: Iterable[Server]) -> bool:
-        """Returns whether there is a server that neither rests nor is among ``tried``."""
         return bool(self._fresh(tried))
 
     def failed(self, server: Server) -> None:
-        """Notes that the server failed just now."""
         self._failed[server] = self._clock()
 
     def worked(self, server: Server) -> None:
-        """Notes that the server answered."""
         self._failed.pop(server, None)
 
     def _fresh(self, tried: Iterable[Server]) -> list[Server]:

@@ -1,1 +1,1 @@
-"""Schedules: what the client does with them, and what it returns."""
+"""Schedules of an application."""

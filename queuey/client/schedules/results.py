@@ -1,4 +1,4 @@
-"""What calls about schedules return."""
+"""Results of calls about schedules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """What became of a tick of a schedule.
+    """The result of a tick of a schedule.
 
     Example:
         >>> _ = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
@@ -20,12 +20,12 @@ class Tick(msgspec.Struct, frozen=True):
 
     Attributes:
         instant: When it was due, seconds since 1970.
-        at: When that was known, seconds since 1970.
+        at: When the result was known, seconds since 1970.
         state: ``published``; ``skipped``: it was missed; ``failed``: the queue did not get it; ``unknown``: it may have
             been published.
         message_id, partition: Of the message that was published.
-        queue: Where it went, or was to go; None: it was skipped.
-        error: Why none was.
+        queue: The queue of the message; None: the tick was skipped.
+        error: Why it failed.
     """
 
     instant: float
@@ -38,7 +38,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """How a schedule stands.
+    """A schedule and its state.
 
     Example:
         >>> schedule = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
@@ -49,16 +49,16 @@ class Schedule(msgspec.Struct, frozen=True):
         >>> client.schedules.delete("hourly")
 
     Attributes:
-        name: Names it in the application.
-        queue: Where its messages go.
-        cron, timezone: When; None: there is an interval.
+        name: Its name in the application.
+        queue: The queue of its messages.
+        cron, timezone: Its times; None: it has an interval.
         every: Seconds of the interval; None: there is a cron expression.
         missed: ``skip`` or ``catch_up``.
         paused: Nothing is posted.
         created, changed: Seconds since 1970.
         next: The next instants, seconds since 1970.
         firing: The instant whose message is being posted; None: none.
-        last: What became of the last tick; None: there was none yet.
+        last: The result of the last tick; None: there was none yet.
         message: The message, as in a batch of the API; None in lists.
     """
 
