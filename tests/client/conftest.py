@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
-from queuey.client import AsyncClient, Client, RetryPolicy
-from queuey.client.calls.call import MAX_ANSWER
+from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
-from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
+from tests.client.scripted import Blocking, async_client, sync_client
 from tests.in_process import InProcess
 
 Connect = Callable[..., Any]
@@ -28,21 +26,20 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(params=["sync", "async"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of the clients that a test makes."""
+    return str(request.param)
+
+
+@pytest.fixture
+def connect(kind: str) -> Iterator[Connect]:
     """Makes clients of either kind that speak to a script; the async one is called like the sync one."""
     with ExitStack() as opened:
 
-        def make(
-            script: Script,
-            url: Any = ONE,  # noqa: ANN401 - one address or several
-            retry: RetryPolicy | None = None,
-            receipts: Path | None = None,
-            max_answer: int = MAX_ANSWER,
-            **credential: Any,  # noqa: ANN401 - key or token
-        ) -> Any:  # noqa: ANN401 - a client of either kind
-            if request.param == "sync":
-                return opened.enter_context(sync_client(script, url, retry, receipts, max_answer, **credential))
-            client = Blocking(async_client(script, url, retry, receipts, max_answer, **credential))
+        def make(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - those of sync_client; a client of either kind
+            if kind == "sync":
+                return opened.enter_context(sync_client(*args, **options))
+            client = Blocking(async_client(*args, **options))
             opened.callback(client.shut)
             return client
 
@@ -63,15 +60,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(params=["sync in process", "async in process", "sync over a socket", "async over a socket"])
-def queuey(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A client of either kind on the real service, in this process and over a socket."""
-    kind, _, where = request.param.partition(" ")
-    if where == "in process":
-        url, key, app = LOCAL, LOCAL_KEY, request.getfixturevalue("app")
-    else:
-        profile = read_profile(request.getfixturevalue("service").profile)
-        url, key, app = profile.url, profile.key, None
+@contextmanager
+def opened(kind: str, url: str, key: str, app: Application | None = None) -> Iterator[Any]:
+    """Gives a client of a kind on the real service: in this process, or over a socket."""
     if kind == "sync":
         with Client(url, key=key, transport=app and InProcess(app)) as client:
             yield client
@@ -79,6 +70,24 @@ def queuey(request: pytest.FixtureRequest) -> Iterator[Any]:
         blocking = Blocking(AsyncClient(url, key=key, transport=app and Bridge(app)))
         yield blocking
         blocking.shut()
+
+
+@pytest.fixture
+def over_socket(kind: str, service: Served) -> Iterator[Any]:
+    """A client of either kind on the service as a process of its own."""
+    profile = read_profile(service.profile)
+    with opened(kind, profile.url, profile.key) as client:
+        yield client
+
+
+@pytest.fixture(params=["in process", "over a socket"])
+def queuey(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
+    """A client of either kind on the real service, in this process and over a socket."""
+    if request.param == "over a socket":
+        yield request.getfixturevalue("over_socket")
+        return
+    with opened(kind, LOCAL, LOCAL_KEY, request.getfixturevalue("app")) as client:
+        yield client
 
 
 @pytest.fixture

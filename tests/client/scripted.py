@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx2
@@ -27,6 +28,8 @@ from queuey.client.calls.call import MAX_ANSWER
 KEY = "s3cret-key-that-must-never-show"
 ONE = "http://one.example:5000/v1/acme/"
 TWO = "http://two.example:5000/v1/acme/"
+
+END = object()
 
 Reply = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
 
@@ -167,11 +170,15 @@ class Script:
 
 
 class Blocking:
-    """An async client that can be called like the sync one, so that one suite runs on both."""
+    """An async client that can be called like the sync one, so that one suite runs on both; its loop has a thread."""
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
         self._client = client
-        self._loop = loop or asyncio.new_event_loop()
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            self._thread = Thread(target=loop.run_forever, daemon=True)
+            self._thread.start()
+        self._loop = loop
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
         """Gives a method that blocks."""
@@ -186,7 +193,7 @@ class Blocking:
             if hasattr(result, "__anext__"):
                 return self._iterate(result)
             if asyncio.iscoroutine(result):
-                result = self._loop.run_until_complete(result)
+                result = self._wait(result)
             if isinstance(result, AsyncJobQueue | AsyncMoving | AsyncNamedMessages):
                 return Blocking(result, self._loop)
             return result
@@ -199,21 +206,25 @@ class Blocking:
 
     def shut(self) -> None:
         """Closes the client and its loop."""
-        self._loop.run_until_complete(self._client.close())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._wait(self._client.close())
+        self._wait(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
         self._loop.close()
 
-    def _iterate(self, values: AsyncIterator[Any]) -> Iterator[Any]:
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _iterate(self, values: AsyncGenerator[Any]) -> Iterator[Any]:
+        async def following() -> Any:  # noqa: ANN401 - one of the values
+            return await anext(values, END)
+
         try:
-            while True:
-                try:
-                    value = self._loop.run_until_complete(anext(values))
-                    yield Blocking(value, self._loop) if isinstance(value, AsyncJob) else value
-                except StopAsyncIteration:
-                    return
+            while (value := self._wait(following())) is not END:
+                yield Blocking(value, self._loop) if isinstance(value, AsyncJob) else value
         finally:
             if not self._loop.is_closed():
-                self._loop.run_until_complete(values.aclose())  # type: ignore[attr-defined]
+                self._wait(values.aclose())
 
 
 def sync_client(
@@ -222,10 +233,12 @@ def sync_client(
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
     max_answer: int = MAX_ANSWER,
+    *,
+    scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
     """Gives a client that speaks to the script, with the most jitter there is."""
-    timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
+    timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return Client(
         url,
@@ -244,10 +257,12 @@ def async_client(
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
     max_answer: int = MAX_ANSWER,
+    *,
+    scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
     """Gives an async client that speaks to the script, with the most jitter there is."""
-    timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
+    timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return AsyncClient(
         url,

@@ -14,9 +14,7 @@ import httpx2
 import pytest
 
 from queuey.client import (
-    AsyncClient,
     ClaimLost,
-    Client,
     ConnectionLost,
     InvalidArgument,
     InvalidRequest,
@@ -27,7 +25,7 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims.held import HeldClaims
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.scripted import ONE, Script, async_client, broken, busy, claims, settled, sync_client
+from tests.client.scripted import Script, async_client, broken, busy, claims, settled
 
 Connect = Callable[..., Any]
 
@@ -433,8 +431,8 @@ class Watched(HeldClaims):
         return super().pause()
 
 
-def test_a_finished_job_does_not_wait_for_a_long_one() -> None:
-    """The thread acknowledges what is finished while the loop works on the next job, however long claims last."""
+def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
+    """What is finished is acknowledged while the loop works on the next job, however long claims last."""
     acknowledged = Event()
 
     def reply(_: httpx2.Request) -> httpx2.Response:
@@ -442,59 +440,21 @@ def test_a_finished_job_does_not_wait_for_a_long_one() -> None:
         return settled()
 
     script = Script(claims(1, 2), reply, claims())
-    with Client(ONE, key="k", transport=httpx2.MockTransport(script)) as client:
-        for job in client.job_queue("mail").claim(limit=2, ttl=3600, idle=0):
-            time.sleep(0.02)  # The thread sleeps by now, for half an hour.
-            assert job.body == "m1" or acknowledged.wait(60)
+    for job in connect(script, scripted_time=False).job_queue("mail").claim(limit=2, ttl=3600, idle=0):
+        time.sleep(0.02)  # The thread or task sleeps by now, for half an hour.
+        assert job.body == "m1" or acknowledged.wait(60)
     assert asked(script) == ["claims 2", "ack r1", "claims 2 r2"]
 
 
-def test_a_finished_job_does_not_wait_for_a_long_coroutine() -> None:
-    """The same in async code."""
-    acknowledged = asyncio.Event()
-
-    def reply(_: httpx2.Request) -> httpx2.Response:
-        acknowledged.set()
-        return settled()
-
-    async def work() -> None:
-        async with AsyncClient(ONE, key="k", transport=httpx2.MockTransport(script)) as client:
-            async for job in client.job_queue("mail").claim(limit=2, ttl=3600, idle=0):
-                await asyncio.sleep(0.02)
-                assert job.body == "m1" or await asyncio.wait_for(acknowledged.wait(), 60)
-
-    script = Script(claims(1, 2), reply, claims())
-    asyncio.run(work())
-    assert asked(script) == ["claims 2", "ack r1", "claims 2 r2"]
-
-
-def test_quick_jobs_are_acknowledged_by_claims_alone() -> None:
-    """The thread sends nothing while claims acknowledge in time, and few jobs wake it."""
+def test_quick_jobs_are_acknowledged_by_claims_alone(connect: Connect) -> None:
+    """Nothing else is sent while claims acknowledge in time, and few jobs wake the thread or task."""
     script = Script(*[claims(1, 2, 3)] * 40, claims())
     watched = Watched(script.clock)
     began = time.monotonic()
-    with sync_client(script) as client:
-        client._renewer.claims = watched
-        for _ in client.job_queue("mail").claim(limit=3, idle=0):
-            script.now += 0.01
-            time.sleep(0.01)
+    client = connect(script)
+    client._renewer.claims = watched
+    for _ in client.job_queue("mail").claim(limit=3, idle=0):
+        script.now += 0.01
+        time.sleep(0.01)
     assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40
     assert watched.looks <= 10 + 8 * (time.monotonic() - began)
-
-
-def test_quick_coroutines_are_acknowledged_by_claims_alone() -> None:
-    """The same in async code."""
-    script = Script(*[claims(1, 2, 3)] * 40, claims())
-    watched = Watched(script.clock)
-    began = time.monotonic()
-
-    async def work() -> None:
-        async with async_client(script) as client:
-            client._renewer.claims = watched
-            async for _ in client.job_queue("mail").claim(limit=3, idle=0):
-                script.now += 0.01
-                await asyncio.sleep(0.01)
-
-    asyncio.run(work())
-    assert watched.looks <= 10 + 8 * (time.monotonic() - began)
-    assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40

@@ -282,50 +282,23 @@ class Watch:
         return now < self._end and not self.stood_still
 
 
-def test_a_claim_is_renewed_while_the_handler_runs(service: Served) -> None:
+def test_a_claim_is_renewed_while_the_handler_runs(over_socket: Queuey) -> None:
     """Nobody else gets a job whose handler takes longer than the claim's time."""
-    with Client(read_profile(service.profile).url, key=read_profile(service.profile).key) as client:
-        for _ in range(30):
-            jobs = client.job_queue(client.create_queue().name)
-            client.send(jobs.name, "long")
-            watch, others = Watch(), list[Claimed]()
-            for job in jobs.claim(ttl=2, idle=0):
-                while watch.goes_on():
-                    others += jobs.receive()
-                    time.sleep(0.1)
-                lost = job.lost
-                if watch.stood_still:
-                    break
-            if not watch.stood_still:
-                assert (others, lost, jobs.size().size) == ([], False, 0)
-                return
+    for _ in range(30):
+        jobs = over_socket.job_queue(over_socket.create_queue().name)
+        over_socket.send(jobs.name, "long")
+        watch, others = Watch(), list[Claimed]()
+        for job in jobs.claim(ttl=2, idle=0):
+            while watch.goes_on():
+                others += jobs.receive()
+                time.sleep(0.1)
+            lost = job.lost
+            if watch.stood_still:
+                break
+        if not watch.stood_still:
+            assert (others, lost, jobs.size().size) == ([], False, 0)
+            return
     pytest.fail("the machine stood still each time")
-
-
-def test_a_claim_is_renewed_while_the_coroutine_runs(service: Served) -> None:
-    """The same in async code."""
-
-    async def work() -> None:
-        async with AsyncClient(read_profile(service.profile).url, key=read_profile(service.profile).key) as client:
-            for _ in range(30):
-                jobs = client.job_queue((await client.create_queue()).name)
-                await client.send(jobs.name, "long")
-                watch, others = Watch(), list[Claimed]()
-                claimed = jobs.claim(ttl=2, idle=0)
-                async for job in claimed:
-                    while watch.goes_on():
-                        others += await jobs.receive()
-                        await asyncio.sleep(0.1)
-                    lost = job.lost
-                    if watch.stood_still:
-                        break
-                await claimed.aclose()
-                if not watch.stood_still:
-                    assert (others, lost, (await jobs.size()).size) == ([], False, 0)
-                    return
-        pytest.fail("the machine stood still each time")
-
-    asyncio.run(work())
 
 
 def test_batches_tell_what_was_refused(queuey: Queuey, queue: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.client import ClaimLost, ConnectionLost, RetryPolicy
-from queuey.client.claims.renewers import ClaimRenewer
+from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.claims.test_claims import asked
 from tests.client.scripted import Script, broken, claims, settled
 from tests.replacing import replace
@@ -19,11 +19,11 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def without_renewals() -> Iterator[None]:
-    """Starts no thread that renews claims: it would run beside a clock that a test moves by half a minute."""
+    """Starts nothing that renews claims: it would run beside a clock that a test moves by half a minute."""
 
-    def begin_nothing(_: ClaimRenewer, __: float) -> None: ...
+    def begin_nothing(_: object, __: float) -> None: ...
 
-    with replace(ClaimRenewer.wake_by, begin_nothing):
+    with replace(ClaimRenewer.wake_by, begin_nothing), replace(AsyncClaimRenewer.wake_by, begin_nothing):
         yield
 
 

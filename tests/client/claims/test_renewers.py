@@ -198,36 +198,15 @@ class Slow(Script):
 
 
 @pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
-def test_a_release_outlasts_a_renewal(answer: Answer) -> None:
+def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, answer: Answer) -> None:
     """A job that is released during a renewal is released once more after it, with its delay."""
-    script = Slow(answer)
-    with sync_client(script, retry=RetryPolicy(rounds=1)) as client:
-        for job in client.job_queue("mail").claim(ttl=4000):
-            until(lambda: script.renews)
-            job.release(delay=9)
-            until(lambda: len(script.released) == 2)
-            assert not job.lost
-            break
-    assert paths(script) == ["claims", "renew", "release", "release"]
-    assert script.released == [False, True]
-    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 9}
-
-
-@pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
-def test_a_release_outlasts_a_renewal_in_a_task(answer: Answer) -> None:
-    """The same in async code."""
-
-    async def work() -> None:
-        async with async_client(script, retry=RetryPolicy(rounds=1)) as client:
-            async for job in client.job_queue("mail").claim(ttl=4000):
-                await awaited(lambda: script.renews)
-                await job.release(delay=9)
-                await awaited(lambda: len(script.released) == 2)
-                assert not job.lost
-                break
-
-    script = Slow(answer, tasks=True)
-    asyncio.run(work())
+    script = Slow(answer, tasks=kind == "async")
+    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(ttl=4000):
+        until(lambda: script.renews)
+        job.release(delay=9)
+        until(lambda: len(script.released) == 2)
+        assert not job.lost
+        break
     assert paths(script) == ["claims", "renew", "release", "release"]
     assert script.released == [False, True]
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 9}
