@@ -83,7 +83,7 @@ class Buckets:
         return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
-        """Takes the token that :meth:`look` found."""
+        """Removes the token that :meth:`look` found."""
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
                 del self._full_at[dropped]
