@@ -322,7 +322,6 @@ def histories() -> Iterator[None]:
             gc.collect()
     finally:
         gc.enable()
-        gc.unfreeze()
         logging.getLogger("qdo").setLevel(before)
         sys.unraisablehook = hook
 

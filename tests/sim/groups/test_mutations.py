@@ -32,7 +32,7 @@ class Mutation(NamedTuple):
     Attributes:
         instead: Takes it out.
         breaks: The guarantees of which one fails without it.
-        first: The history to begin with, shortly before one that shows it.
+        first: The history to begin with: one that shows it.
     """
 
     instead: Callable[[], AbstractContextManager[None]]
@@ -120,17 +120,17 @@ REAL_ASSIGNED, REAL_FIND = PartitionListener.assigned, QueueFinder._check_once
 
 MUTATIONS: Mapping[str, Mutation] = {
     "version at a commit": Mutation(
-        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=73
+        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=74
     ),
     "a claim raises the version": Mutation(
-        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=73
+        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=74
     ),
     "node of an owner": Mutation(lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner")),
     "owner's node goes at a release": Mutation(
-        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost")
+        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost"), first=1
     ),
     "owner's node goes with the session": Mutation(
-        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost")
+        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost"), first=1
     ),
     "member's node goes with the session": Mutation(
         lambda: replace_in(session, Create, partial(lasting, "/members/")), ("balance", "lost")
@@ -138,19 +138,21 @@ MUTATIONS: Mapping[str, Mutation] = {
     "leader's node goes with the session": Mutation(
         lambda: replace_in(session, Create, partial(lasting, "/leader")), ("balance", "lost")
     ),
-    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=88),
+    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=93),
     "revoke before release": Mutation(
-        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=48
+        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=49
     ),
     "forget when connected": Mutation(
-        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
+        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost"), first=2
     ),
     "changes are heard": Mutation(lambda: replace(WatchedNodes.hear, hearing_nothing), ("balance", "lost")),
     "sight of a member": Mutation(lambda: replace(Sight.covers, lambda *_: True), ("rights", "lost")),
     "begin at the offset": Mutation(
-        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",)
+        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",), first=1
     ),
-    "look for queues": Mutation(lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone")),
+    "look for queues": Mutation(
+        lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=1
+    ),
 }
 
 

@@ -22,8 +22,9 @@ from tests.replacing import replace, replace_in
 from tests.sim.storm import Setup, violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
 
-HISTORIES, SHORT, ENOUGH = 40, 20, 4000
-"""Histories of each setup, such with short scans, and those in which a missing mechanism must have been missed."""
+HISTORIES, SHORT, ENOUGH = 15, 10, 4000
+"""Histories of each setup beside those that show a mutation, such with short scans, and those in which a missing
+mechanism must have been missed."""
 BY_KEY = Setup(kinds=("plain",), per_key=1)
 TWO_OF_A_KEY = Setup(kinds=("plain",), per_key=2)
 SHARED = Setup(kinds=("plain",), share=2)
@@ -49,7 +50,8 @@ def _few_at_a_time() -> Iterator[None]:
 @pytest.mark.parametrize("name", SETUPS)
 def test_guarantees(name: str) -> None:
     """Whatever fails, no more messages are claimed at once than allowed, and none is lost, free or not."""
-    assert violations(range(HISTORIES), SETUPS[name]) == []
+    showing = (one.first for one in MUTATIONS.values() if one.setup is SETUPS[name])
+    assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
 @pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MOST_ABOVE", 2), ("MOST_WAITING", 2)])
@@ -127,18 +129,18 @@ MUTATIONS = {
     "the place of a claim that begins again": Missing(
         lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY, first=120
     ),
-    "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED),
+    "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED, first=8),
     "the keys of what is outstanding, to count them": Missing(lambda: replace(State._note_keys, knowing_no_keys)),
     "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
     "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
     "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289),
     "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
-    "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",)),
+    "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",), first=5),
     "the cursor stays below what has no place": Missing(
         lambda: replace(OrderedScanner._chain, passing_what_waits), ("G6",)
     ),
     "the front is what this process has read, where keys are limited": Missing(
-        lambda: replace(OrderedScanner._begin, claiming_at_the_front), ("G6",)
+        lambda: replace(OrderedScanner._begin, claiming_at_the_front), ("G6",), first=37
     ),
 }
 
