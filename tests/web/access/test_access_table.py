@@ -66,7 +66,7 @@ def rows(first: str = "route") -> list[Row]:
 
 ROWS = rows()
 COLUMNS = list(ROWS[0])[2:]
-EXAMPLES = max(2, settings().max_examples // 20)
+EXAMPLES = max(1, settings().max_examples // 20 - 2)
 """Each plays the whole table."""
 
 

@@ -20,10 +20,14 @@ from queuey.settings import UserIssuer, Users
 from queuey.storage import Store
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
-from queuey.web.console import console, cookies
+from queuey.web.console import console, cookies, login
+from queuey.web.console.login import EXCHANGES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider, read_discovery
 from queuey.web.credentials.users import providers_of
+from queuey.web.gateway.rates import Rate
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 from tests.web.console.acting import act, said
@@ -440,14 +444,16 @@ def test_a_provider_that_does_not_exchange_codes(
     answer = visit(begin(browser, provider))
     provider.troubled, provider.behaviour = "/token", behaviour
     readers, [found] = patient_providers(users, {})
-    found._fetch_seconds = 0.5 if behaviour in {"hang", "drip"} else 60.0
     browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[found])])
     browser.get(f"{FORM}/{found.tag}")  # The discovery document is there.
     found._bearer._keys[provider.root].get()  # So are the keys.
     asked = provider.asked
+    found._fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
     reply = come_back(browser, answer)
+    found._fetch_seconds = 60.0  # A good answer may take that long on a busy machine.
     assert reply.status == (403 if behaviour in {"fail", "redirect"} else 503)
-    assert provider.asked == asked + 1  # A redirection is not followed.
+    # A provider that is given up may count the request later. A redirection is not followed.
+    assert eventually(lambda: provider.asked == asked + 1)
     assert 'name="key"' in reply.text
     assert cookies.SESSION not in browser.cookies
     provider.troubled = ""
@@ -515,15 +521,20 @@ def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvid
     assert log_in(browser, provider).status == 303
 
 
-def test_a_provider_is_asked_by_all_together(browser: Browser, provider: OpenIdProvider) -> None:
-    """However many users come, a provider gets a hundred codes at once; keys go on."""
+def test_a_provider_is_asked_by_all_together(
+    browser: Browser, provider: OpenIdProvider, users: Users, store: Store
+) -> None:
+    """However many users come, a provider gets so many codes at once; keys go on."""
+    most = 8
+    with replace_in(login, EXCHANGES, Rate(5, most)):
+        browser.app = assembled(store, users)
     stop_clock(browser.app)
-    for number in range(100):
+    for number in range(most):
         provider.user = f"user {number}"
         assert log_in(browser, provider).status == 303
     reply = log_in(browser, provider)
     assert (reply.status, "at this provider" in reply.text) == (429, True)
-    assert len(provider.exchanged) == 100
+    assert len(provider.exchanged) == most
     assert browser.log_in(KEY).status == 303
 
 
