@@ -242,6 +242,7 @@ def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     check_between_threads(store, other, [Loader, Loader, Writer] * 2, messages)
 
 
+@pytest.mark.slow  # The next process has messages of its own to read in test_horizon.py, and loaded ones above.
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:

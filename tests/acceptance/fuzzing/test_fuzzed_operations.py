@@ -32,7 +32,7 @@ LABELS = [
     if not path.endswith("/_stream")  # Its answers have no end: see tests/web/reads/test_streams.py.
 ]
 FEW = settings(
-    max_examples=12,
+    max_examples=7,
     derandomize=True,
     database=None,
     deadline=None,

@@ -149,7 +149,7 @@ def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
     return found
 
 
-KINDS = [("dedup", "dedup"), ("dedup", "plain"), ("plain", "dedup")]
+KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plain"), ("plain", "dedup")]
 
 
 @pytest.mark.parametrize(("kind", "to"), KINDS)

@@ -112,7 +112,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     assert bodies(other, other.queue(APP, "q")) == {"tick": 1}
 
 
-@pytest.mark.parametrize("ahead", [S, -S, 0.0])
+@pytest.mark.parametrize("ahead", [S, -S, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_clocks_that_differ(open_with_clock: Callable[[Clock], Store], ahead: float) -> None:
     """Processes whose clocks differ fire each tick once and skip none, in whichever order they come."""
     first = Process(open_with_clock(clock := Clock()), clock)
