@@ -100,8 +100,8 @@ def test_demo_without_spark(tmp_path: Path) -> None:
     [
         ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
         (LOSE.format(3, "purge_queue(parts.WORK)"), "did not come back"),
-        (LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed"),
-        (BACKWARDS, "out of order"),
+        pytest.param(LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed", marks=pytest.mark.slow),
+        pytest.param(BACKWARDS, "out of order", marks=pytest.mark.slow),
     ],
     ids=["no feed", "lost before", "lost in the crash", "not in order"],
 )

@@ -123,6 +123,7 @@ def test_options_reach_the_node(servers: ExitStack, tmp_path: Path, stack: ExitS
         cql.Conversation(own.contact_points[0], own.port, tls=context, user=("cassandra", "wrong"), seconds=SECONDS)
 
 
+@pytest.mark.slow  # Three nodes cost more processor time than all other tests of this room.
 def test_three_nodes_survive_one(cassandra_nodes: CassandraCluster, stack: ExitStack) -> None:
     """While a node is dead, two of three go on and know it; started again, it has its data and the others see it."""
     first, second, third = cassandra_nodes.nodes

@@ -55,7 +55,7 @@ MANY = {"acknowledged": 300, "refused": 3, "unknown": 3, "none_late": 1, "shown"
 """What a run must have seen at least."""
 
 
-@plans("messages/cassandra", Plan(1, "two-waves", least=FEW), Plan(1, "five-waves", least=MANY, slow=True))
+@plans("messages/cassandra", Plan(1, "two-waves", least=FEW, slow=True), Plan(1, "five-waves", least=MANY, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
     store = three_nodes(SPAN, difference=0.5, row_age=1.0)

@@ -74,7 +74,7 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
         query.stop()
 
 
-@pytest.mark.parametrize("where", ["embedded", "clustered"])
+@pytest.mark.parametrize("where", ["embedded", pytest.param("clustered", marks=pytest.mark.slow)])
 def test_a_stream_from_the_latest_with_a_condition(
     where: str, spark: SparkSession, table: str, request: pytest.FixtureRequest
 ) -> None:

@@ -16,7 +16,7 @@ from tests.servers import keyspaces
 from tests.servers.served import Served, free_port
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """After kill -9 claims, locks and tickets are valid; messages are there once, and of a name the newest."""
     store: Store

@@ -17,6 +17,9 @@ from tests.acceptance.facades.calls import settings_file
 from tests.servers import keyspaces
 from tests.servers.served import Served, environment
 
+HERE = Path(__file__).parent
+OTHER_CLIENTS = {"test_celery.py", "test_javascript.py"}
+
 
 class Sqs(NamedTuple):
     """Where the facade is, and who may use it.
@@ -56,6 +59,14 @@ def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) ->
     (directory / "sqs.secret").write_text(secrets.token_hex(32))
     settings = settings_file(directory, f'[facades.sqs]\nsecret = "file:{directory / "sqs.secret"}"\n')
     return [*settings, "--store", keyspaces.make(request.getfixturevalue("cassandra"))]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has one client do for the facade on Cassandra, which only stores what it translates: boto3; others are slow."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path.parent == HERE and item.path.name in OTHER_CLIENTS and parameters.get("sqs") == "cassandra":
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="package", params=["sqlite", "cassandra"])

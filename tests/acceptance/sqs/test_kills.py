@@ -133,7 +133,7 @@ class Clients:
 @pytest.mark.parametrize(
     "fifo", [pytest.param(True, id="fifo"), pytest.param(False, id="standard", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def test_killed(kind: str, fifo: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:  # noqa: FBT001
     """Killed and started again, the service keeps what it has promised to clients of SQS."""
     store = store_options(kind, tmp_path, request)

@@ -80,7 +80,7 @@ def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record
     assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
 
 
-@plans("groups/coming-and-leaving-local", COMING)
+@plans("groups/coming-and-leaving-local", msgspec.structs.replace(COMING, slow=True))
 def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: Plan) -> None:
     """Workers of one machine lose and repeat nothing while they come and leave."""
     come_and_leave(plan, tmp_path, LocalService(tmp_path / "coordination.sqlite3"), record_property)

@@ -60,6 +60,7 @@ def there_and_back(
     return report.messages
 
 
+@pytest.mark.slow  # Archives are compared with their queues in archive/test_archive.py, of fewer messages.
 def test_twenty_thousand_flights(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A slice of the flights goes through an embedded store and comes back row for row."""
     count = there_and_back(spark, embedded, SLICE, tmp_path / "archive", partitions=4, seconds=1, lead=3)
