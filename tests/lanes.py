@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LANES = {
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
     "measures": r"tests/bench/test_measures",
+    "contract on cassandra": r"tests/contract/.*\[.*\bcassandra\b",
     "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
     "three nodes": r"tests/(faults/(?!(claiming/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups with faults": r"tests/qdo/faults/test_groups",

@@ -16,14 +16,15 @@ FILES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("
 @pytest.mark.parametrize("lane", LANES)
 def test_every_lane_has_tests(lane: str) -> None:
     """No lane is left over from tests that were moved: then they would start the same servers in several processes."""
-    assert any(PATTERNS[lane].match(f"{file}::test_it") for file in FILES)
+    assert any(PATTERNS[lane].match(f"{file}::test_it[cassandra]") for file in FILES)
 
 
 @pytest.mark.parametrize(
     ("test", "lane"),
     [
-        ("tests/contract/read/test_read.py::test_it[cassandra]", "cassandra"),
-        ("tests/contract/read/test_read.py::TestMore::test_it[cassandra-3]", "cassandra"),
+        ("tests/contract/read/test_read.py::test_it[cassandra]", "contract on cassandra"),
+        ("tests/contract/read/test_read.py::TestMore::test_it[cassandra-3]", "contract on cassandra"),
+        ("tests/web/test_it.py::test_it[cassandra]", "cassandra"),
         ("tests/contract/read/test_read.py::test_it[sqlite]", "tests/contract/read/test_read.py"),
         ("tests/bench/test_measures.py::test_it[cassandra-post1]", "measures"),
         ("tests/spark/pipeline/test_pipe.py::test_it", "spark"),
