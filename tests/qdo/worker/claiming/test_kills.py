@@ -23,7 +23,7 @@ JOBS, WORKERS, THREADS = 1200, 3, 4
 CLAIM_SECONDS = 2
 LOST = 100
 """Jobs that one kill has done again, at most: those of half a second, done but not acknowledged."""
-LONG = 120.0
+LONG = 400.0
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 12))])
