@@ -7,13 +7,11 @@ import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from deploy.local import cql, jars, java, logback
 from deploy.local.addresses import Block, claim
-from deploy.local.class_archive import ClassArchive, archive_of
 from deploy.local.cluster import Cluster, Home
 from deploy.local.errors import ServersError
 from deploy.local.server import START_SECONDS, Server
@@ -270,12 +268,6 @@ def speed(options: CassandraOptions) -> Sequence[str]:
     return (*QUICK, *beans, *flush)
 
 
-@cache
-def classes() -> ClassArchive:
-    """Returns the archive of Cassandra's classes, which the node that tests share makes."""
-    return archive_of("cassandra", java.find(), jars.fetch(jars.CASSANDRA).glob("*.jar"))
-
-
 class CassandraNode(Server):
     """One node. :meth:`nodetool` asks it to flush, compact, repair and the like."""
 
@@ -311,7 +303,6 @@ class CassandraNode(Server):
             f"-Xmx{self._options.heap}",
             "-XX:+ExitOnOutOfMemoryError",
             *speed(self._options),
-            *(classes().use() if self._options.quick_start else ()),
             *(f"-D{name}={value}" for name, value in properties.items()),
             *self._options.jvm_options,
             MAIN,

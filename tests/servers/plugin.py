@@ -56,7 +56,7 @@ from deploy.local import (
     start_cassandra,
     start_zookeeper,
 )
-from deploy.local.cassandra import NATIVE_PORT, classes
+from deploy.local.cassandra import NATIVE_PORT
 from deploy.local.server import Server
 from tests.servers import containers
 from tests.servers.shared import SharedServer, SharedServers, ask
@@ -228,12 +228,8 @@ def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
     if choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Way.DOCKER:
         host, port = opened.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return SharedServer(f"{host}:{port}")
-    recording = classes().record()
-    options = CassandraOptions(restarts=False, settings=PATIENT_NODE, jvm_options=recording)
+    options = CassandraOptions(restarts=False, settings=PATIENT_NODE)
     cluster = opened.enter_context(start_cassandra(1, options))
-    if recording:
-        opened.callback(classes().keep)
-        opened.callback(cluster.nodes[0].stop, 300.0)
     return SharedServer(f"{cluster.contact_points[0]}:{cluster.port}", cluster.nodes[0].log)
 
 

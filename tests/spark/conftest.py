@@ -9,13 +9,11 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.local.class_archive import ClassArchive, archive_of
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -36,28 +34,11 @@ CONF = INTERPRETED | {
 }
 """Of sessions in tests: small, as are the data. To plan a query anew after each of its stages costs a tenth of all;
 the demo and the programs of the pages do so."""
-BUILD = HERE.parents[1] / "build"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """Has Java compile quickly instead of well, which for so short a life takes about half the processor time, and with
 room for all that it compiles: by itself it has 48 MB then, and looks all the time for what could go."""
 DELAYS = {"consistency.weak": "delay=0.8", "consistency.very_strong": "write=QUORUM"}
 """Settings of Cassandra with which a test does not wait for long until messages can be read."""
-
-
-@cache
-def classes() -> ClassArchive:
-    """Returns the archive of Spark's classes, which the first session of a checkout makes when it ends."""
-    import pyspark  # noqa: PLC0415 - only who uses it needs PySpark
-
-    from queuey.spark import java  # noqa: PLC0415 - likewise
-
-    jars = Path(pyspark.__file__).with_name("jars").glob("*.jar")
-    return archive_of("spark", java.home() / "bin" / "java", jars, BUILD)
-
-
-def quick_java() -> str:
-    """Returns the options of Java for programs that run Spark."""
-    return " ".join([QUICK, *classes().use()])
 
 
 def have_short_delays(url: str) -> None:
@@ -104,14 +85,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
         del os.environ[name]
     places = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
-    os.environ["JDK_JAVA_OPTIONS"] = quick_java()
-    recording = {"spark.driver.defaultJavaOptions": " ".join(classes().record())}
-    started = session(master="local[2,4]", conf=CONF | places | recording, name="tests")
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK
+    started = session(master="local[2,4]", conf=CONF | places, name="tests")
     os.environ.clear()
     os.environ.update(before)
     yield started
     end(started)
-    classes().keep()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupts)
 
@@ -128,7 +107,7 @@ def end(spark: SparkSession) -> None:
         gateway.shutdown()
         process = gateway.proc
         process.stdin.close()
-        process.wait(300)  # it may have classes to write
+        process.wait(60)
         SparkContext._gateway = SparkContext._jvm = None
         gc.collect()
 

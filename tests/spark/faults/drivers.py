@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.spark.conftest import quick_java
+from tests.spark.conftest import QUICK
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def driver(
     """
     given = [f"{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", f"tests.spark.faults.{program}", str(place), *arguments, *given]
-    environment = os.environ | {"JDK_JAVA_OPTIONS": quick_java()}
+    environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK}
     with (place / "log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
