@@ -73,7 +73,7 @@ def redrive(
 
 
 def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
-    return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.dead_queue)
+    return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 
 async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) -> None:
@@ -86,7 +86,7 @@ async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) ->
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
-    """Says what may be missing: queues without dead letters, and what the key does not see."""
+    """Prints what may be missing: queues without dead letters, and queues that the key may not see."""
     from msgspec.structs import replace
 
     from qdo.cli.selection import hidden, note_unlisted

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qdo.cli.settings import WorkSetting, WorkSettings, table
+from qdo.cli.settings import WorkSetting, WorkSettings, made, table
 from queuey.terminal import time_parsing
 from queuey.terminal.setting_values import Given, SettingsError, check_known, convert, file_values
 
@@ -22,10 +22,10 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     Args:
         options: Values of the command line by name, texts or lists of them; None: not given.
         environ: The environment. Empty variables count as not given.
-        config: The TOML file that the command line names, instead of the one that the environment names.
+        config: The TOML file that the command line names; None: the one that the environment names.
 
     Raises:
-        SettingsError: Names the key, what is wrong with it, and where it came from.
+        SettingsError: Names the key, the problem, and the source of the value.
     """
     lines = table()
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
@@ -35,9 +35,9 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
         check_known(variable, [*variables, CONFIG], "in the environment")
     given |= {name: Given(environ[variable], variable) for variable, name in variables.items() if environ.get(variable)}
     given |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
-    settings = WorkSettings(**{name: _convert(lines[name], one) for name, one in given.items()})
-    _check(settings, {name: one.source for name, one in given.items()})
-    return settings
+    values = {name: _convert(lines[name], one) for name, one in given.items()}
+    _check({name: line.initial for name, line in lines.items()} | values, given)
+    return made(values)
 
 
 def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
@@ -52,13 +52,13 @@ def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]
 
 
 def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type
-    """Converts a text, a list of texts or a TOML value."""
     text = given.value
     if not isinstance(text, str):
         return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, strict=True)
-    if line.kind is float:
+    if line.type.startswith("seconds"):
         try:
-            given = given._replace(value=time_parsing.duration(text))
+            seconds = time_parsing.duration(text)
+            given = given._replace(value=seconds if line.kind is float else round(seconds))
         except ValueError as error:
             raise SettingsError(f"Setting {line.name} (from {given.source}) is {text!r}. {error}") from error
     elif typing.get_origin(line.kind) is tuple:
@@ -66,18 +66,18 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
     return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type)
 
 
-def _check(settings: WorkSettings, sources: Mapping[str, str]) -> None:
-    """Refuses values that contradict each other."""
+def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
+    """Raises SettingsError for values that contradict each other."""
 
     def refuse(reason: str, *names: str) -> None:
-        where = ", ".join(f"{name} from {sources.get(name, 'default')}" for name in names)
+        where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")
 
-    if settings.threads is not None and settings.processes is not None:
+    if "threads" in given and values["processes"]:
         refuse("a worker uses threads or processes, not both", "threads", "processes")
-    if settings.time_limit is not None and settings.threads is not None:
+    if "threads" in given and values["time_limit"] is not None:
         refuse("a thread cannot be stopped, so there is no time limit for threads", "time_limit", "threads")
-    if settings.metrics is not None and int(settings.metrics.rpartition(":")[2]) > _HIGHEST_PORT:
+    if values["metrics"] is not None and int(values["metrics"].rpartition(":")[2]) > _HIGHEST_PORT:
         refuse(f"the port of the metrics is above {_HIGHEST_PORT}", "metrics")
-    if settings.retry_base > settings.retry_cap:
+    if values["retry_base"] > values["retry_cap"]:
         refuse("the first pause is longer than the longest", "retry_base", "retry_cap")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec import structs
@@ -29,12 +29,9 @@ from queuey.client.lookup import look_up
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
-    from qdo.checked_settings import CheckedSettings
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
     from qdo.worker.claim_source import Claims
-    from qdo.worker.settings import WorkerSettings
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
 
@@ -42,9 +39,8 @@ app = typer.Typer(add_completion=False)
 
 log = logging.getLogger("qdo.cli")
 
-_OF_GROUPS = ("group", "pattern", "by", "name", "grace", "mirror", "dead_queue")
 MAX_NAMES = 1000
-"""Names of queues that a misspelled name is compared with."""
+"""Max names of queues that a misspelled name is compared with."""
 
 
 @app.command()
@@ -73,12 +69,11 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
-    """Makes the worker, then serves; returns the exit code."""
     from qdo.worker import exit_codes
 
     settings = _with_queues_of_jobs(settings)
     coordinator = None if settings.claim else make_coordinator(settings)
-    hangs_after = max(settings.stalled_after, coordinator.session_timeout if coordinator is not None else 0.0)
+    hangs_after = max(settings.worker.stalled_after, coordinator.session_timeout if coordinator is not None else 0.0)
     try:
         async with open_client(settings) as client:
             with _served_metrics(settings.metrics) as registry:
@@ -101,7 +96,7 @@ async def _serve(settings: WorkSettings) -> int:
 
 
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
-    """Stops the worker if none of its queues exists when the time to wait for one is over; returns whether it did."""
+    """Stops the worker if none of its queues exists after ``wait_for_queue``; returns True if it did."""
     if settings.pattern or not settings.wait_for_queue:
         return False
     while True:
@@ -126,11 +121,7 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
 
 
 def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
-    """Returns the settings for a handler that is a program's :class:`~qdo.Jobs`: its messages are claimed.
-
-    Raises:
-        HandlerError: There is no such handler.
-    """
+    """Returns the settings for a handler that is a program's :class:`~qdo.Jobs`: its messages are claimed."""
     from qdo.jobs import Jobs
     from qdo.worker import handlers
 
@@ -141,11 +132,6 @@ def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
 
 
 def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:
-    """Returns where messages come from: claims, or partitions if there is a group.
-
-    Raises:
-        InvalidArgument: The queues are missing, or options contradict each other.
-    """
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 
@@ -158,10 +144,18 @@ def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinato
             queues=settings.queue,
             patterns=settings.pattern,
             member=settings.name,
-            settings=consumer_settings(settings),
+            settings=settings.consumer,
         )
-    for name in _OF_GROUPS:
-        if getattr(settings, name):
+    consumer, worker = settings.consumer, settings.worker
+    for_groups: dict[str, object] = {
+        "group": settings.group,
+        "pattern": settings.pattern,
+        "name": settings.name,
+        "by": worker.by,
+    }
+    for_groups |= {"grace": consumer.grace, "mirror": consumer.mirror, "dead_queue": worker.dead_queue}
+    for name, value in for_groups.items():
+        if value:
             raise InvalidArgument(f"--{name.replace('_', '-')} is for groups, and --claim is without one")
     if not settings.queue:
         raise InvalidArgument("the queues to claim from are missing: --queue")
@@ -177,11 +171,11 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
         settings.handler,
         source,
         context=settings.context,
-        settings=worker_settings(settings),
+        settings=settings.worker,
         registry=registry,
         middleware=[EndedInTime()],
         process_setup=partial(
-            _set_up_child, settings.log_level, settings.log, settings.stalled_after, trace=settings.trace
+            _set_up_child, settings.log_level, settings.log, settings.worker.stalled_after, trace=settings.trace
         ),
     )
 
@@ -193,44 +187,9 @@ def _set_up_child(log_level: str, log_form: str, stalled_after: float, *, trace:
     end_child_if_blocked(stalled_after)
 
 
-def consumer_settings(settings: WorkSettings) -> ConsumerSettings:
-    """Returns what of the settings is the consumer's.
-
-    Raises:
-        InvalidArgument: They cannot work.
-    """
-    from qdo.consumer.settings import ConsumerSettings
-
-    return ConsumerSettings(**_given(settings, ConsumerSettings))
-
-
-def worker_settings(settings: WorkSettings) -> WorkerSettings:
-    """Returns what of the settings is the worker's.
-
-    Raises:
-        InvalidArgument: They cannot work.
-    """
-    from qdo.worker.settings import Retry, WorkerSettings
-
-    retry = Retry(
-        attempts=settings.attempts, base=settings.retry_base, cap=settings.retry_cap, never=settings.never_retry
-    )
-    return WorkerSettings(retry=retry, **_given(settings, WorkerSettings) | {"dead_ttl": round(settings.dead_ttl)})
-
-
-def _given(settings: WorkSettings, kind: type[CheckedSettings]) -> dict[str, Any]:
-    """Returns the settings that another kind has by the same names, without those that were not set."""
-    values = {field.name: getattr(settings, field.name, None) for field in structs.fields(kind)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 @contextmanager
 def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
-    """Serves metrics in a thread.
-
-    Raises:
-        QdoError: The address cannot be used.
-    """
+    """Serves metrics in a thread; raises QdoError if the address cannot be used."""
     if address is None:
         yield None
         return

@@ -24,6 +24,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
 
     The pause after the first attempt is drawn evenly from 0 to ``base``, after the second from 0 to twice that, and so
     on up to ``cap``. So workers that failed together, because a service was down, do not retry all at the same moment.
+    ``never`` has names with or without their module; subclasses of those errors count too.
 
     Example:
         >>> from qdo import Retry
@@ -34,24 +35,19 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
         True
 
     Attributes:
-        attempts: How often a message is tried; 0: without end.
-        base: Seconds.
-        cap: Seconds.
-        never: Names of error classes, with or without their module, for which another attempt is no use; their
-            subclasses count too.
+        attempts: Attempts before a message counts as failed; 0: no limit. With ``claim`` the queue's
+            ``max_deliveries`` decides.
+        base: Longest pause after the first attempt; doubles with each attempt. The pause is random, from 0 to this.
+        cap: Longest pause after any attempt.
+        never: Class of an error that is not retried: ``ValueError``; several may be given.
     """
 
-    attempts: Annotated[int, Meta(ge=0)] = 5
+    attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
     base: Annotated[float, Meta(ge=0)] = 0.5
     cap: Annotated[float, Meta(ge=0, le=_YEAR)] = 60.0
     never: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what is no pause and no count.
-
-        Raises:
-            InvalidArgument
-        """
         super().__post_init__()
         if self.base > self.cap:
             raise InvalidArgument(f"base, {self.base:g} s, is at most cap, {self.cap:g} s")
@@ -60,7 +56,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
         """Returns the seconds until the next attempt; None: there is none.
 
         Args:
-            attempt: How many there have been.
+            attempt: Number of attempts so far.
             kinds: Names of the class of the error and of its bases.
             draw: A random number from 0 to 1.
         """
@@ -69,7 +65,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
         return draw * self.longest(attempt)
 
     def longest(self, attempt: int) -> float:
-        """Returns the most seconds that the pause after an attempt may take."""
+        """Returns the max pause after an attempt, in seconds."""
         return min(self.cap, self.base * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS))
 
 
@@ -81,32 +77,36 @@ _DAY = 86_400
 class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     """The settings of a worker. Durations are seconds.
 
+    Each key of ``by`` is handled like a partition of its own. An async handler that takes too long is cancelled, a
+    process killed.
+
     Example:
         >>> from qdo import Retry, WorkerSettings
         >>> WorkerSettings(threads=4, retry=Retry(attempts=3), on_failure="skip").on_failure
         'skip'
 
     Attributes:
-        threads: Partitions (with ``by``: parts of them) that a plain function handles at the same time.
-        tasks: The same for an async function.
-        processes: Number of processes that run the handler; 0: it runs in this process.
+        threads: Partitions that a plain function handles at the same time.
+        tasks: Partitions that an async function handles at the same time.
+        processes: Run the handler in this many processes: for handlers that compute or need a time limit.
         by: Handle several messages of a partition at the same time, but those with the same key in order. The key is
-            ``header:<name>`` or ``body:<field>``; None: one message after another.
-        parallel: With ``by``, messages of one partition that are handled at the same time.
-        window: With ``by``, most messages of one partition that wait for the oldest of them to be handled.
+            ``header:NAME`` or ``body:FIELD``.
+        parallel: With ``by``: messages of one partition that are handled at the same time.
+        window: With ``by``: most messages of one partition that wait for the oldest of them to be handled.
         batch: Most messages taken from one partition at once.
         slice: Time after which another waiting partition has its turn. No running message is interrupted.
-        retry: Whether and when a message is retried.
-        on_failure: What happens to a message whose last attempt failed: it becomes a dead letter, it is skipped (and
-            logged), the worker stops and leaves it unhandled, or it is retried without limit.
-        time_limit: Longest time of one attempt; None: no limit. Not for threads.
-        stalled_after: Time after which an attempt that has not ended counts as failed. An async handler is cancelled, a
-            process killed. A thread cannot be stopped, so the worker abandons it, releases its partitions and joins the
-            group again. A worker that is blocked as a whole for this time leaves its group.
-        dead_queue: Queue for dead letters; None: the message's queue with ``.dead`` behind.
+        retry: When a failed message is retried.
+        on_failure: What happens to a failed message: ``dead-letter`` puts it into ``<queue>.dead``, ``skip`` only logs
+            it, ``stop`` ends the worker and leaves it unhandled, ``retry`` tries it again.
+        time_limit: Longest time of one attempt. Needs an async function or ``processes``, because a thread cannot
+            be stopped.
+        stalled_after: Time after which an attempt that has not ended counts as failed. A thread cannot be stopped, so
+            its worker releases its partitions and joins the group again. A worker that hangs as a whole for this
+            time ends.
+        dead_queue: Queue for dead letters.
         dead_ttl: How long dead letters are kept.
-        bury_dead: Whether a failed message of a queue of dead letters becomes a dead letter of that queue again. If not
-            it is skipped, and stays where it is.
+        bury_dead: A failed message of a queue of dead letters becomes a dead letter of that queue again. If not, it is
+            skipped and stays where it is.
         commit_messages: Number of handled messages after which offsets are committed.
         commit_seconds: Time after which they are committed if fewer messages were handled.
         drain: How long a stop waits for messages that are being handled.
@@ -116,7 +116,7 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=1, le=1024)] = 8
     tasks: Annotated[int, Meta(ge=1, le=100_000)] = 100
     processes: Annotated[int, Meta(ge=0, le=1024)] = 0
-    by: str | None = None
+    by: Annotated[str, Meta(pattern=r"^(header|body):.+$")] | None = None
     parallel: Annotated[int, Meta(ge=1, le=1024)] = 8
     window: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     batch: Annotated[int, Meta(ge=1, le=100_000)] = 1000
@@ -134,11 +134,6 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     lag_seconds: Annotated[float, Meta(ge=0.1, le=_DAY)] = 15.0
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range.
-
-        Raises:
-            InvalidArgument
-        """
         super().__post_init__()
         if self.by is not None:
             key_by(self.by)

@@ -446,7 +446,7 @@ def test_workers(charts: dict[str, Rendered], tmp_path: Path) -> None:
     assert (loaded.handler, loaded.queue, loaded.group) == ("reports:handle", ("reports",), "archive")
     assert (loaded.url, loaded.metrics, loaded.log) == ("http://queuey:80", "0.0.0.0:9400", "json")
     assert worker["spec"]["replicas"] == 3
-    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > loaded.drain + 5
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > loaded.worker.drain + 5
     (key,) = found["env"]
     assert (key["name"], key["valueFrom"]) == ("QUEUEY_KEY", {"secretKeyRef": {"name": "reports-key", "key": "key"}})
-    assert math.isclose(loaded.drain, 30)
+    assert math.isclose(loaded.worker.drain, 30)
