@@ -1,10 +1,9 @@
-"""Takes over how far the workers of the original Qdo came.
+"""Moves offsets from the workers of the original Qdo, Mozilla's.
 
-They kept that in messages: in the queue ``qdo_status`` lies one for each partition that was worked on, with a body such
-as ``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``. ``processed`` is the last
-message that was handled, or empty. A worker that was started again read only one of the queue's seven partitions; what
-it did not find it began anew, with a second message. Here all partitions are read and the newest message of each
-partition counts, which is the one that was last written to.
+They kept them in messages: the queue ``qdo_status`` has one for each partition, with a body such as
+``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``. ``processed`` is the last
+message that was handled, or empty. A worker that was started again read only one of the queue's seven partitions; for
+others it wrote a second message. So the newest message of each partition counts.
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ from queuey.client.lookup import look_up
 STATUS_QUEUE = "qdo_status"
 
 Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
-"""What becomes of a status: its offset is taken over; it is recorded already; the group is further, so it stays as it
-is; nothing was processed; there is no such queue or partition; the credential may not see the queue."""
+"""The fate of a status: its offset is taken over; it is recorded already; the group is further, so it stays; nothing
+was processed; there is no such queue or partition; the credential may not see the queue."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """How far a partition was processed, as a status message says.
+    """The progress of a partition in a status message.
 
     Attributes:
-        queue: Name of the queue.
-        number: Of the partition.
         processed: Id of the last message that was handled; None: none was.
         worker: The worker that wrote it.
         message: Id of the status message.
@@ -48,12 +45,12 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class Migration(NamedTuple):
-    """What a migration does, or would do.
+    """The result of a migration, or of its plan.
 
     Attributes:
-        moves: For each offset that is taken over, or was before: from what is recorded to what the status says.
-        fates: What becomes of each.
-        unreadable: Status messages that say nothing, with the reason.
+        moves: For each offset that is taken over, or was before.
+        fates: By partition.
+        unreadable: Messages that are no status, with the reason.
     """
 
     moves: list[Move]
@@ -68,11 +65,7 @@ class _StatusBody(msgspec.Struct, frozen=True):
 
 
 def read_status(message: Message) -> WorkerStatus:
-    """Reads a status message.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Raises ValueError if the message is no status."""
     body = message.body
     value = (
         msgspec.json.decode(body, type=_StatusBody)
@@ -88,7 +81,7 @@ def read_status(message: Message) -> WorkerStatus:
 
 
 def newest(messages: Iterable[Message]) -> tuple[list[WorkerStatus], list[str]]:
-    """Returns the newest status of each partition, and what could not be read, with the reason."""
+    """Returns the newest status of each partition, and the unreadable messages with the reason."""
     found: dict[tuple[str, int], WorkerStatus] = {}
     unreadable: list[str] = []
     for message in messages:
@@ -110,13 +103,13 @@ def plan(
     *,
     back: bool = False,
 ) -> tuple[list[Move], dict[Partition, Fate]]:
-    """Decides what becomes of positions that were reached elsewhere.
+    """Decides the fate of positions.
 
     Args:
-        reached: For each partition the last message that was handled; None: none was.
-        queues: The queues that there are, with their numbers of partitions.
+        reached: The last message handled, by partition; None: none was.
+        queues: The existing queues with their numbers of partitions.
         recorded: The group's offsets.
-        back: Also take over what lies behind the group's own offset.
+        back: Also move offsets back.
 
     Returns:
         The moves to carry out, some of which may change nothing, and the fate of every partition.
@@ -147,31 +140,26 @@ async def migrate(
     coordinator: Coordinator,
     service: str,
     *,
-    former: str | None = None,
     back: bool = False,
     dry_run: bool = False,
 ) -> Migration:
-    """Takes the offsets over into a group that has no members. May be repeated at any time.
+    """Moves the offsets of a group that has no members to where the original's workers ended. May be repeated.
 
     Args:
-        client: Speaks for the application whose workers they were.
+        client: A client of the application whose workers they were.
         coordinator: Of the group.
         service: The id of the service's store.
-        former: Take over what the group itself recorded for this store that the service had, in place of what the
-            original's workers did.
         back: See :func:`plan`.
         dry_run: Change nothing, only report.
 
     Raises:
-        InvalidArgument: There is no queue with status messages, or nothing is recorded for the former store.
+        InvalidArgument: There is no queue with status messages.
         GroupActive: The group has members.
         OffsetMoved, CoordinationLost: See :func:`qdo.moves.carry_out`.
     """
     await refuse_active(coordinator)
-    if former is None:
-        reached, unreadable = await _of_the_original(client, service)
-    else:
-        reached, unreadable = await _for_former_store(coordinator, service, former), []
+    found, unreadable = newest(await _status_messages(client))
+    reached = {Partition(Queue(service, client.application, one.queue), one.number): one.processed for one in found}
     looked = await look_up(client, {partition.queue.name for partition in reached})
     queues = {Queue(service, client.application, name): queue.partitions for name, queue in looked.found.items()}
     planned, fates = plan(reached, queues, await coordinator.offsets(reached), back=back)
@@ -181,26 +169,9 @@ async def migrate(
     return Migration(planned, fates, unreadable)
 
 
-async def _of_the_original(client: AsyncClient, service: str) -> tuple[dict[Partition, str | None], list[str]]:
-    """Returns what the original's workers reached, and what could not be read, with the reason."""
+async def _status_messages(client: AsyncClient) -> list[Message]:
     try:
         # Workers may have been stopped a moment ago, so the queue's read delay is passed over.
-        messages = [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
+        return [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
     except QueueNotFound as error:
         raise InvalidArgument(f"application {client.application} has no queue {STATUS_QUEUE}") from error
-    found, unreadable = newest(messages)
-    application = client.application
-    return {Partition(Queue(service, application, one.queue), one.number): one.processed for one in found}, unreadable
-
-
-async def _for_former_store(coordinator: Coordinator, service: str, former: str) -> dict[Partition, str | None]:
-    """Returns what the group recorded while the service had another store."""
-    found = {
-        each._replace(queue=each.queue._replace(service=service)): offset.id
-        for each, offset in (await coordinator.offsets()).items()
-        if each.queue.service == former
-    }
-    if not found:
-        names = ", ".join(sorted(await coordinator.services())) or "none"
-        raise InvalidArgument(f"group {coordinator.group} has no offsets for {former!r}, only for: {names}")
-    return dict(found)

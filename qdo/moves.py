@@ -18,17 +18,11 @@ from queuey.client import order_of
 log = logging.getLogger("qdo.consumer")
 
 _NAMED = 3
-"""Members that an error names."""
+"""Max members that an error names."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What becomes of a partition's offset.
-
-    Attributes:
-        partition: The partition.
-        before: What is recorded; None: nothing.
-        after: What is to be recorded; None: nothing.
-    """
+    """The change of a partition's offset; None: nothing is recorded."""
 
     partition: Partition
     before: str | None
@@ -36,14 +30,13 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Whether it is another one."""
         if self.before is None or self.after is None:
             return self.before is not self.after
         return order_of(self.before) != order_of(self.after)
 
     @property
     def goes_back(self) -> bool:
-        """Whether messages that count as processed would be handled again."""
+        """Messages that count as processed would be handled again."""
         if self.before is None:
             return False
         return self.after is None or order_of(self.after) < order_of(self.before)
@@ -58,12 +51,7 @@ def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, C
 
 
 async def refuse_active(coordinator: Coordinator) -> None:
-    """Returns if the group has no members.
-
-    Raises:
-        GroupActive: It has; some are named.
-        CoordinationLost
-    """
+    """Raises GroupActive if the group has members."""
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
@@ -72,7 +60,7 @@ async def refuse_active(coordinator: Coordinator) -> None:
 
 
 async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[Move]:
-    """Moves the offsets that change, if they still are what the plan saw; returns those moves.
+    """Moves the offsets that change and are still as planned; returns those moves.
 
     Raises:
         GroupActive: The group has members.
@@ -90,20 +78,12 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
 
 
 async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
-    """Says in the log that the group recorded offsets for other stores only.
-
-    Args:
-        coordinator: Of the group.
-        service: The id of the service's store.
-
-    Raises:
-        CoordinationError
-    """
+    """Logs a warning if the group recorded offsets for other stores only."""
     services = await coordinator.services()
     if services and service not in services:
         log.warning(
             "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins again. If "
-            "this is the same service with another store, stop the group and run: qdo offsets migrate --from ID",
+            "this is the same service with another store, stop the group and run: qdo offsets seek --to TIME",
             coordinator.group,
             ", ".join(sorted(services)),
             service,

@@ -184,24 +184,19 @@ def prune(
 @with_settings(*SERVICE, *GROUP)
 def migrate(
     settings: WorkSettings,
-    former: Annotated[
-        str | None,
-        typer.Option("--from", help="The id of the service's former store."),
-    ] = None,
     back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
 
-    With --from: how far the group itself came while the service had another store. May be repeated: what is there
-    already stays, and no offset moves back without --back.
+    May be repeated: what is there already stays, and no offset moves back without --back.
     """
     from qdo import migration
 
     async def run() -> migration.Migration:
         async with open_both(settings) as opened:
-            return await migration.migrate(*opened, former=former, back=back, dry_run=dry_run)
+            return await migration.migrate(*opened, back=back, dry_run=dry_run)
 
     done = asyncio.run(run())
     for reason in done.unreadable:
@@ -210,7 +205,6 @@ def migrate(
 
 
 def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
-    """Plans moves, carries them out, and reports them."""
     from qdo.moves import carry_out, moves, refuse_active
 
     async def run() -> list[Move]:
@@ -227,7 +221,6 @@ def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, 
 
 
 def _tell(planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Partition, str] | None = None) -> None:
-    """Prints moves, and what became of partitions that are not moved."""
     by_place = {move.partition: move for move in planned}
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):

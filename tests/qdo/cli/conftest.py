@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -104,3 +105,17 @@ def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
     """Starts workers that belong to the test's group."""
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
     return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))
+
+
+@pytest.fixture
+def qdo_status(client: Client) -> Iterator[None]:
+    """The queue that the original's workers made."""
+    client.create_queue("qdo_status", partitions=7)
+    yield
+    client.delete_queue("qdo_status")
+
+
+def write_status(client: Client, name: str, processed: str, partition: int, identifier: str) -> None:
+    """Writes a status message as a worker of the original did."""
+    body = json.dumps({"partition": name, "processed": processed, "last_worker": "host-1"})
+    client.put("qdo_status", (partition, identifier), body, ttl=2_592_000)

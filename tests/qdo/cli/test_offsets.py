@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,7 +12,7 @@ from qdo.coordination import Coordinator, Member
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Group
+from tests.qdo.cli.conftest import GROUP, Group, write_status
 from tests.qdo.cli.living import living
 from tests.replacing import replace
 
@@ -33,14 +32,6 @@ def sent(client: Client, queue: str) -> list[Receipt]:
     """Four messages in the first partition, one in the second, none in the third."""
     first = [client.send(queue, str(number), partition=1) for number in range(4)]
     return [*first, client.send(queue, "alone", partition=2)]
-
-
-@pytest.fixture
-def qdo_status(client: Client) -> Iterator[None]:
-    """The queue that the original's workers made."""
-    client.create_queue("qdo_status", partitions=7)
-    yield
-    client.delete_queue("qdo_status")
 
 
 def test_reset_to_the_ends(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
@@ -171,20 +162,14 @@ def test_groups(run: Run, group: Group, queue: str) -> None:
     ]
 
 
-def status(client: Client, name: str, processed: str, partition: int, identifier: str) -> None:
-    """Writes a status message as a worker of the original did."""
-    body = json.dumps({"partition": name, "processed": processed, "last_worker": "host-1"})
-    client.put("qdo_status", (partition, identifier), body, ttl=2_592_000)
-
-
 @pytest.mark.usefixtures("qdo_status")
 def test_migrate(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
     """The newest statuses of all seven partitions are taken over, once; nothing moves back unless told."""
     older, newer = uuid.uuid1().hex, uuid.uuid1().hex
-    status(client, f"{queue}-1", sent[2].id, 1, older)
-    status(client, f"{queue}-1", sent[1].id, 7, newer)
-    status(client, f"{queue}-2", "", 2, older)
-    status(client, "gone-1", sent[0].id, 3, older)
+    write_status(client, f"{queue}-1", sent[2].id, 1, older)
+    write_status(client, f"{queue}-1", sent[1].id, 7, newer)
+    write_status(client, f"{queue}-2", "", 2, older)
+    write_status(client, "gone-1", sent[0].id, 3, older)
     client.put("qdo_status", (4, older), "nonsense")
     dry = run("offsets", "migrate", "--dry-run")
     assert (dry.code, group.offsets()) == (0, {})
@@ -214,7 +199,7 @@ def test_migrate_is_refused_while_the_group_works(
     run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]
 ) -> None:
     """A group with members keeps its offsets."""
-    status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
+    write_status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
     with living(group.url, GROUP, Member("somebody")):
         assert run("offsets", "migrate").code == 1
     assert group.offsets() == {}
@@ -234,27 +219,6 @@ def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: l
         ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
     assert (ended.code, ended.out) == (1, b"")
     assert group.offsets() == {(queue, 1): sent[3].id}
-
-
-def test_migrate_from_a_former_store(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """What the group recorded for a store that was lost is taken over; nothing goes back."""
-    here = [group.partition(queue, number) for number in (1, 2, 3)]
-    former = [each._replace(queue=each.queue._replace(service=FORMER)) for each in here]
-    group.record({former[0]: sent[1].id, former[1]: sent[0].id, here[1]: sent[2].id})
-    words = "offsets", "migrate", "--from", FORMER
-    assert run(*words, "--dry-run").code == 0
-    assert group.ask(lambda coordinator: coordinator.offsets(here)).keys() == {here[1]}
-    notes = {line["partition"]: (line["to"], line["note"]) for line in run(*words, "--json").json_lines}
-    assert notes == {1: (sent[1].id, ""), 2: (None, "the group is further; --back takes it over")}
-    found = group.ask(lambda coordinator: coordinator.offsets())
-    assert {each: offset.id for each, offset in found.items()} == {
-        here[0]: sent[1].id,
-        here[1]: sent[2].id,
-        former[0]: sent[1].id,
-        former[1]: sent[0].id,
-    }
-    unknown = run("offsets", "migrate", "--from", "1" * 32)
-    assert (unknown.code, FORMER in unknown.err) == (2, True)
 
 
 def test_prune(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:

@@ -35,7 +35,7 @@ async def test_one_service_under_two_addresses_is_one(system: System) -> None:
 
 
 async def test_a_group_that_knows_only_other_stores_is_told(system: System, caplog: pytest.LogCaptureFixture) -> None:
-    """It begins anew, and the log names the stores and the command that takes over what was recorded for one."""
+    """It begins anew, and the log names the stores and the command that sets the offsets by time."""
     queue = await system.queue()
     await system.send(queue, 1)
     former = Partition(Queue(OTHER_STORE, "queuey", queue.name), 1)
@@ -45,7 +45,7 @@ async def test_a_group_that_knows_only_other_stores_is_told(system: System, capl
     assert (
         f"recorded offsets for {OTHER_STORE}, and none for this service, whose store is {system.store}" in caplog.text
     )
-    assert "qdo offsets migrate --from" in caplog.text
+    assert "qdo offsets seek --to TIME" in caplog.text
 
 
 async def test_members_with_another_store_are_told_of(system: System, caplog: pytest.LogCaptureFixture) -> None:
