@@ -10,14 +10,10 @@ from qdo.errors import InvalidArgument
 
 
 class CheckedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A struct whose fields are checked when it is made, by their types with the limits that these name."""
+    """A struct whose fields are checked when it is made, by their types and limits."""
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range or of another type.
-
-        Raises:
-            InvalidArgument: Names the setting and its value.
-        """
+        """Raises InvalidArgument with the setting and its value."""
         for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
             try:

@@ -65,7 +65,7 @@ class SessionLost(CoordinationError):
 
 
 class CoordinationIncompatible(CoordinationError):
-    """What is stored was written in a format that this version does not know."""
+    """Stored data has a format that this version does not know."""
 
 
 class MemberExists(QdoError):

@@ -1,4 +1,4 @@
-"""What is shared out: the partitions of queues."""
+"""Queues and their partitions, which members share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdo.errors import InvalidArgument
 
 
 def some(things: Iterable[Any], most: int) -> str:
-    """Names the first of several, sorted, and says how many more there are."""
+    """Returns the first of several, sorted, and the number of the rest."""
     found = [str(each) for each in sorted(things)]
     return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
 
@@ -39,10 +39,10 @@ class Queue(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Queue:
-        """Reads what ``str()`` gave.
+        """Inverse of ``str()``.
 
         Raises:
-            InvalidArgument: It is no such text.
+            InvalidArgument: The text is not service/application/queue.
         """
         parts = text.split("/")
         if len(parts) != len(cls._fields) or not all(parts):
@@ -72,10 +72,10 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """Reads what ``str()`` gave.
+        """Inverse of ``str()``.
 
         Raises:
-            InvalidArgument: It is no such text.
+            InvalidArgument: The text is not service/application/queue/partition.
         """
         queue, _, number = text.rpartition("/")
         if not number.isascii() or not number.isdigit() or not int(number):

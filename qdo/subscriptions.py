@@ -16,13 +16,13 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """The names and patterns of queues that are wanted; made by :func:`subscribe`.
+    """The names and patterns of wanted queues; made by :func:`subscribe`.
 
     Attributes:
         names: Queues; they need not exist yet.
-        patterns: In the manner of shells, case-sensitive: ``*``, ``?``, ``[a-z]``.
+        patterns: Shell patterns, case-sensitive: ``*``, ``?``, ``[a-z]``.
         service: The id of its store; see :class:`qdo.partitions.Queue`.
-        application: Whose queues they are.
+        application: The application.
     """
 
     names: frozenset[str] = frozenset()
@@ -31,13 +31,13 @@ class Subscription(msgspec.Struct, frozen=True):
     application: str = ""
 
     def __bool__(self) -> bool:
-        """Whether any queue is wanted."""
         return bool(self.names or self.patterns)
 
     def wants(self, name: str) -> bool:
-        """Returns whether a queue of this name is one of them.
+        """Returns True if a queue of this name is wanted.
 
-        A pattern takes queues for dead letters only if it ends as they do: a worker would handle its failures for ever.
+        A pattern matches queues for dead letters only if it ends as they do: a worker would handle its failures again
+        and again.
         """
         dead = name.endswith(SUFFIX)
         return name in self.names or any(
@@ -45,11 +45,11 @@ class Subscription(msgspec.Struct, frozen=True):
         )
 
     def takes(self, queue: Queue) -> bool:
-        """Returns whether a queue is one of them, of this application and service."""
+        """Returns True if a queue is wanted and of this application and service."""
         return queue[:2] == (self.service, self.application) and self.wants(queue.name)
 
     def stretches(self) -> list[str]:
-        """Returns what the names of all matching queues begin with; none of these texts begins with another."""
+        """Returns the literal prefixes of the patterns; none of them begins with another."""
         kept: list[str] = []
         for text in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
             if not kept or not text.startswith(kept[-1]):
@@ -57,7 +57,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return kept
 
     def with_all(self, others: Iterable[Subscription]) -> Subscription:
-        """Returns what this one and others of the same application and service want together."""
+        """Returns a union with others of the same application and service."""
         same = [one for one in others if (one.service, one.application) == (self.service, self.application)]
         names = self.names.union(*(one.names for one in same))
         patterns = dict.fromkeys([*self.patterns, *sorted({each for one in same for each in one.patterns})])
@@ -65,11 +65,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", application: str = "") -> Subscription:
-    """Returns a subscription.
-
-    Raises:
-        InvalidArgument: No queue can have such a name.
-    """
+    """Raises InvalidArgument if no queue can have such a name."""
     if isinstance(names, str) or isinstance(patterns, str):
         raise InvalidArgument("queues and patterns are lists of texts")
     wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)

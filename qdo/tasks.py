@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Starts a task, which is one of those that are running until it ends."""
+    """Starts a task that is in ``running`` until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     running.add(task)
     task.add_done_callback(running.discard)
@@ -18,14 +18,14 @@ def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asynci
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and waits for their end; what they raise is of no interest any more."""
+    """Cancels tasks and waits for their end; their errors are ignored."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def happens(event: asyncio.Event, within: float) -> bool:
-    """Waits until an event is set; returns False if so many seconds are over before."""
+    """Waits for an event; returns False after ``within`` seconds."""
     try:
         async with asyncio.timeout(within):
             return await event.wait()

@@ -30,8 +30,6 @@ _WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgum
 
 
 class QdoCommands(LazyGroup):
-    """The commands of ``qdo``."""
-
     LISTED = COMMANDS
     MODULES = {name: f"qdo.cli.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
 
@@ -44,7 +42,6 @@ app = command_line(
 
 
 def main() -> None:
-    """Runs the command line and ends the process."""
     terminal.run(
         "qdo", app, (errors.QdoError, client.ClientError, SettingsError), lambda error: isinstance(error, _WRONG_USAGE)
     )

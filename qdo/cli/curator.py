@@ -197,7 +197,7 @@ def _note_left(count: int, samples: list[Left], what: str) -> None:
 
 
 def _nothing(_done: int, _total: int | None) -> None:
-    """Stands for a bar where there is no terminal."""
+    """No-op in place of a progress bar."""
 
 
 def _in_chroot(place: QueuePlace, path: str) -> str:

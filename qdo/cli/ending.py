@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("qdo.cli")
 
 _MAX_INTERVAL = 1.0
-"""Seconds between two times at which the timer is set."""
+"""Interval between two settings of the timer, at most, in seconds."""
 _STANDARD_ERROR = 2
 _MIN_LEFT = 1.0
-"""Seconds for tasks, threads and the handlers' context to end after the worker, although its time is over."""
+"""Min seconds for tasks, threads and the handlers' context to end after the worker, although its time is over."""
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
 
 
 def end_child_if_blocked(seconds: float) -> None:
-    """Ends a child like that, if its interpreter is held. Its parent would kill it before, unless that is gone."""
+    """Ends a child whose interpreter is held for so long. Its parent would kill it before, unless that is gone."""
 
     def postpone() -> None:
         while True:
@@ -60,7 +60,7 @@ def end_child_if_blocked(seconds: float) -> None:
 
 
 def _set_timer(seconds: float) -> float:
-    """Sets the timer anew; returns after how many seconds to do so again."""
+    """Sets the timer anew; returns the seconds after which to do so again."""
     interval = min(_MAX_INTERVAL, seconds / 10)
     # Two intervals later, so that the session ends first and the log says why.
     faulthandler.dump_traceback_later(seconds + 2 * interval, exit=True, file=_STANDARD_ERROR)
@@ -71,7 +71,7 @@ class EndedInTime:
     """Middleware that ends the process in time although a handler's tasks or threads go on after the worker."""
 
     def stopped(self, worker: Worker) -> None:
-        """Gives them the rest of the time for draining."""
+        """Tasks and threads get the rest of the time for draining."""
         timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker, sys.exc_info()[1]])
         timer.daemon = True
         timer.start()
@@ -89,7 +89,7 @@ class EndedInTime:
 
 
 def end_at_once_if_told() -> None:
-    """Ends the process at once by a signal to end. While the worker serves it takes the signals."""
+    """Ends the process at once by a signal to end; while the worker serves, it handles the signals."""
     from qdo.worker import exit_codes
 
     for number in (signal.SIGTERM, signal.SIGINT):

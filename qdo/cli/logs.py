@@ -12,12 +12,7 @@ CHATTY = ("httpx2", "httpcore2", "kazoo")
 
 
 def configure(level: str, form: str) -> None:
-    """Sends the records of this process to standard error.
-
-    Args:
-        level: Least severe level to write.
-        form: ``text`` or ``json``.
-    """
+    """Sends the records of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""What commands work with: the service, and a group where its members meet."""
+"""The service and the group that commands work with."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenedGroup(NamedTuple):
-    """A group and the service that it works for.
-
-    Attributes:
-        client: Speaks for the application.
-        coordinator: Of the group.
-        service: The id of the service's store, by which partitions are called.
-    """
+    """A group and the service that it works for; ``service`` is the id of the store."""
 
     client: AsyncClient
     coordinator: Coordinator
@@ -30,11 +24,7 @@ class OpenedGroup(NamedTuple):
 
 
 def open_client(settings: WorkSettings) -> AsyncClient:
-    """Returns a client of the service that the settings name.
-
-    Raises:
-        ClientError: They name none, or the profile cannot be used.
-    """
+    """Raises ClientError if the settings name no service, or the profile cannot be used."""
     from queuey.client import AsyncClient
 
     if settings.profile is not None:
@@ -45,26 +35,13 @@ def open_client(settings: WorkSettings) -> AsyncClient:
 
 
 def group_of(settings: WorkSettings) -> str:
-    """Returns the group's name.
-
-    Raises:
-        InvalidArgument: None is named.
-    """
     if settings.group is None:
         raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group
 
 
 def make_coordinator(settings: WorkSettings, group: str | None = None) -> Coordinator:
-    """Returns a coordinator that is not open yet.
-
-    Args:
-        settings: Name the place, and the group unless it is given.
-        group: Another group.
-
-    Raises:
-        InvalidArgument: No group is named, or the place cannot be one.
-    """
+    """Returns a coordinator of this group, or of the one in the settings; not open yet."""
     from qdo.coordination.opening import open_coordinator
 
     name = group or group_of(settings)
@@ -73,11 +50,6 @@ def make_coordinator(settings: WorkSettings, group: str | None = None) -> Coordi
 
 @asynccontextmanager
 async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncIterator[Coordinator]:
-    """Connects to where a group's members meet; see :func:`make_coordinator`.
-
-    Raises:
-        CoordinationLost: It does not answer.
-    """
     coordinator = make_coordinator(settings, group)
     try:
         await coordinator.open()
@@ -88,7 +60,6 @@ async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncI
 
 @asynccontextmanager
 async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
-    """Opens a client and the group; see :func:`open_client` and :func:`open_group`."""
     from qdo.consumer.rebalance.queue_discovery import identify
 
     async with open_client(settings) as client, open_group(settings) as coordinator:

@@ -26,7 +26,7 @@ QUEUES = ("queue", "pattern")
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command, whose first parameter is the settings in force, options for some of them.
 
-    Whatever the environment and the file say is in those settings too, so that one file serves all commands.
+    Settings of the environment and the file are in force too, so that one file serves all commands.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def instant(seconds: float) -> str:
-    """Returns an instant, seconds since 1970, in UTC; nothing for 0."""
+    """Returns an instant, seconds since 1970, in UTC; an empty text for 0."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").replace("+00:00", "Z") if seconds else ""
 
 

@@ -25,13 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
-    """Returns the partitions of the queues that the settings name, of all queues if they name none; sorted.
-
-    Args:
-        partitions: To choose from.
-        settings: Name queues and patterns.
-        numbers: Of the partitions; empty: all.
-    """
+    """Returns the partitions, sorted, of the queues in the settings (of all if they name none) with these numbers."""
     wanted = subscription(settings)
     return sorted(
         partition
@@ -41,11 +35,7 @@ def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Col
 
 
 def subscription(settings: WorkSettings) -> Subscription | None:
-    """Returns which queues the settings name; None: they name none.
-
-    Raises:
-        InvalidArgument: No queue can have such a name.
-    """
+    """Returns the queues in the settings; None: they name none."""
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
@@ -86,13 +76,12 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
 async def deleted(
     opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
 ) -> tuple[set[Queue], frozenset[str]]:
-    """Returns the queues of partitions that do not exist; with a former store all of that.
+    """Returns the queues of partitions that do not exist, or with a former store all of that store's.
 
-    Also returns the names of queues that are hidden from the credential, so that nobody knows.
+    Also returns the names of queues that the credential may not see: nobody knows whether they exist.
 
     Raises:
-        InvalidArgument: It is not a former store, but the present one.
-        ClientError: The service cannot say.
+        InvalidArgument: The former store is the present one.
     """
     queues = {partition.queue for partition in partitions}
     if former is not None:
@@ -110,7 +99,7 @@ def hidden(names: Iterable[str]) -> str:
 
 
 async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
-    """Says that the credential does not list all queues whose names begin with one of these, if that is so."""
+    """Prints a note if the credential does not list all queues whose names begin with one of the prefixes."""
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
         output.note(
@@ -123,8 +112,8 @@ def id_of(text: str, now: float) -> str:
     """Returns the id up to which everything counts as processed: the one given, or the last before an instant.
 
     Args:
-        text: An id, or an instant in a form that ``queuey read --since`` takes.
-        now: Seconds since 1970, what relative instants count from.
+        text: An id, or an instant in a form of ``queuey read --since``.
+        now: Seconds since 1970, for relative instants.
 
     Raises:
         InvalidArgument: It is neither.
@@ -144,11 +133,7 @@ def id_of(text: str, now: float) -> str:
 
 
 def moment(text: str, now: float) -> datetime:
-    """Returns an instant, cut to microseconds, so that a message of that very instant is not before it.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
+    """Returns an instant, cut to microseconds, so that a message of that very instant is not before it."""
     try:
         return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.point(text, now)) * 1_000_000))
     except InvalidOperation as error:

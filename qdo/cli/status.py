@@ -35,7 +35,7 @@ app = typer.Typer(add_completion=False)
 
 _CLEAR = "\x1b[2J\x1b[H"
 AT_A_TIME = 8
-"""Queues that the service is asked about at the same time."""
+"""Max queues that the service is asked about at the same time."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -79,10 +79,10 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A group at one moment, as ``--json`` prints it.
 
     Attributes:
-        known: The group is: it has, or had, a member or an offset.
-        service: The id of the store of the service that was asked for the lag; None: none was.
-        lag: How many messages lie behind the offsets; None: that is not known of all.
-        lag_unknown: Why.
+        known: The group has, or had, a member or an offset.
+        service: The id of the store that was asked for the lag; None: none was.
+        lag: Messages behind the offsets; None: not known of all.
+        lag_unknown: The reason.
     """
 
     group: str
@@ -137,11 +137,6 @@ def status(
 
 
 async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    """Reads the state of a group.
-
-    Raises:
-        CoordinationLost: Where its members meet does not answer.
-    """
     from qdo.consumer.rebalance.queue_discovery import identify
 
     members = await coordinator.members()
@@ -186,11 +181,7 @@ def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStat
 
 
 async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
-    """Adds the lag to the partitions of a service and the client's application.
-
-    Raises:
-        ClientError: The service cannot say.
-    """
+    """Adds the lag to the partitions of the client's service and application."""
     from queuey.client import QueueNotFound
 
     slots = asyncio.Semaphore(AT_A_TIME)
@@ -247,7 +238,6 @@ class _GroupMetrics(Collector):
 
 
 def metrics_of(found: GroupStatus) -> bytes:
-    """Returns the state of a group in Prometheus' text form."""
     registry = CollectorRegistry()
     registry.register(_GroupMetrics(found))
     return generate_latest(registry)

@@ -38,11 +38,6 @@ _HOMES = ("options", "queues", "builder", "simple")
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name.
-
-    Raises:
-        InvalidArgument: Kazoo is not installed.
-    """
     if name in __all__:
         need_zookeeper()
         for home in _HOMES:

@@ -36,31 +36,25 @@ from queuey.client.errors import InvalidRequest, KeyReused
 
 BATCH_NODES = 100
 BATCH_MESSAGES = 1000
-"""What one request to Queuey holds."""
+"""Max messages of a request to Queuey."""
 BATCH_BYTES = 256 * 1024
-"""Of the items of a batch; a larger one travels alone. A server of ZooKeeper takes no more than about 1 MB at once."""
+"""Max bytes of the items of a batch; a larger one travels alone. A server of ZooKeeper allows about 1 MB at once."""
 LONGEST_DELAY = 33_554_432
-"""Seconds; Queuey's limit."""
+"""Max delay in Queuey, in seconds."""
 PATIENCE = 30.0
-"""Seconds to wait for items whose locks others hold, after the last that went on."""
+"""Timeout of the wait for items whose locks others hold, in seconds after the last that went on."""
 LOOKS = 0.5
-"""Seconds between two looks at them."""
+"""Interval between two tries of them, in seconds."""
 SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
 Recipe: TypeAlias = Literal["queue", "priority", "delay", "id", "simple"]
 Told = Callable[[int, int | None], object]
-"""Hears how many items were moved, and of how many."""
+"""Called with the number of items moved, and their total."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where messages go.
-
-    Attributes:
-        service: The id of the service's store.
-        app: The application.
-        queue: The queue.
-    """
+    """A queue of Queuey; ``service`` is the id of the store."""
 
     service: str
     app: str
@@ -68,16 +62,16 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is moved and how.
+    """The options of a drain.
 
     Attributes:
-        target: Where to.
-        recipe: Of the Curator queue: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
+        target: The queue to fill.
+        recipe: Of the Curator queue.
         lock_path: Of the Curator queue, with the chroot; None: it has none.
-        limit: Items to move at most; None: all.
-        ttl: Seconds that the messages live in Queuey; None: what the queue says.
+        limit: Max items to move; None: all.
+        ttl: Seconds that the messages live in Queuey; None: as the queue says.
         partition: The partition for all messages; None: Queuey chooses one for each.
-        node_limit: Bytes that a server takes in one transaction.
+        node_limit: Max bytes of a transaction at the servers.
         dry_run: Only count.
     """
 
@@ -92,25 +86,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A node that stays where it is.
-
-    Attributes:
-        name: Of the node.
-        reason: Why.
-    """
+    """A node that stays where it is, and why."""
 
     name: str
     reason: str
 
 
 class Drained(msgspec.Struct):
-    """What came of a drain, as ``--json`` prints it.
+    """The result of a drain, as ``--json`` prints it.
 
     Attributes:
         items: Nodes that were moved, or with ``dry_run`` would be.
         messages: Messages in them.
         held: Nodes that are left because others hold their locks.
-        left: Number of nodes that are left because of what they are.
+        left: Number of nodes that are left because of their content.
         samples: Some of these.
         dry_run: Nothing was moved.
     """
@@ -124,7 +113,7 @@ class Drained(msgspec.Struct):
 
 
 class StagedItem(msgspec.Struct, frozen=True, array_like=True):
-    """An item that was taken out of the queue: all that is needed to post it, or to put it back."""
+    """An item that was taken out of the queue: everything needed to post it, or to put it back."""
 
     name: str
     data: bytes
@@ -132,7 +121,7 @@ class StagedItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """What a staged node holds. Its request is the same whenever it is posted."""
+    """The content of a staged node. Its request is the same whenever it is posted."""
 
     target: Target
     recipe: Recipe
@@ -152,32 +141,15 @@ class Item(NamedTuple):
 
 
 class Unfit(Exception):
-    """Why an item cannot be moved."""
+    """The reason why an item cannot be moved."""
 
 
 def decoded(names: Names, data: bytes) -> list[bytes]:
-    """Returns the messages of a node.
-
-    Raises:
-        BadItem: It holds something else.
-    """
     return [data] if names is SIMPLE else items.decode(data)
 
 
 def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
-    """Returns an item as it is to be moved.
-
-    Args:
-        names: Of the recipe.
-        child: Its name.
-        data: What the node holds.
-        version: Of the data.
-        now: Seconds since 1970.
-        most: Bytes that a node may have.
-
-    Raises:
-        Unfit: It cannot be moved.
-    """
+    """Returns an item that can be moved, or raises Unfit. ``most``: max bytes of a node."""
     try:
         messages = decoded(names, data)
     except BadItem as error:
@@ -195,7 +167,6 @@ def examine(names: Names, child: Child, data: bytes, version: int, *, now: float
 
 
 def outgoing(staged: Staged) -> Iterator[Outgoing]:
-    """Yields the messages of a staged node, in order."""
     names = RECIPES[staged.recipe]
     for item in staged.items:
         headers = headers_of(names.parse(item.name))
@@ -206,7 +177,7 @@ def outgoing(staged: Staged) -> Iterator[Outgoing]:
 
 
 def headers_of(child: Child | None) -> Mapping[str, str]:
-    """Returns what a node's name says of its messages and Queuey has no field for."""
+    """Returns headers for the parts of a node's name that have no field in Queuey."""
     if child is None:
         return {}
     if child.priority is not None:
@@ -215,7 +186,6 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
 
 
 def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
-    """Divides items into batches, in order."""
     batch: list[Item] = []
     messages = weight = 0
     for item in found:
@@ -231,16 +201,7 @@ def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class Drain:
-    """One run; see the module.
-
-    Args:
-        place: The Curator queue.
-        client: Of Queuey.
-        plan: What is moved and how.
-        told: Hears of the progress.
-        patience: Seconds to wait for locks that others hold.
-        clock: Returns the time in seconds since 1970.
-    """
+    """One run; see the module. ``patience``: seconds to wait for locks that others hold."""
 
     def __init__(
         self,
@@ -290,11 +251,10 @@ class Drain:
 
     @property
     def _room(self) -> int:
-        """How many items may still be moved."""
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.found.items)
 
     async def _round(self) -> tuple[int, bool]:
-        """Moves what is there now; returns how many locks others hold, and whether anything went on."""
+        """Moves the items that are there now; returns how many locks others hold, and True if anything went on."""
         names = await self._place.names()
         children = [child for child in self._names.in_order(names) if child.name not in self._left]
         for name in sorted(set(names) - {child.name for child in children} - self._left):
@@ -321,7 +281,6 @@ class Drain:
         return set(names or ())
 
     async def _read(self, children: list[Child]) -> list[Item]:
-        """Reads items; those that cannot be moved are left."""
         found = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
@@ -335,7 +294,7 @@ class Drain:
         return found
 
     def _overhead(self, name: str) -> int:
-        """Bytes of a transaction that stages one item, beside its data; roughly, and rather too many."""
+        """Bytes of a transaction that stages one item, without its data; rather too many."""
         change: Change = (*self._taking(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
         return size(change) + 2 * len(name.encode()) + 64
 
@@ -354,7 +313,6 @@ class Drain:
         return msgspec.msgpack.encode(Staged(plan.target, plan.recipe, plan.ttl, plan.partition, taken))
 
     async def _move(self, batch: list[Item]) -> None:
-        """Moves a batch, without those that others were quicker to take."""
         if self._plan.dry_run:
             self._count(batch)
             return
@@ -373,7 +331,7 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _without(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
-        """Takes out of a batch what its transaction failed for."""
+        """Removes from a batch the item for which its transaction failed."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Servers remove empty containers, which is what Curator makes of parents.
@@ -384,13 +342,7 @@ class Drain:
             self._gone.add(item.child.name)
 
     async def _post(self, path: str, staged: Staged, batch: list[Item]) -> None:
-        """Posts what is staged and forgets it.
-
-        Args:
-            path: Of the staged node.
-            staged: What it holds.
-            batch: The same, to be tried one by one if it is refused as a whole.
-        """
+        """Posts a staged node and removes it; if it is refused, its items are moved one by one."""
         try:
             receipts = await self._client.send_many(
                 staged.target.queue,
@@ -429,11 +381,7 @@ class Drain:
             await make(self._place.link, [self._place.path])
 
     async def _complete(self) -> None:
-        """Posts what an earlier drain has staged.
-
-        Raises:
-            CuratorError: It was to go to another queue.
-        """
+        """Posts the nodes that an earlier drain has staged; raises CuratorError if they were for another queue."""
         link, drained = self._place.link, self._place.drained
         (names,) = await link.children([drained])
         for name in sorted(names or ()):

@@ -32,24 +32,24 @@ from queuey.client import AsyncClient, Claimed, Message
 
 BATCH = 100
 CLAIM = 60.0
-"""Seconds of a claim; a killed fill's messages come back after that."""
+"""Timeout of a claim, in seconds; a killed fill's messages come back after that."""
 SPARE = 5.0
-"""Seconds that a claim has to last for beyond the session of ZooKeeper."""
+"""Min seconds that a claim has to last for beyond the session of ZooKeeper."""
 ASIDE = 3600.0
-"""Seconds for which a message that does not fit into a node is put aside, while the rest is moved."""
+"""Timeout of the claim of a message that does not fit into a node, in seconds; the rest is moved meanwhile."""
 LOOK = 1.0
-"""Seconds of one wait for messages that are still claimed."""
+"""Timeout of one wait for messages that are still claimed, in seconds."""
 
 
 class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is moved and how.
+    """The options of a fill.
 
     Attributes:
-        source: Where from.
-        recipe: Of the Curator queue: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
+        source: The queue to empty.
+        recipe: Of the Curator queue.
         priority: For messages that name none; for the recipe ``priority``.
-        limit: Messages to move at most; None: all.
-        node_limit: Bytes that a server takes in one transaction.
+        limit: Max messages to move; None: all.
+        node_limit: Max bytes of a transaction at the servers.
         dry_run: Only count.
     """
 
@@ -62,13 +62,13 @@ class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filled(msgspec.Struct):
-    """What came of a fill, as ``--json`` prints it.
+    """The result of a fill, as ``--json`` prints it.
 
     Attributes:
         messages: Messages that were moved, or with ``dry_run`` would be.
         twice: Of these, how many another worker got as well, because the fill was interrupted for longer than a claim.
         remaining: Messages in the queue afterwards that are not acknowledged: claimed by others, or not due yet.
-        left: Number of messages that are left because of what they are.
+        left: Number of messages that are left because of their content.
         samples: Some of these, by their ids.
         dry_run: Nothing was moved.
     """
@@ -82,7 +82,7 @@ class Filled(msgspec.Struct):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """What the node beside the queue holds: receipts of messages whose items exist."""
+    """The content of the node beside the queue: receipts of messages whose items exist."""
 
     source: Target
     receipts: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def body_of(message: Message) -> bytes:
 
 
 def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> str:
-    """Returns what the name of a message's node begins with.
+    """Returns the prefix of the name of a message's node.
 
     Args:
         recipe: Of the queue.
@@ -106,7 +106,7 @@ def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> st
         now: Seconds since 1970; a message that can be claimed is due.
 
     Raises:
-        InvalidArgument: Its headers cannot be those of such a queue.
+        InvalidArgument: The headers do not fit such a queue.
     """
     names = RECIPES[recipe]
     if names is PRIORITY:
@@ -128,11 +128,11 @@ class Fill:
     Args:
         place: The Curator queue.
         client: Of Queuey.
-        plan: What is moved and how.
-        told: Hears of the progress.
+        plan: Its options.
+        told: Called with the progress.
         patience: Seconds to wait for messages that are claimed, after the last one that was moved.
-        clock: Returns the time in seconds since 1970.
-        ticks: Returns the time in seconds, from any beginning.
+        clock: Returns the seconds since 1970.
+        ticks: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -193,11 +193,10 @@ class Fill:
 
     @property
     def _room(self) -> int:
-        """How many messages may be claimed now."""
         return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.found.messages)
 
     async def _begin(self) -> None:
-        """Acknowledges what an earlier fill has put, and makes the nodes."""
+        """Acknowledges the messages that an earlier fill has put, and makes the nodes."""
         place = self._place
         beginning = msgspec.msgpack.encode(Progress(self._plan.source))
         await make(place.link, [place.path])
@@ -215,7 +214,7 @@ class Fill:
         await self._confirm(progress.receipts)
 
     async def _move(self, claimed: list[Claimed], began: float) -> None:
-        """Moves messages that were claimed; the request for them was sent at an instant."""
+        """Moves messages whose claim was requested at the instant ``began``."""
         creates: list[Create] = []
         moved: list[Claimed] = []
         room = self._plan.node_limit
@@ -238,7 +237,7 @@ class Fill:
             await self._put(creates, moved, began)
 
     def _item(self, one: Claimed) -> Create | None:
-        """Returns what makes the item of a message; None: none can be made, which is noted."""
+        """Returns the item of a message; None: it does not fit, which is recorded."""
         message = one.message
         try:
             prefix = prefix_of(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
@@ -279,7 +278,7 @@ class Fill:
             self.found.twice += len(await self._jobs.ack(receipts))
 
     async def _put_aside(self, one: Claimed) -> None:
-        """Keeps a message that stays out of the way until the rest was moved."""
+        """Keeps a message out of the way until the rest was moved."""
         self._aside[one.message.id] = one
         await self._jobs.renew([one], ASIDE)
 

@@ -24,11 +24,11 @@ VERSION = 0x00010001
 MESSAGE = 0x01
 END = 0x02
 OVERHEAD = 5
-"""Bytes that a node has beside its messages and their heads."""
+"""Number of bytes of a node beside its messages and their heads."""
 HEAD = 5
-"""Bytes before each message: the opcode and the length."""
+"""Number of bytes before each message: the opcode and the length."""
 AROUND = 1024
-"""Bytes of a request beside paths and data, and some more."""
+"""Max bytes of a request beside paths and data."""
 
 _VERSION = struct.Struct(">i")
 _HEAD = struct.Struct(">Bi")
@@ -82,11 +82,8 @@ def decode(data: bytes) -> list[bytes]:
 
 
 def largest(limit: int, path: str, prefix: str) -> int:
-    """Returns how many bytes a node may have, so that it can be put and also be put back by its consumers.
+    """Returns the max bytes of a node that can be put, and put back by its consumers.
 
-    Args:
-        limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
-        path: Of the queue.
-        prefix: Of the node's name.
+    ``limit``: max bytes of a request at the servers, ``jute.maxbuffer``.
     """
     return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())

@@ -37,17 +37,17 @@ from qdo.errors import InvalidArgument
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 
 ANSWER = 30.0
-"""Seconds that :meth:`LeaderElection.participants` waits for an answer."""
+"""Timeout of :meth:`LeaderElection.participants`, in seconds."""
 LONGEST_PAUSE = 1.0
-"""Seconds between two tries, at most."""
+"""Max seconds between two tries."""
 CLOSING = 3.0
-"""Seconds that :meth:`LeaderElection.close` waits. The node is removed after that, too, once ZooKeeper answers."""
+"""Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed after that, too, once ZooKeeper answers."""
 
 log = logging.getLogger("qdo.curator")
 
 
 class Recipe(enum.Enum):
-    """Whose nodes a contender makes: all contenders on one path use the same recipe.
+    """The recipe whose nodes a contender makes: all contenders on one path use the same.
 
     The two do not exclude each other. Each recipe sorts the nodes of the other behind its own, so that a LeaderSelector
     and a LeaderLatch on one path both lead.
@@ -99,9 +99,9 @@ class Candidacy(Lock):  # type: ignore[misc]
     Args:
         client: Of kazoo, started.
         path: Of the election.
-        name: Becomes the node's data.
+        name: Data of the node.
         recipe: The word in the node's name.
-        given_up: Whether to stop trying.
+        given_up: Returns True to stop trying.
     """
 
     def __init__(self, client: Any, path: str, name: str, recipe: Recipe, given_up: Callable[[], bool]) -> None:  # noqa: ANN401 - kazoo has no types
@@ -116,14 +116,7 @@ class Candidacy(Lock):  # type: ignore[misc]
         )
 
     def owner(self, watch: Callable[[object], None]) -> int | None:
-        """Returns the session that the node belongs to, None if it is gone.
-
-        Args:
-            watch: Called when the node changes.
-
-        Raises:
-            KazooException: ZooKeeper does not answer.
-        """
+        """Returns the session that the node belongs to and watches it; None: it is gone. Raises KazooException."""
         try:
             _, facts = self.client.get(f"{self.path}/{self.node}", watch)
         except NoNodeError:
@@ -201,12 +194,12 @@ class LeaderElection:
 
     @property
     def state(self) -> LeaderState:
-        """See the module."""
+        """A state of the module."""
         return self._state
 
     @property
     def leading(self) -> bool:
-        """Whether this contender leads."""
+        """This contender leads."""
         return self._state == "leading"
 
     @property
@@ -240,12 +233,12 @@ class LeaderElection:
             return self.leading
 
     def listen(self, changed: Callable[[LeaderState], object]) -> None:
-        """Has a function called as ``changed`` is."""
+        """Adds a function that is called as ``changed`` is."""
         with self._news:
             self._listeners.append(changed)
 
     def unlisten(self, changed: Callable[[LeaderState], object]) -> None:
-        """Has a function called no more."""
+        """Removes a function."""
         with self._news:
             self._listeners = [each for each in self._listeners if each != changed]
 
@@ -278,7 +271,7 @@ class LeaderElection:
         return tuple(found)
 
     def _listen(self, state: str) -> bool:
-        """Hears of the connection, in kazoo's thread; returns whether it wants to hear no more."""
+        """Called in kazoo's thread with a state of the connection; returns True to be called no more."""
         with self._news:
             self._heard += 1
             self._connected = state == KazooState.CONNECTED
@@ -290,7 +283,6 @@ class LeaderElection:
         return self._closing.is_set()
 
     def _look_again(self, _: object) -> None:
-        """Hears of the contender's own node."""
         with self._news:
             self._heard += 1
             self._news.notify_all()
@@ -324,7 +316,7 @@ class LeaderElection:
             if self._closing.is_set() or candidacy.owner(self._look_again) != self._session:
                 return
             with self._news:
-                # What was heard meanwhile may have ended it.
+                # News may have ended it meanwhile.
                 if self._heard == heard and not self._closing.is_set():
                     self._state = "leading"
                     self._news.notify_all()
@@ -339,7 +331,7 @@ class LeaderElection:
         return known[0] if known else -1
 
     def _say(self) -> None:
-        """Tells the new state, if it is new."""
+        """Calls the listeners if the state is new."""
         with self._news:
             state, self._told, before = self._state, self._state, self._told
             listeners = list(self._listeners) if state != before else []

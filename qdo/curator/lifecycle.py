@@ -23,7 +23,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     ("suspended", "close"): "closed",
     ("lost", "close"): "closed",
 }
-"""What is not listed changes nothing."""
+"""Other events change nothing."""
 
 REASONS: Mapping[State, str] = {
     "latent": "was not started; call start() first",
@@ -75,11 +75,10 @@ class Lifecycle:
 
     @property
     def state(self) -> State:
-        """The state now."""
         return self._state
 
     def happened(self, event: Event) -> bool:
-        """Changes the state, and wakes those who wait for that; returns whether there was a change."""
+        """Changes the state and wakes waiting threads; returns False if the event changes nothing."""
         with self.changed:
             after = TRANSITIONS.get((self._state, event))
             if after is None:
@@ -94,7 +93,7 @@ class Lifecycle:
         return True
 
     def hear(self, state: str) -> None:
-        """Hears of a state of kazoo."""
+        """Called with a state of kazoo."""
         events: Mapping[str, Event] = {"CONNECTED": "reconnected", "SUSPENDED": "suspended", "LOST": "lost"}
         self.happened(events[state])
 

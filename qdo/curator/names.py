@@ -39,16 +39,16 @@ LEAST_PRIORITY = -(2**31)
 MOST_PRIORITY = 2**31 - 1
 MOST_EPOCH = 2**63 - 1
 FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Characters that ZooKeeper takes in no name, those beyond 16 bits among them."""
+"""Characters that ZooKeeper allows in no name, those beyond 16 bits among them."""
 LONGEST_ID = 1024
-"""Characters; Curator has no limit, ZooKeeper one for the whole request."""
+"""Max characters of an id; Curator has no limit, ZooKeeper one for the whole request."""
 
 _SEQUENCE = "(?P<sequence>[0-9]{10}|-[0-9]{9,10})"
 _BITS = 2**32
 
 
 def _is(kind: type, value: object) -> bool:
-    """Returns whether a value is what it is said to be, by programs that are checked by no tool."""
+    """Checks a type for callers that are checked by no tool."""
     return isinstance(value, kind)
 
 
@@ -73,7 +73,7 @@ class Child(NamedTuple):
 
     @property
     def age(self) -> int:
-        """Sorts nodes of one parent from the oldest to the youngest, also where the sequence became negative."""
+        """Sorts nodes of one parent from the oldest to the youngest, also after the sequence became negative."""
         return self.sequence % _BITS
 
 
@@ -89,7 +89,7 @@ class Names(abc.ABC):
     item: ClassVar[str] = ITEM
 
     def parse(self, name: str) -> Child | None:
-        """Returns what a name says; None: it is none of the recipe's.
+        """Returns the parts of a name; None: it is none of the recipe's.
 
         Example:
             >>> PRIORITY.parse("queue-1000000050000000007").priority
@@ -114,7 +114,7 @@ class Names(abc.ABC):
         return sorted((child for name in names if (child := self.parse(name)) is not None), key=self.rank)
 
     def rank(self, child: Child) -> tuple[int, ...]:
-        """Returns what sorts a node among those of its queue."""
+        """Returns the sort key of a node in its queue."""
         return (child.age,)
 
     _patterns: ClassVar[tuple[re.Pattern[str], ...]]
@@ -124,27 +124,20 @@ class Names(abc.ABC):
 
 
 class PlainNames(Names):
-    """Names of DistributedQueue."""
-
     recipe = "DistributedQueue"
     _patterns = (re.compile(ITEM + _SEQUENCE),)
 
     def prefix(self) -> str:
-        """Returns what the names of messages begin with."""
         return self.item
 
 
 class SimpleNames(PlainNames):
-    """Names of SimpleDistributedQueue, and of the queue among ZooKeeper's own recipes."""
-
     recipe = "SimpleDistributedQueue"
     item = SIMPLE_ITEM
     _patterns = (re.compile(SIMPLE_ITEM + _SEQUENCE),)
 
 
 class PriorityNames(Names):
-    """Names of DistributedPriorityQueue."""
-
     recipe = "DistributedPriorityQueue"
     _patterns = (
         re.compile(ITEM + r"(?P<sign>[01])(?P<priority>[0-9A-F]{8})" + _SEQUENCE),
@@ -152,10 +145,7 @@ class PriorityNames(Names):
     )
 
     def prefix(self, priority: int) -> str:
-        """Returns what the names of messages of a priority begin with.
-
-        Raises:
-            InvalidArgument: It does not fit into 32 bits.
+        """Raises InvalidArgument if the priority does not fit into 32 bits.
 
         Example:
             >>> PRIORITY.prefix(-1)
@@ -168,7 +158,6 @@ class PriorityNames(Names):
         return f"{self.item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
 
     def rank(self, child: Child) -> tuple[int, ...]:
-        """See the base: those without priority come first."""
         return (LEAST_PRIORITY - 1 if child.priority is None else child.priority, child.age)
 
     def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:
@@ -179,8 +168,6 @@ class PriorityNames(Names):
 
 
 class DelayNames(Names):
-    """Names of DistributedDelayQueue."""
-
     recipe = "DistributedDelayQueue"
     _patterns = (
         re.compile(ITEM + r"\|(?P<epoch>[0-9A-Fa-f]{1,16})\|" + _SEQUENCE),
@@ -188,13 +175,7 @@ class DelayNames(Names):
     )
 
     def prefix(self, epoch: int) -> str:
-        """Returns what the names of messages begin with that may be taken from an instant on.
-
-        Args:
-            epoch: ms since 1970.
-
-        Raises:
-            InvalidArgument: It is not above 0, or does not fit into 64 bits.
+        """Raises InvalidArgument if the epoch is not above 0, or does not fit into 64 bits.
 
         Example:
             >>> DELAY.prefix(1795329600001)
@@ -205,7 +186,6 @@ class DelayNames(Names):
         return f"{self.item}{SEPARATOR}{epoch:08X}{SEPARATOR}"
 
     def rank(self, child: Child) -> tuple[int, ...]:
-        """See the base: those without epoch come first."""
         return (child.epoch, child.age)
 
     def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:
@@ -214,8 +194,6 @@ class DelayNames(Names):
 
 
 class IdNames(Names):
-    """Names of DistributedIdQueue."""
-
     recipe = "DistributedIdQueue"
     _patterns = (
         re.compile(ITEM + r"\|(?P<id>[^|]*)\|" + _SEQUENCE),
@@ -223,10 +201,7 @@ class IdNames(Names):
     )
 
     def prefix(self, identifier: str) -> str:
-        """Returns what the names of messages with an id begin with.
-
-        Raises:
-            InvalidArgument: The id is empty, too long, or has characters that ZooKeeper takes in no name.
+        """Raises InvalidArgument: see :meth:`fixed`.
 
         Example:
             >>> IDS.prefix("orders/17")
@@ -235,10 +210,10 @@ class IdNames(Names):
         return f"{self.item}{SEPARATOR}{self.fixed(identifier)}{SEPARATOR}"
 
     def fixed(self, identifier: str) -> str:
-        """Returns an id as names have it: with ``_`` for ``/`` and ``|``.
+        """Returns an id with ``_`` for ``/`` and ``|``.
 
         Raises:
-            InvalidArgument: See :meth:`prefix`.
+            InvalidArgument: It is empty, too long, or has characters that ZooKeeper allows in no name.
         """
         if not _is(str, identifier) or not 0 < len(identifier) <= LONGEST_ID:
             raise InvalidArgument(f"an id is a text of 1 to {LONGEST_ID} characters, not {str(identifier)[:50]!r}")

@@ -1,4 +1,4 @@
-"""What a queue of Curator is built with."""
+"""The options of Curator's queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NODE_LIMIT = 0xFFFFF
-"""Bytes that a server of ZooKeeper takes in one request if nobody has set ``jute.maxbuffer``."""
+"""Max bytes of a request at a server of ZooKeeper where ``jute.maxbuffer`` is not set."""
 LEAST_LIMIT = 16 * 1024
 FOREVER = Retry(attempts=0, base=1.0, cap=60.0)
 MOST_THREADS = 64
@@ -46,12 +46,9 @@ class Serializer(Generic[T]):
     def write(self, messages: Iterable[T], most: int) -> bytes:
         """Returns the bytes of a node with these messages.
 
-        Args:
-            messages: At least one.
-            most: Bytes; what would be larger is not read to its end.
-
         Raises:
-            InvalidArgument: There is none, one cannot be serialized, or there are more bytes than ``most``.
+            InvalidArgument: There is none, one cannot be serialized, or there are more bytes than ``most``. Then the
+                messages are not read to their end.
         """
         parts: list[bytes] = []
         size = OVERHEAD
@@ -100,7 +97,7 @@ TEXT: Serializer[str] = Serializer(str.encode, bytes.decode)
 
 @dataclass(frozen=True)
 class QueueOptions(Generic[T]):
-    """What a queue is built with. The defaults are Curator's where it has them.
+    """The options of a queue. The defaults are Curator's where it has them.
 
     Attributes:
         client: A started ``kazoo.client.KazooClient``. The queue uses it and neither starts nor stops it.
@@ -154,7 +151,6 @@ class QueueOptions(Generic[T]):
     on_error: Callable[[QdoError], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for what cannot be."""
         check_path("path", self.path)
         self._check_taking()
         if self.consumer is not None and not callable(self.consumer):
@@ -196,7 +192,7 @@ class QueueOptions(Generic[T]):
 
 
 def check_path(name: str, path: str) -> None:
-    """Raises InvalidArgument for what cannot be a queue's node."""
+    """Raises InvalidArgument for an invalid path of a queue."""
     parts = path.split("/")
     usable = len(parts) > 1 and not parts[0] and not {"", ".", ".."} & set(parts[1:]) and not FORBIDDEN.search(path)
     if not usable:

@@ -1,4 +1,4 @@
-"""What lies in a Curator queue, without taking anything."""
+"""Shows the items of a Curator queue without taking any."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from qdo.curator.place import WINDOW, QueuePlace
 from qdo.errors import BadItem
 
 PREVIEW = 100
-"""Characters of a message that are shown."""
+"""Max characters of a message that are shown."""
 MOST_SHOWN = 100
-"""Messages of a node that are shown; a node of a megabyte may hold 200,000."""
+"""Max messages of a node that are shown; a node of a megabyte may hold 200,000."""
 
 
 class PeekedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     Args:
         place: The queue.
         recipe: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
-        limit: How many items.
+        limit: Max items.
         lock_path: Of the queue, with the chroot; None: it has none.
 
     Raises:

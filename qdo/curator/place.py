@@ -28,17 +28,11 @@ T = TypeVar("T")
 
 _PATH = re.compile(r"(/[^/]+)+")
 WINDOW = 50
-"""Nodes that are read at a time: 50 MB at most with the limit of servers as they come."""
+"""Max nodes that are read at a time: 50 MB with the default limit of the servers."""
 
 
 class QueuePlace(NamedTuple):
-    """A queue in ZooKeeper, its path counted from the root of the servers.
-
-    Attributes:
-        link: Connected.
-        path: Of the queue.
-        shown: The path as the caller gave it, for errors.
-    """
+    """A queue in ZooKeeper; ``path`` is counted from the root of the servers, ``shown`` as the caller gave it."""
 
     link: ZooKeeperLink
     path: str
@@ -46,12 +40,12 @@ class QueuePlace(NamedTuple):
 
     @property
     def drained(self) -> str:
-        """Where a drain keeps what it has taken out."""
+        """The parent of the nodes that a drain has staged."""
         return self._beside("drain")
 
     @property
     def filled(self) -> str:
-        """Where a fill keeps what it has to acknowledge."""
+        """The node with the receipts that a fill has to acknowledge."""
         return self._beside("fill")
 
     def _beside(self, what: str) -> str:
@@ -59,16 +53,10 @@ class QueuePlace(NamedTuple):
         return f"{parent}/qdo-{what}-{name}"
 
     def child(self, name: str) -> str:
-        """Returns the path of an item."""
         return f"{self.path}/{name}"
 
     async def names(self) -> list[str]:
-        """Returns the names of all children, in no order.
-
-        Raises:
-            CuratorError: There is no such node.
-            CoordinationError
-        """
+        """Returns the names of all children, in no order; raises CuratorError if there is no such node."""
         (names,) = await self.link.children([self.path])
         if names is None:
             raise CuratorError(
@@ -78,16 +66,12 @@ class QueuePlace(NamedTuple):
         return names
 
     async def read(self, names: list[str]) -> list[NodeData | None]:
-        """Returns items, None for those that are gone."""
+        """Returns items; None for those that are gone."""
         return await self.link.read([self.child(name) for name in names])
 
 
 def note_of(path: str, data: bytes, kind: type[T]) -> T:
-    """Returns what a drain or a fill has written into a node beside a queue.
-
-    Raises:
-        CuratorError: It holds something else.
-    """
+    """Decodes a node that a drain or a fill has written beside a queue; raises CuratorError."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -16,17 +16,17 @@ from qdo.curator.znodes import Answer, Znodes
 from qdo.errors import CoordinationError, CoordinationLost, PutFailed, QdoError, SessionLost
 
 MOST_PENDING = 10_000
-"""Background puts that are not answered yet."""
+"""Max background puts that are not answered yet."""
 MOST_PENDING_BYTES = 32 * 1024 * 1024
-"""Of those."""
+"""Max bytes of those."""
 AT_ONCE = 2
-"""Transactions under way. What is put meanwhile waits, and then goes together in the next one."""
+"""Max transactions under way. Later puts wait, and then go together in the next one."""
 MOST_FAILURES = 100
-"""Failed background puts whose messages are kept until they are asked for; further ones are counted."""
+"""Max failed background puts whose messages are kept until they are asked for; further ones are counted."""
 TRUST = 10
-"""A tenth of the room that a full queue was found to have is filled before the queue is looked at again."""
+"""Ratio of the room in a queue to the puts after which its nodes are counted again."""
 LOOK_AGAIN = 0.1
-"""Seconds between two looks at a full queue."""
+"""Interval between two counts of a full queue, in seconds."""
 
 
 class Put(NamedTuple):
@@ -37,17 +37,17 @@ class Put(NamedTuple):
 
 
 class Puts:
-    """What was put and is not stored yet.
+    """Sends puts, in the foreground or in the background.
 
     Args:
         lifecycle: Of the queue; its condition guards everything here.
         znodes: Of the client.
         path: Of the queue.
         background: Puts return before they are stored.
-        most: Messages' nodes that the queue may have; None: any number.
-        limit: Bytes that the servers take in one request.
-        patience: Seconds that a put in the foreground waits for its answer.
-        report: Is called with every put in the background that failed.
+        most: Max nodes of the queue; None: any number.
+        limit: Max bytes of a request at the servers.
+        patience: Timeout of a put in the foreground, in seconds.
+        report: Called with every put in the background that failed.
     """
 
     def __init__(
@@ -80,16 +80,7 @@ class Puts:
         self._room = 0
 
     def put(self, prefix: str, messages: Sequence[Any], data: bytes, timeout: float | None) -> bool:
-        """Creates a node.
-
-        Args:
-            prefix: Of its name.
-            messages: For errors.
-            data: The node's.
-            timeout: Seconds to wait for room; None: as long as it takes.
-
-        Returns:
-            False: there was no room in time, and nothing was put.
+        """Creates a node; returns False if there was no room in ``timeout`` seconds (None: waits for ever).
 
         Raises:
             QueueStopped: The queue was not started, or has ended.
@@ -112,13 +103,10 @@ class Puts:
         return True
 
     def flush(self, timeout: float | None) -> bool:
-        """Waits until all puts in the background are answered.
-
-        Returns:
-            False: they are not, after ``timeout`` seconds.
+        """Waits until all puts in the background are answered; returns False after ``timeout`` seconds.
 
         Raises:
-            PutFailed: Some have failed since this was called last. The error has their messages.
+            PutFailed: Some have failed since the last call. The error has their messages.
         """
         with self._lifecycle.changed:
             done = self._lifecycle.changed.wait_for(lambda: not self._pending, timeout)
@@ -131,7 +119,7 @@ class Puts:
         return done
 
     def _found_room(self, until: float | None) -> bool:
-        """Waits until the queue has room; returns whether it has."""
+        """Waits until the queue has room; returns False if it has none in time."""
         assert self._most is not None  # noqa: S101 - asked by the caller
         while True:
             with self._lifecycle.changed:
@@ -151,7 +139,7 @@ class Puts:
             self._lifecycle.require()
 
     def _reserved(self, size: int, until: float | None) -> bool:
-        """Waits until fewer puts are on their way; returns whether this one may go too."""
+        """Waits until fewer puts are under way; returns False if they are not in time."""
         with self._lifecycle.changed:
             while self._pending >= MOST_PENDING or (self._pending and self._pending_bytes + size > MOST_PENDING_BYTES):
                 left = None if until is None else until - time.monotonic()
@@ -173,7 +161,7 @@ class Puts:
             raise _refused(self._path, answer)
 
     def _send(self) -> None:
-        """Sends what waits, as far as it may go now, in order: one thread at a time does it for all."""
+        """Sends waiting puts, in order, as far as they may go now: one thread at a time does it for all."""
         with self._lifecycle.changed:
             if self._sending:
                 return  # it will be seen by whoever sends
@@ -206,7 +194,7 @@ class Puts:
         return batch
 
     def _answered(self, batch: list[Put], answer: Answer[list[str] | Rejection]) -> None:
-        """Hears in kazoo's thread what became of a transaction."""
+        """Called in kazoo's thread with the answer to a transaction."""
         error: QdoError | None = None
         try:
             got = answer.get(0)

@@ -28,7 +28,7 @@ log = logging.getLogger("qdo.curator")
 
 
 class CuratorQueue(Generic[T]):
-    """What the four queues have in common. A queue object is used once: started, and closed.
+    """The common part of the four queues. A queue object is used once: started, and closed.
 
     Args:
         options: See there.
@@ -144,12 +144,10 @@ class CuratorQueue(Generic[T]):
         return flushed and finished
 
     def __enter__(self) -> Self:
-        """Starts it."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes it."""
         self.close()
 
     def _consuming(self, refresh: int | None) -> Consumption:

@@ -16,7 +16,7 @@ from qdo.curator.znodes import Changed, Znodes
 from qdo.errors import CoordinationError, InvalidArgument
 
 WAIT = 60.0
-"""Seconds after which a queue that is waited for is looked at again, whatever was heard."""
+"""Interval after which a queue is read again, in seconds, whatever the watch said."""
 
 
 class SimpleDistributedQueue:
@@ -95,7 +95,7 @@ class SimpleDistributedQueue:
         return self._some(self.peek())
 
     def remove(self) -> bytes:
-        """Takes the first message.
+        """Removes and returns the first message.
 
         Raises:
             LookupError: The queue is empty.
@@ -105,7 +105,7 @@ class SimpleDistributedQueue:
         return self._some(self.poll())
 
     def poll(self, timeout: float = 0.0) -> bytes | None:
-        """Takes the first message.
+        """Removes and returns the first message.
 
         Args:
             timeout: Seconds to wait for one.
@@ -122,7 +122,7 @@ class SimpleDistributedQueue:
         return self._wait(time.monotonic() + timeout)
 
     def take(self) -> bytes:
-        """Takes the first message, and waits for one as long as it takes. Raises what :meth:`poll` raises."""
+        """Removes and returns the first message; waits for one without a limit. Raises the errors of :meth:`poll`."""
         while (data := self._wait(time.monotonic() + WAIT)) is None:
             pass
         return data
@@ -146,13 +146,13 @@ class SimpleDistributedQueue:
         return self._changes != seen
 
     def _changed(self, _: object) -> None:
-        """Hears in kazoo's thread that the queue changed, or that the connection broke."""
+        """Called in kazoo's thread: the queue changed, or the connection broke."""
         with self._news:
             self._changes += 1
             self._news.notify_all()
 
     def _first(self, *, remove: bool, changed: Changed | None) -> bytes | None:
-        """Looks through the last list; makes another one only when nothing is left of it.
+        """Uses the last list; makes another one only when nothing is left of it.
 
         New messages come behind those that were listed, so a list is good until it is used up.
         """

@@ -19,13 +19,7 @@ Changed: TypeAlias = Callable[[object], None]
 
 
 class Node(NamedTuple):
-    """What was read of a node.
-
-    Attributes:
-        data: What it holds.
-        owner: The session whose end removes it; 0: none.
-        children: How many nodes it has.
-    """
+    """A node that was read; ``owner`` is the session whose end removes it, 0: none."""
 
     data: bytes
     owner: int
@@ -37,7 +31,7 @@ class Answer(Generic[T]):
 
     Args:
         pending: Kazoo's.
-        shape: Makes of it what is returned; is given None where there was no such node.
+        shape: Converts kazoo's answer; is given None where there was no such node.
     """
 
     def __init__(self, pending: Any, shape: Callable[[Any], T]) -> None:  # noqa: ANN401 - kazoo has no types
@@ -64,19 +58,12 @@ class Answer(Generic[T]):
         return self._shape(judged)
 
     def then(self, call: Callable[[Answer[T]], None]) -> None:
-        """Calls back when it is there, in kazoo's thread; the callback must not wait."""
+        """Calls back in kazoo's thread; the callback must not wait."""
         self._pending.rawlink(lambda _: call(self))
 
 
 class Znodes:
-    """The nodes that a client of kazoo reaches.
-
-    Args:
-        client: A started ``kazoo.client.KazooClient`` with kazoo's own handler, which has threads.
-
-    Raises:
-        InvalidArgument: The client is not connected.
-    """
+    """The nodes that a started ``KazooClient`` reaches, which has kazoo's own handler with threads."""
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
         self._client = client
@@ -87,11 +74,10 @@ class Znodes:
             raise InvalidArgument("the client of ZooKeeper is not connected; call client.start() first")
 
     def listen(self, hear: Callable[[str], None]) -> None:
-        """Calls back with ``CONNECTED``, ``SUSPENDED`` and ``LOST``, in kazoo's thread, until told to stop."""
+        """Calls back with ``CONNECTED``, ``SUSPENDED`` and ``LOST``, in kazoo's thread, until :meth:`unlisten`."""
         self._client.add_listener(hear)
 
     def unlisten(self, hear: Callable[[str], None]) -> None:
-        """Stops the calls."""
         self._client.remove_listener(hear)
 
     def read(self, path: str, changed: Changed | None = None) -> Answer[Node | None]:
@@ -107,15 +93,11 @@ class Znodes:
         return Answer(self._client.get_children_async(path, watch=changed), _same)
 
     def apply(self, *change: Operation) -> Answer[list[str] | Rejection]:
-        """Asks for some operations, all of them or none.
-
-        Returns:
-            The answer holds for each operation the path of the node that it made, or an empty text.
-        """
+        """Asks for operations, all or none. The answer has the path of each node that was made, else an empty text."""
         return Answer(send(self._client, change), _made)
 
     def ensure(self, path: str) -> Answer[object]:
-        """Asks for a node, with all above it, that is to be there; nodes made so are persistent."""
+        """Asks for a persistent node, with all above it, unless it exists."""
         return Answer(self._client.ensure_path_async(path), _same)
 
 

@@ -53,11 +53,7 @@ class Called(NamedTuple):
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
-    """Returns which task a message calls, and with what.
-
-    Raises:
-        UnknownTask: There is none of that name, or the message is no call of a task, or not one that fits.
-    """
+    """Returns which task a message calls, and with what."""
     try:
         call = msgspec.convert(message.body, Invocation)
     except msgspec.ValidationError as error:
@@ -79,17 +75,15 @@ class PlainTasks:
     ) -> None:
         self._tasks = tasks
         self.prepare = prepare
-        """Is done beside the messages when a worker starts."""
+        """Run beside the messages when a worker starts."""
         limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
         self.needs_processes = ", ".join(limited)
         """Names of plain tasks with a timeout, for which a worker needs processes."""
 
     def __call__(self, message: Message, _context: object) -> None:
-        """Calls the task of a message."""
         called(self._tasks, message).run()
 
     def run(self, message: Message) -> None:
-        """Calls the task of a message, of either kind."""
         call = called(self._tasks, message)
         if call.task.is_async:
             asyncio.run(call.awaited())
@@ -97,7 +91,6 @@ class PlainTasks:
             call.run()
 
     async def run_async(self, message: Message) -> None:
-        """Awaits the task of a message, of either kind."""
         call = called(self._tasks, message)
         if call.task.is_async:
             await call.awaited()
@@ -121,7 +114,6 @@ class AsyncTasks(PlainTasks):
     """Calls tasks of both kinds: the handler of an async worker. Plain ones run in threads."""
 
     async def __call__(self, message: Message, _context: object) -> None:  # type: ignore[override] # workers ask
-        """Calls the task of a message."""
         await self.run_async(message)
 
 

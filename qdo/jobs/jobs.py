@@ -167,7 +167,7 @@ class Jobs:
 
     @property
     def client(self) -> Client:
-        """What sends."""
+        """The client that sends."""
         with self._lock:
             if self._client is None:
                 self._client = Client()
@@ -175,7 +175,7 @@ class Jobs:
 
     @property
     def async_client(self) -> AsyncClient:
-        """What sends for the running event loop."""
+        """The client that sends for the running event loop."""
         if self._async_client is not None:
             return self._async_client
         loop = asyncio.get_running_loop()
@@ -194,7 +194,7 @@ class Jobs:
         return [*receipts, *filter(None, sent)]
 
     async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Is :meth:`send_many` for async code."""
+        """Async variant of :meth:`send_many`."""
         messages, unique = many(calls)
         receipts: list[Receipt] = []
         for queue, some in messages.items():
@@ -203,18 +203,18 @@ class Jobs:
         return [*receipts, *filter(None, sent)]
 
     def put_schedules(self) -> list[Schedule]:
-        """Has the service call the tasks that have ``cron`` or ``every``; returns their schedules.
+        """Makes the service call the tasks that have ``cron`` or ``every``; returns their schedules.
 
-        A worker does this when it starts, if its credential may. Nothing is changed that is as the code says.
+        A worker does this when it starts, if its credential may. Schedules that are as the code says stay unchanged.
 
         Raises:
             NotAllowed: It takes ``admin`` and ``send`` for the queues.
-            InvalidRequest: A cron expression or time zone is none.
+            InvalidRequest: A cron expression or time zone is invalid.
         """
         return put_schedules(self.client, self._schedules())
 
     async def aput_schedules(self) -> list[Schedule]:
-        """Is :meth:`put_schedules` for async code."""
+        """Async variant of :meth:`put_schedules`."""
         return await put_schedules_async(self.async_client, self._schedules())
 
     def _schedules(self) -> list[TaskSchedule]:
@@ -239,7 +239,7 @@ class Jobs:
     # Handling
 
     def as_handler(self) -> PlainTasks | AsyncTasks:
-        """Returns what a worker calls with each message."""
+        """Returns the handler for a worker."""
         has_async = any(task.is_async for task in self._tasks.values())
         return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_schedules)
 
@@ -269,7 +269,7 @@ class Jobs:
         return count
 
     async def arun_all(self) -> int:
-        """Is :meth:`run_all` for async code."""
+        """Async variant of :meth:`run_all`."""
         count, handler = 0, self.as_handler()
         async for job in self.async_client.job_queue(self.queues).claim(idle=0):
             try:

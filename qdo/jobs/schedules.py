@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("qdo.worker")
 
 FIELDS = 5
-"""Of a cron expression."""
+"""Number of fields of a cron expression."""
 MIN_INTERVAL = 10
-"""Seconds."""
+"""Min interval, in seconds."""
 _REFUSALS = (InvalidRequest, NotAllowed, QueueNotFound)
-"""What the service says of one schedule; another one may be put."""
+"""Refusals of one schedule; another one may be put."""
 _NOT_ALLOWED = (
     "the credential may not see to the schedules of tasks (%s), so they are as they were. "
     "Call jobs.put_schedules() with one that has admin and send for their queues: %s"
@@ -44,8 +44,8 @@ class Timetable(NamedTuple):
     Attributes:
         cron: Minute, hour, day of the month, month, day of the week; None: there is an interval.
         timezone: Of ``cron``.
-        every: Seconds of the interval; None: there is a cron expression.
-        missed: What is done about ticks that the service was not there for: ``skip`` or ``catch_up``.
+        every: Interval in seconds; None: there is a cron expression.
+        missed: ``skip`` or ``catch_up``, for ticks while no process of the service ran.
     """
 
     cron: str | None
@@ -57,11 +57,7 @@ class Timetable(NamedTuple):
 def timetable_of(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
 ) -> Timetable | None:
-    """Returns when a task is called, of what its definition says; None: nothing is said.
-
-    Raises:
-        InvalidArgument: That cannot be.
-    """
+    """Returns the timetable of a task's options; None: it has none. Raises InvalidArgument."""
     if cron is None and every is None:
         if timezone is not None or missed is not None:
             raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")
@@ -82,11 +78,7 @@ def timetable_of(
 
 
 def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:
-    """Refuses a task that no schedule can call.
-
-    Raises:
-        InvalidArgument: It needs arguments, or no schedule can have its name.
-    """
+    """Raises InvalidArgument if the task needs arguments, or no schedule can have its name."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -106,24 +98,23 @@ class TaskSchedule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in the application."""
         return _name(self.queue, self.task)
 
     def stands(self, found: Schedule) -> bool:
-        """Returns whether a schedule is as it is wanted, or paused and otherwise so."""
+        """Returns True if a schedule is as wanted, paused or not."""
         there = Timetable(found.cron, found.timezone, found.every, found.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
         return (found.queue, there, found.message) == (self.queue, self.timetable, message)
 
     def wanted(self) -> dict[str, Any]:
-        """Returns what is put. Whether it is paused is up to people."""
+        """The schedule to put; people decide whether it is paused."""
         return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
 
 
 def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
-    """Puts schedules that are not there as wanted; returns all.
+    """Puts schedules that are not as wanted; returns all.
 
-    One that is refused keeps no other one from being put: then the first refusal is raised.
+    A refused one does not keep others from being put; then the first refusal is raised.
     """
     found, refusals = [], list[ClientError]()
     for one in wanted:
@@ -144,7 +135,7 @@ def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedu
 
 
 async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
-    """Is :func:`put_schedules` for async code."""
+    """Async variant of :func:`put_schedules`."""
     found, refusals = [], list[ClientError]()
     for one in wanted:
         try:
@@ -164,9 +155,9 @@ async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule
 
 
 async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: list[TaskSchedule]) -> None:
-    """Puts the schedules of a worker's tasks as soon as that can be, and warns of those that no task has any more.
+    """Puts the schedules of a worker's tasks as soon as possible, and warns of those that no task has any more.
 
-    A worker goes on without: its messages do not depend on them.
+    A worker works without them: its messages do not depend on them.
     """
     failures = 0
     while True:
@@ -194,7 +185,6 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
 
 
 def _left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
-    """Returns the names of schedules of tasks of these queues that are not wanted."""
     ours = [one for one in schedules if one.queue in queues and one.name.startswith(_name(one.queue, ""))]
     return [one.name for one in ours if one.name not in wanted]
 

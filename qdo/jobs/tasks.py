@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
-"""What sending gives: a receipt, or with ``unique`` perhaps None."""
+"""The result of sending: a receipt, or with ``unique`` perhaps None."""
 
 
 class Invocation(msgspec.Struct):
-    """What a message says."""
+    """The body of a message."""
 
     task: str
     args: list[Any] = []
@@ -104,7 +104,6 @@ class Task(Generic[P, R, S]):
         self.__name__ = name
 
     def __repr__(self) -> str:
-        """Names it and its queue."""
         return f"<Task {self.name} of {self.queue}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -125,7 +124,7 @@ class Task(Generic[P, R, S]):
             body = msgspec.json.encode(Invocation(self.name, list(bound.args), bound.kwargs))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             for name, value in bound.arguments.items():
-                _check(self, name, value)  # Says which of them it is.
+                _check(self, name, value)  # Its error names the argument.
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
             self.bound(msgspec.json.decode(body, type=Invocation))
@@ -148,7 +147,7 @@ class Task(Generic[P, R, S]):
         return cast("S", send_call(self._jobs.client, call, {}))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> S:
-        """Is :meth:`send` for async code."""
+        """Async variant of :meth:`send`."""
         call = self.call(*args, **kwargs)
         return cast("S", await send_call_async(self._jobs.async_client, call, {}))
 
@@ -161,7 +160,7 @@ class Task(Generic[P, R, S]):
         return self._jobs.send_many(calls)
 
     async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Is :meth:`send_many` for async code."""
+        """Async variant of :meth:`send_many`."""
         return await self._jobs.asend_many(calls)
 
     def send_with(
@@ -174,13 +173,13 @@ class Task(Generic[P, R, S]):
         ttl: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TaskSender[P]:
-        """Returns what sends calls with options.
+        """Returns an object that sends calls with options.
 
         Args:
             delay: Time until a worker gets it; a number is seconds.
             at: The moment from which on a worker gets it, with a time zone, in place of ``delay``.
             unique: While a call with this name waits or runs, no other one is sent. 1 to 255 characters without ``/``.
-                None: what the task has. Not with ``delay`` or ``at``.
+                None: as the task says. Not with ``delay`` or ``at``.
             key: The message key, by which a queue with ``max_claimed_per_key`` limits how many calls run at once. Not
                 of unique calls.
             ttl: Seconds that the message lives; None: the queue's.
@@ -217,11 +216,7 @@ class Task(Generic[P, R, S]):
 
     @property
     def signature(self) -> inspect.Signature:
-        """Of the function, with its types.
-
-        Raises:
-            InvalidArgument: A type cannot be found.
-        """
+        """The signature of the function, with its types; raises InvalidArgument if a type cannot be found."""
         if self._signature is None:
             try:
                 self._signature = inspect.signature(self.function, eval_str=True)
@@ -230,11 +225,7 @@ class Task(Generic[P, R, S]):
         return self._signature
 
     def bound(self, call: Invocation) -> inspect.BoundArguments:
-        """Returns the arguments of a call that came in a message, with the types that the function names.
-
-        Raises:
-            TypeError, ValueError: They do not fit.
-        """
+        """Returns the arguments in a message, with the types of the function; raises TypeError or ValueError."""
         signature = self.signature
         found = signature.bind(*call.args, **call.kwargs)
         for name, value in found.arguments.items():
@@ -280,7 +271,7 @@ class TaskSender(Generic[P]):
         return send_call(self._jobs.client, call, self._options)
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
-        """Is :meth:`send` for async code."""
+        """Async variant of :meth:`send`."""
         call = self._call(*args, **kwargs)
         return await send_call_async(self._jobs.async_client, call, self._options)
 
@@ -300,7 +291,7 @@ def send_call(client: Client, call: TaskCall, options: dict[str, Any]) -> Receip
 
 
 async def send_call_async(client: AsyncClient, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Is :func:`send_call` for async code."""
+    """Async variant of :func:`send_call`."""
     if call.unique is None:
         return await client.send(call.queue, json=call.body, **options)
     try:
@@ -310,7 +301,6 @@ async def send_call_async(client: AsyncClient, call: TaskCall, options: dict[str
 
 
 def many(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
-    """Returns the messages of calls by queue, and the unique calls."""
     messages: dict[str, list[Outgoing]] = {}
     unique = []
     for call in calls:

@@ -14,18 +14,14 @@ import msgspec
 from qdo.errors import InvalidArgument
 
 Unique = Literal[True] | str | Callable[..., str]
-"""What calls have in common of which one is sent: all arguments (True), a text with some of them in braces, or what a
-function of them returns."""
+"""The common part of calls of which one is sent: all arguments (True), a text with some of them in braces, or the
+result of a function."""
 
 _CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
 
 
 def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
-    """Refuses what gives no names.
-
-    Raises:
-        InvalidArgument: Says why.
-    """
+    """Raises InvalidArgument if no names can be made of it."""
     if unique is True or callable(unique):
         return
     if not isinstance(unique, str):
@@ -41,8 +37,7 @@ def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> Non
 def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
     """Returns the name of a call, which begins with that of its task; a hash of it if no message can be named so.
 
-    Raises:
-        InvalidArgument: The function does not return text, or the text cannot be filled in.
+    Raises InvalidArgument: the function does not return text, or the text cannot be filled in.
     """
     if callable(unique):
         key = unique(*bound.args, **bound.kwargs)
@@ -52,7 +47,7 @@ def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
         bound.apply_defaults()
         try:
             if unique is True:
-                # Whether an argument was given or is the default, and in which order keys came, makes no difference.
+                # Calls with defaults given or not, and with keys in any order, have the same name.
                 text = msgspec.json.encode(bound.arguments, order="deterministic")
                 key = blake2b(text, digest_size=16).hexdigest()
             else:

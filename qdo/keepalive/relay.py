@@ -24,26 +24,26 @@ from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now, stay
 
 LENGTH = struct.Struct(">i")
 GREETING = struct.Struct(">iii")
-"""What a server's first packet begins with: its length, the protocol's version, the timeout granted in ms."""
+"""The head of a server's first packet: its length, the protocol's version, the timeout granted in ms."""
 PING = struct.pack(">iii", 8, -2, 11)
 PIECE = 65_536
 BEATS = 3
-"""Signs of life in the time of a session."""
+"""Number of pings in the time of a session."""
 IMPATIENT = 1.0
-"""Seconds between two checks while nothing is sent and no session has begun."""
+"""Interval between two checks while nothing is sent and no session has begun, in seconds."""
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True)
 class Encryption:
-    """How a connection is encrypted.
+    """The encryption of a connection.
 
     Attributes:
         ca: Certificates of the authorities to trust, and no others; None: those that the machine trusts.
         cert: The program's own certificate, if the servers ask for one.
-        key: Its key; None: it lies in the same file.
+        key: Its key; None: it is in the same file.
         password: Of the key.
-        check_hostname: The servers' certificates must name the host that was asked for.
+        check_hostname: The servers' certificates must name the host.
     """
 
     ca: Path | None = None
@@ -53,11 +53,7 @@ class Encryption:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Returns what connections are made with.
-
-        Raises:
-            OSError, ValueError: A file is not there or not what it should be.
-        """
+        """Raises OSError or ValueError if a file is missing or invalid."""
         context = ssl.create_default_context(cafile=self.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -71,12 +67,8 @@ def begin(
 ) -> socket.socket:
     """Puts a process between this program and its server; returns the socket to use now.
 
-    Args:
-        vitals: Of the program.
-        server: The connection, which is the process's from now on.
-        host: The server's name, for its certificate.
-        encryption: None: there is none.
-        patience: Seconds that the server has to agree on it.
+    The process owns ``server`` from now on. ``host`` is the name in the server's certificate, ``patience`` the timeout
+    of the handshake in seconds.
 
     Raises:
         OSError: The server is not to be trusted, or the process did not begin.
@@ -101,27 +93,21 @@ def _absolute(path: Path) -> str:
 
 
 class Relay:
-    """Hands on.
-
-    Args:
-        vitals: Of the program.
-        program: Where it talks.
-        server: Where the server does.
-    """
+    """Passes bytes on between the sockets of a program and its server."""
 
     def __init__(self, vitals: Vitals, program: socket.socket, server: socket.socket) -> None:
         self._vitals = vitals
         self._program = program
         self._server = server
         self._requests = bytearray()
-        """What the program said that is no whole request yet."""
+        """The beginning of a request that is not complete yet."""
         self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
         self._head = b""
         self._timeout: float | None = None
         self._said = now()
 
     def run(self) -> None:
-        """Until either end is closed, or the session's time was over before the server was heard."""
+        """Ends when either socket is closed, or when the session's time was over before the server was heard."""
         while True:
             self._speak_up()
             readable, writable = self._wait()
@@ -142,7 +128,7 @@ class Relay:
         return readable, [each for each in self._out if found.get(each.fileno(), 0) & select.POLLOUT]
 
     def _speak_up(self) -> None:
-        """Sends a sign of life if the program has sent nothing for long because it is held up."""
+        """Sends a ping if the program has sent nothing for long because it is held up."""
         if self._timeout is None or now() - self._said < self._timeout / BEATS:
             return
         self._said = now()
@@ -151,7 +137,7 @@ class Relay:
             self._send(self._server)
 
     def _request(self) -> bool:
-        """Takes what the program says; returns False at its end."""
+        """Passes on whole requests of the program; returns False at its end."""
         data = self._receive(self._program)
         if data is None:
             return False
@@ -170,7 +156,7 @@ class Relay:
         return True
 
     def _answer(self) -> bool:
-        """Takes what the server says; returns False when nothing more is to come of it."""
+        """Passes on the server's answers; returns False when nothing more is to come of it."""
         data = self._receive(self._server)
         if data is None:
             return False
@@ -181,7 +167,7 @@ class Relay:
         return True
 
     def _note(self, data: bytes) -> bool:
-        """Notes that the server was heard; returns False if that was too late."""
+        """Records that the server was heard; returns False if that was too late."""
         instant, before = now(), self._vitals.last_heard
         if self._timeout is None:
             self._head += data[: GREETING.size - len(self._head)]
@@ -197,7 +183,7 @@ class Relay:
 
     @staticmethod
     def _receive(end: socket.socket) -> bytes | None:
-        """Returns all that has arrived, also what encryption has read ahead; None at the end or when it is broken."""
+        """Returns everything that has arrived, encryption's read-ahead included; None at the end or after an error."""
         found = bytearray()
         try:
             while data := end.recv(PIECE):
@@ -209,7 +195,7 @@ class Relay:
         return bytes(found) or None
 
     def _send(self, end: socket.socket) -> None:
-        """Sends what can be sent now; that an end is closed shows when it is read."""
+        """Sends as much as possible now; a closed socket shows when it is read."""
         data = self._out[end]
         while data:
             try:
@@ -221,7 +207,6 @@ class Relay:
 
 
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
-    """Stands between them until one is gone."""
     stay()
     with socket.socket(fileno=int(line)) as talk, socket.socket(fileno=int(server)) as connection:
         talk.settimeout(BEGINNING)

@@ -1,4 +1,4 @@
-"""What a program and the process that keeps its session alive know of each other: numbers in memory that both see."""
+"""Numbers in shared memory, of a program and the process that keeps its session alive."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from typing import IO, Self
 CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts while the machine sleeps too, is the same in all processes, and cannot be set."""
 READY = b"+"
-"""What the process says when it can do its work."""
+"""Sent by the process when it is ready."""
 BEGINNING = 10.0
-"""Seconds that it has for that."""
+"""Timeout for its start, in seconds."""
 STOPPED = "Tt"
 """States of a process that a signal or a debugger has stopped."""
 _RAN, _LIMIT, _HEARD, _LAPSED, _COUNT = range(5)
@@ -32,12 +32,7 @@ now = partial(time.clock_gettime, CLOCK)
 
 
 class Vitals:
-    """The numbers. Each is written by one process, in one step.
-
-    Args:
-        file: A descriptor of what holds them.
-        program: Whose they are, a process id.
-    """
+    """The shared numbers. Each is written by one process, in one step."""
 
     def __init__(self, file: int, program: int) -> None:
         self.file = file
@@ -46,7 +41,7 @@ class Vitals:
 
     @classmethod
     def begin(cls, limit: float) -> Self:
-        """Makes the vitals of this program, which may be held up for so many seconds."""
+        """Makes the vitals of this program, which may be held up for ``limit`` seconds."""
         with _memory() as file:
             file.truncate(_COUNT * 8)
             made = cls(os.dup(file.fileno()), os.getpid())
@@ -61,16 +56,10 @@ class Vitals:
         self._numbers[_RAN] = now()
 
     def start(self, module: str, *arguments: str, give: tuple[int, ...] = ()) -> socket.socket:
-        """Starts the process that runs a module; it ends without being stopped.
+        """Starts the process that runs a module; it ends by itself. Returns this program's end of their socket.
 
-        Args:
-            module: Its name; the arguments are the program's id, the descriptors of these numbers and of its end of a
-                socket, those in ``give``, and ``arguments``.
-            *arguments: Further arguments.
-            give: Descriptors that it is to have as well.
-
-        Returns:
-            The program's end of the socket. Either learns by it that the other is gone.
+        Either learns by the socket that the other is gone. The process gets the program's id, the descriptors of these
+        numbers, of its end of the socket and of ``give``, and then ``arguments``.
 
         Raises:
             OSError: It cannot be started.
@@ -95,7 +84,7 @@ class Vitals:
         return ours
 
     def close(self) -> None:
-        """Gives the descriptor back. Idempotent; the numbers can be read on."""
+        """Closes the descriptor. Idempotent; the numbers can still be read."""
         file, self.file = self.file, -1
         if file >= 0:
             os.close(file)
@@ -110,47 +99,46 @@ class Vitals:
 
     @property
     def running(self) -> bool:
-        """Whether the program is there, not stopped, and ran its loop within the limit."""
+        """The program is there, not stopped, and ran its loop within the limit."""
         return self.still <= self.limit and os.getppid() == self.program and not _is_stopped(self.program)
 
     # Both read.
 
     @property
     def still(self) -> float:
-        """Seconds since the event loop ran last."""
+        """Seconds since the event loop last ran."""
         return now() - self._numbers[_RAN]
 
     @property
     def limit(self) -> float:
-        """For so many seconds the program may be held up."""
+        """Max seconds for which the program may be held up."""
         return self._numbers[_LIMIT]
 
     @property
     def last_heard(self) -> float | None:
-        """When the service was heard last; None: never."""
+        """When the service was last heard; None: never."""
         return self._numbers[_HEARD] or None
 
     @property
     def lapsed(self) -> bool:
-        """Whether it was heard too late once."""
+        """The service was heard too late once."""
         return bool(self._numbers[_LAPSED])
 
 
 def _memory() -> IO[bytes]:
-    """Returns a file that has no name."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("qdo-vitals"), "r+b")
     return tempfile.TemporaryFile()
 
 
 def _is_stopped(process: int) -> bool:
-    """Returns whether a process is stopped; where the system does not show it, no."""
+    """False where the system does not show it."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False
 
 
 def stay() -> None:
-    """Lets the signals that end a program pass: it works on for a while, and the process ends when it has ended."""
+    """Ignores SIGINT, SIGTERM and SIGHUP: the process ends when the program closes the socket."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

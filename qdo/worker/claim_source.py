@@ -52,16 +52,16 @@ from queuey.client.lookup import rights_for
 logger = logging.getLogger("qdo.worker")
 
 MAX_CLAIMED = 1000
-"""Messages that a worker has at a time, but for one a handler."""
+"""Max messages that a worker has at a time; at least one a handler."""
 MAX_WAIT = 20.0
-"""Seconds for which one claim waits."""
+"""Timeout of one claim that waits, in seconds."""
 
 INTERVAL_POLLS = 0.5
-"""Seconds at least between claims that get nothing."""
+"""Min interval between claims that get nothing, in seconds."""
 INTERVAL_STATES = 1.0
-"""Seconds between two requests that set the states of what is being handled."""
+"""Interval between two requests that set states, in seconds."""
 INTERVAL_AGAIN = 1.0
-"""Seconds after which a message comes again whose handler was interrupted."""
+"""Interval after which a message comes again whose handler was interrupted, in seconds."""
 
 
 class Claims:
@@ -97,12 +97,7 @@ class Claims:
 
 
 class ClaimSource:
-    """Claims messages, and settles them when they were handled.
-
-    Args:
-        claims: Of which queues.
-        handling: Has them handled.
-    """
+    """Claims messages; acknowledges them when they were handled, and releases those that failed."""
 
     def __init__(self, claims: Claims, handling: Handling) -> None:
         settings = handling.settings
@@ -133,7 +128,6 @@ class ClaimSource:
         self._quiet = asyncio.Event()
 
     async def start(self) -> None:
-        """Checks the rights, as soon as the service answers."""
         client, names = self._claims.client, self._jobs.queues
         service = (await until_answered(client.hello)).id
         rights = await until_answered(lambda: rights_for(client, names))
@@ -147,7 +141,6 @@ class ClaimSource:
             start(self._handling.prepare(client), self._preparing)
 
     async def take(self) -> bool:
-        """Claims as many messages as can begin soon."""
         self._dispatch()
         most = self._most_now
         if not most:
@@ -176,14 +169,12 @@ class ClaimSource:
 
     @property
     def _most_now(self) -> int:
-        """How many messages are worth claiming now; 0: all handlers have enough to do."""
         free = self._runner.slots - len(self._running)
         if free <= 0 or self._waiting:
             return 0
         return min(MAX_CLAIMED, free * self._batch_size.messages)
 
     async def _pause_after(self, error: ClientError) -> None:
-        """Waits before the service is asked again that did not give messages."""
         self._failures += 1
         loop = asyncio.get_running_loop()
         if error.temporary:
@@ -199,19 +190,18 @@ class ClaimSource:
         await happens(self._handling.asked, pause)
 
     def wake(self) -> None:
-        """Does nothing: a claim that waits is for handlers that are free."""
+        """No-op: a claim that waits is for handlers that are free."""
 
     # Handling
 
     def _dispatch(self) -> None:
-        """Begins as many runs as there are handlers for."""
         while self._waiting and len(self._running) < self._runner.slots and not self._stopping:
             free = self._runner.slots - len(self._running)
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
             self._begin(self._take_run(share))
 
     def _take_run(self, most: int) -> list[AsyncJob]:
-        """Takes jobs that share a partition and the number of their delivery; one that failed before goes alone."""
+        """Returns jobs that share a partition and the number of their delivery; one that failed before goes alone."""
         first = self._waiting[0]
         most = most if first.deliveries == 1 else 1
 
@@ -268,7 +258,6 @@ class ClaimSource:
         self._handling.changed()
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
-        """An attempt has failed: decides what becomes of the message."""
         place, queue, message = self._place(job), job.queue, job.message
         retry = self._retry_of(message, failure) or TaskRetry(None, None)
         settings = self._settings
@@ -329,7 +318,6 @@ class ClaimSource:
     # Beside
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Glances at what runs, and passes on its states."""
         return [self._glance(), self._pass_on_states()]
 
     async def _glance(self) -> None:
@@ -348,7 +336,7 @@ class ClaimSource:
                 await self._set_states(states)
 
     async def _set_states(self, states: Sequence[tuple[Claim, bytes]]) -> None:
-        """Sets states, or does without: nothing depends on them."""
+        """Nothing depends on states: where they cannot be set, that is logged."""
         try:
             await self._jobs.set_states([(claim, msgspec.json.decode(state)) for claim, state in states])
         except InvalidRequest as error:
@@ -361,7 +349,7 @@ class ClaimSource:
             logger.warning("states could not be set: %s", error)
 
     def _look_at_runs(self, now: float) -> None:
-        """Finishes what runs have handled that go on, and gives up those that take too long."""
+        """Acknowledges what active runs have handled, and gives up runs that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now)
@@ -373,7 +361,7 @@ class ClaimSource:
         self._metrics.oldest = max(ages)
 
     def _stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
-        """A handler takes too long: stops it; if that cannot be, its message goes to another worker."""
+        """Stops a run that takes too long; if that cannot be, its message goes to another worker."""
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stop()
@@ -392,7 +380,6 @@ class ClaimSource:
             self._quiet.set()
 
     async def drain(self, patience: float) -> bool:
-        """Releases what was not begun, and waits for the rest."""
         self._stopping = True
         for run in self._running:
             run.stop()
@@ -408,11 +395,9 @@ class ClaimSource:
         return finished and not self._strays
 
     async def until_ended(self, deadline: float) -> None:
-        """See the protocol."""
         await happens(self._quiet, deadline - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        """Acknowledges what is finished, and releases the rest."""
         self._stopping = True
         left = [jobs[run.handled :] for run, jobs in self._running.items()]
         for begun, *_ in filter(None, left):
@@ -422,5 +407,4 @@ class ClaimSource:
         await cancel(*self._settling, *self._preparing)
 
     async def close_all(self) -> None:
-        """See the protocol."""
         await self._claims.client.close()

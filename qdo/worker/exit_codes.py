@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 ENDED = 0
-"""As asked: by a signal, by ``stop()`` or by ``StopWorker``; all messages in flight were finished and recorded."""
+"""Code after a signal, ``stop()`` or ``StopWorker``; all messages in flight were finished and recorded."""
 FAILED = 1
-"""By an unhandled error, by a second signal, or because the service or the coordination refuses for good."""
+"""Code after an unhandled error, a second signal, or a refusal for good by the service or the coordination."""
 MESSAGE_FAILED = 3
-"""A message failed at last and the settings say to stop then; it is not marked as handled."""
+"""Code when a message failed at last and the settings say to stop then; it is not marked as handled."""
 UNFINISHED = 4
-"""As asked, but handlers did not return, or progress was not recorded, in time; messages will be handled again."""
+"""Code after a stop when handlers or commits did not end in time; messages will be handled again."""

@@ -1,4 +1,4 @@
-"""What came of a handler that raised, what becomes of its message, and what the log says of it.
+"""Failures of handlers: the decision about the message, and the log.
 
 A failure is a value that threads and processes can hand on. What becomes of the message is decided by a pure function.
 """
@@ -19,7 +19,7 @@ from queuey.client.deadletters import holds_dead
 
 _MAX_TEXT_CHARS = 2_000
 _MAX_TRACE_CHARS = 20_000
-"""Texts of errors may hold a whole document; each attempt logs them."""
+"""Max characters of a traceback. Texts of errors may hold a whole document; each attempt logs them."""
 
 Effect = Literal["fail", "stop", "exit"]
 """``fail``: one attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
@@ -103,14 +103,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RunResult(NamedTuple):
-    """How far a run of messages came.
+    """The result of a run.
 
     Attributes:
-        handled: So many from the front were handled.
-        failure: The failure of the message after those; None: there was none, the run was complete or was cut short.
-        quick: So many took less than the shortest time that is distinguished.
-        seconds: Those together took so long.
-        slow: How long each of the rest took, seconds.
+        handled: Number of messages handled, from the front.
+        failure: Of the message after those; None: the run was complete or was cut short.
+        quick: Number of handled messages that took less than the shortest time that is distinguished.
+        seconds: Sum of their times.
+        slow: The time of each of the rest, in seconds.
     """
 
     handled: int
@@ -147,23 +147,17 @@ def _trace(error: BaseException) -> str:
 
 
 class TaskRetry(NamedTuple):
-    """When the call of a task is tried again.
-
-    Attributes:
-        attempts: How often it is tried; None: as the queue's ``max_deliveries`` says.
-        backoff: When it is tried again; None: as that of the queue says.
-    """
+    """When the call of a task is tried again; None: as the queue says."""
 
     attempts: int | None
     backoff: Backoff | None
 
     def delay(self, deliveries: int, draw: float) -> float | None:
-        """Returns the seconds until it is tried again after so many deliveries; None: the queue's."""
         return None if self.backoff is None else self.backoff.delay(deliveries, draw)
 
 
 class RetryLater(NamedTuple):
-    """Try it again after so many seconds; whatever must come after it waits."""
+    """Try it again after a pause; messages that must come after it wait."""
 
     seconds: float
 
@@ -173,11 +167,7 @@ class DeadLetterIt(NamedTuple):
 
 
 class SkipMessage(NamedTuple):
-    """Go on without it.
-
-    Attributes:
-        reason: Why, for the log.
-    """
+    """Go on without it; the reason is for the log."""
 
     reason: str
 
@@ -186,7 +176,7 @@ class StopTheWorker(NamedTuple):
     """End the worker; the message counts as not handled.
 
     Attributes:
-        why: ``asked``: the handler asked for it. ``message``: the settings say so. ``error``: it can go on no more.
+        why: ``asked``: by the handler. ``message``: by the settings. ``error``: it cannot go on.
     """
 
     why: Literal["asked", "message", "error"]
@@ -196,15 +186,7 @@ Decision = RetryLater | DeadLetterIt | SkipMessage | StopTheWorker
 
 
 def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int, draw: float) -> Decision:
-    """Returns what becomes of a message.
-
-    Args:
-        settings: How the worker is to do it.
-        queue: Where the message comes from.
-        failure: What it met with.
-        attempt: How many attempts there have been.
-        draw: A random number from 0 to 1.
-    """
+    """Returns what becomes of a message after so many attempts; ``draw`` is a random number from 0 to 1."""
     if failure.effect != "fail":
         return StopTheWorker("asked" if failure.effect == "stop" else "error")
     retry = settings.retry
@@ -215,7 +197,6 @@ def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int,
 
 
 def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
-    """Returns what becomes of a message that is not to be tried again."""
     match settings.on_failure:
         case "retry":
             return RetryLater(pause)
@@ -232,18 +213,12 @@ logger = logging.getLogger("qdo.worker")
 
 
 def report(level: int, place: Delivery, message: Message, failure: Failure, text: str, *arguments: object) -> None:
-    """Logs something about a failure; ``queue``, ``partition``, ``message_id``, ``attempt``, ``error`` are fields.
+    """Logs a failure with ``queue``, ``partition``, ``message_id``, ``attempt`` and ``error`` as fields.
 
-    The error may have been raised in another process, so that only the text of its traceback is at hand. It goes with
+    The error may have been raised in another process, so that there is only the text of its traceback. That goes with
     the first attempt and with errors, where logging's own formatters show it.
 
-    Args:
-        level: Of the record.
-        place: Where the message comes from, and the attempt.
-        message: The message.
-        failure: What it met with.
-        text: In the manner of logging; the failure itself is its last argument.
-        *arguments: The arguments before it.
+    The failure itself is the last argument of the text.
     """
     if not logger.isEnabledFor(level):
         return

@@ -25,12 +25,11 @@ class HasHandler(Protocol):
     """Tasks, which have a handler when all of them are defined; see :class:`qdo.Jobs`."""
 
     def as_handler(self) -> Handler:
-        """Returns what a worker calls."""
+        """Returns the function for a worker."""
 
 
 Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-"""Called once; what it gives is entered before the first message and left after the last. Its value goes to the
-handler."""
+"""Called once. Its result is entered before the first message and left after the last; handlers get its value."""
 
 
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")
@@ -58,14 +57,14 @@ def delivery() -> Delivery:
 
 
 MAX_STATE = 4096
-"""Bytes of a state, as JSON."""
+"""Max bytes of a state, as JSON."""
 
 say_state: ContextVar[Callable[[bytes], None]] = ContextVar("say_state")
-"""Is called with the state, as JSON, of the message that is being handled here."""
+"""Called with the state, as JSON, of the message that is being handled here."""
 
 
 def set_state(state: object) -> None:
-    """Says how far the caller has come with the message that it handles: ``queuey jobs`` shows it.
+    """Reports how far the caller has come with its message: ``queuey jobs`` shows it.
 
     The worker sends the last state once a second, and before it releases a message whose handling has failed. Only
     workers that claim their messages send it. Where no message is being handled, as when a test calls a task, nothing
@@ -98,27 +97,18 @@ def set_state(state: object) -> None:
 
 
 def load_handler(name: str) -> Handler:
-    """Returns the handler that ``module:function`` names, or that of the tasks that ``module:jobs`` names.
-
-    Raises:
-        HandlerError: It cannot be found, or cannot be called with a message and a context; says what is wrong.
-    """
+    """Returns the handler of ``module:function``, or of the tasks of ``module:jobs``; raises HandlerError."""
     found: Handler = handler_of(find(name))
     check_handler(found, name)
     return found
 
 
 def find(name: str) -> Any:  # noqa: ANN401 - whatever has the name
-    """Returns what ``module:name`` names.
-
-    Raises:
-        HandlerError: It cannot be found.
-    """
     return _load(name, "handler")
 
 
 def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
-    """Returns a handler that is a span of the trace that its message belongs to, if tracing is on; else itself."""
+    """Returns a handler that runs in a span of its message's trace, if tracing is on; else itself."""
     if not tracing.enabled():
         return handler
     if is_async(handler):
@@ -137,28 +127,19 @@ def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
 
 
 def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later
-    """Returns the handler that some object has, as :class:`qdo.Jobs` do, or the object."""
+    """Returns the handler of :class:`qdo.Jobs`, or the object itself."""
     make = getattr(found, "as_handler", None)
     return found if make is None or inspect.isclass(found) else make()
 
 
 def load_context(name: str) -> Context:
-    """Returns the factory of the context that ``module:factory`` names.
-
-    Raises:
-        HandlerError: It cannot be found or called; says what is wrong.
-    """
     found: Context = _load(name, "context")
     check_context(found, name)
     return found
 
 
 def check_handler(handler: object, name: str = "") -> None:
-    """Refuses what cannot be called with a message and a context.
-
-    Raises:
-        HandlerError
-    """
+    """Raises HandlerError unless it can be called with a message and a context."""
     text = name or repr(handler)
     if inspect.isclass(handler):
         raise HandlerError(f"{text} is a class; a handler is a function, or an object that can be called")
@@ -168,16 +149,11 @@ def check_handler(handler: object, name: str = "") -> None:
 
 
 def check_context(factory: object, name: str = "") -> None:
-    """Refuses what cannot be called without arguments.
-
-    Raises:
-        HandlerError
-    """
     _check_call(factory, name or repr(factory), 0, "factory()")
 
 
 def is_async(handler: object) -> bool:
-    """Returns whether calling the handler gives something to be awaited."""
+    """Returns True if calling the handler returns an awaitable."""
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial
@@ -187,11 +163,7 @@ def is_async(handler: object) -> bool:
 
 
 def name_of(handler: object, what: str) -> str:
-    """Returns the ``module:function`` by which another process finds the same object.
-
-    Raises:
-        HandlerError: There is no such name.
-    """
+    """Returns the ``module:function`` by which another process finds the same object; raises HandlerError."""
     name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
     if name.startswith("__main__:"):
         raise HandlerError(f"the {what} is defined in the program itself; processes need one in a module")

@@ -1,4 +1,4 @@
-"""What makes messages of one partition belong together: a header, or a field of a JSON body."""
+"""Keys of messages: a header, or a field of a JSON body."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ Key = Callable[[Message], Hashable]
 
 
 def key_by(text: str) -> Key:
-    """Returns what finds a message's key.
-
-    A message that has none shares the key None with all others like it, so that they keep their order.
+    """Returns a function that returns a message's key; messages without one share the key None.
 
     Args:
         text: ``header:<name>``, or ``body:<field>`` with dots between the names of nested fields. A body that is the

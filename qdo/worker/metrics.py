@@ -1,4 +1,4 @@
-"""What a worker has done, as Prometheus metrics.
+"""The Prometheus metrics of a worker.
 
 Counts are kept as plain numbers of the worker's loop and turned into families when they are scraped: handling a message
 costs nothing for them.
@@ -41,8 +41,8 @@ class WorkerMetrics(Collector):
 
     Attributes:
         in_flight: Messages that are being handled.
-        oldest: Seconds since the oldest message in flight was begun, at the last check.
-        lag: Messages that are not yet committed, by partition, as last measured.
+        oldest: Age of the oldest message in flight in seconds, at the last check.
+        lag: Messages that are not committed, by partition, at the last measurement.
         owned: Partitions owned at the last check.
         refused: Seconds for which the service has refused the worker's credential, at the last check.
         unseen: If the worker leads its group: queues that no member which wants them may see.
@@ -62,12 +62,10 @@ class WorkerMetrics(Collector):
             registry.register(self)
 
     def close(self) -> None:
-        """Is seen no more."""
         if self._registry is not None:
             self._registry.unregister(self)
 
     def ran(self, queue: str, ran: RunResult) -> None:
-        """Counts a run."""
         cells = self._cells[queue]
         cells[0] += ran.seconds + sum(ran.slow)
         cells[1] += ran.quick
@@ -76,24 +74,20 @@ class WorkerMetrics(Collector):
         self._counts["handled"][queue] += ran.handled
 
     def count(self, name: str, queue: str) -> None:
-        """Counts one of what is counted by queue."""
         self._counts[name][queue] += 1
 
     def note(self, name: str) -> None:
-        """Counts one of what is counted for the whole worker."""
         self._plain[name] += 1
 
     def moved(self, kind: str, partitions: int) -> None:
-        """Counts partitions that were ``assigned``, ``revoked`` or ``lost``."""
         self._rebalances[kind] += partitions
         self.note("rebalances")
 
     def describe(self) -> Iterable[Metric]:
-        """Describes no families beforehand: they depend on what was done."""
+        """No families beforehand: they depend on what was done."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the families."""
         for name, text in _BY_QUEUE.items():
             family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=("queue",))
             for queue, number in sorted(self._counts[name].copy().items()):

@@ -61,11 +61,7 @@ _NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
 
 
 class Hooks:
-    """The hooks of several middlewares.
-
-    Args:
-        middleware: In the order in which they are called.
-        broken: Called with the name of each hook that raised.
+    """The hooks of several middlewares, in their order. ``broken`` is called with the name of each hook that raised.
 
     Raises:
         InvalidArgument: A hook cannot be called, or is async; or an object has none.
@@ -82,10 +78,9 @@ class Hooks:
                 self._hooks[name].append(hook)
         self._hooks["after"].reverse()
         self.around = bool(self._hooks["before"] or self._hooks["after"])
-        """Whether a middleware has hooks for single messages."""
+        """A middleware has hooks for single messages."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
-        """Calls all hooks of one name."""
         for hook in self._hooks[name]:
             try:
                 hook(*arguments)

@@ -22,21 +22,15 @@ from queuey.client import ClientError
 logger = logging.getLogger("qdo.worker")
 
 _HAND_BACK = 0.8
-"""The part of the consumer's time for a revocation in which running messages may be finished. The rest is for the
-commit."""
+"""Ratio of the time for a revocation in which running messages may be finished; the rest is for the commit."""
 _RECORDING_SECONDS = 5.0
-"""Beyond the time for finishing, to record progress when the worker ends."""
+"""Timeout to record progress when the worker ends, after the time for finishing, in seconds."""
 _LEEWAY_SECONDS = 1.0
-"""In addition to both, so that the worker releases the partition, and not the consumer at the end of its time."""
+"""Min seconds beyond both, so that the worker releases the partition, and not the consumer at the end of its time."""
 
 
 class OffsetSource:
-    """Takes the messages of a consumer's partitions, and commits everything before the first unfinished one.
-
-    Args:
-        consumer: Not started yet.
-        handling: Has them handled.
-    """
+    """Handles the messages of a consumer's partitions, and commits everything before the first unfinished one."""
 
     def __init__(self, consumer: AsyncConsumer, handling: Handling) -> None:
         if consumer.settings.commit_every is not None:
@@ -58,7 +52,6 @@ class OffsetSource:
         self._joined = False
 
     async def start(self) -> None:
-        """Joins the group."""
         await self._consumer.start(self._check)
         member = self._consumer.member
         self._joined = True
@@ -68,7 +61,6 @@ class OffsetSource:
         await require_rights(self._consumer, self._settings)
 
     async def take(self) -> bool:
-        """See the protocol."""
         self.dispatcher.dispatch()
         most = self.dispatcher.room
         if not most:
@@ -86,16 +78,13 @@ class OffsetSource:
         return True
 
     def wake(self) -> None:
-        """See the protocol."""
         self._consumer.wake()
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Returns the commit, progress and lag tasks."""
         running = [self._progress.run(), self._note_progress()]
         return [*running, self._measure_lag()] if self._handling.lag_shown else running
 
     async def drain(self, patience: float) -> bool:
-        """Releases each partition when its messages in flight are finished and committed."""
         self._drained = asyncio.get_running_loop().time() + patience
         self._finished = True
         unrecorded = self._progress.dropped
@@ -104,18 +93,15 @@ class OffsetSource:
         return self._finished and self._progress.dropped == unrecorded
 
     async def until_ended(self, deadline: float) -> None:
-        """See the protocol."""
         await self.dispatcher.until_ended(deadline)
 
     async def close(self) -> None:
-        """Leaves the group."""
         self._progress.close()
         await self._consumer.close()
         if self._joined:
             logger.info("left the group", extra={"member": self._consumer.member})
 
     async def close_all(self) -> None:
-        """See the protocol."""
         await self._consumer.coordinator.close()
         await self._consumer.client.close()
 
@@ -135,7 +121,7 @@ class OffsetSource:
             except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
                 logger.warning("the lag could not be measured: %s", error)
 
-    # What becomes of partitions
+    # Changes of the assignment
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
         self._moved("assigned", partitions)

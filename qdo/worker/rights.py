@@ -23,25 +23,25 @@ from queuey.client.lookup import look_up, rights_for
 logger = logging.getLogger("qdo.worker")
 
 MAX_NAMES = 100
-"""Queues that match patterns that are checked."""
+"""Max queues matching patterns that are checked."""
 PAUSES = RetryPolicy(base=0.25, cap=5.0)
-"""How long to pause while the service cannot say."""
+"""Pauses while the service does not answer."""
 MAX_SHOWN = 10
-"""Missing rights that an error names."""
+"""Max missing rights that an error names."""
 
 T = TypeVar("T")
 Need = tuple[str, str, str]
-"""The name of a queue, an action there, and which option needs it."""
+"""The name of a queue, an action there, and the option that needs it."""
 
 
 async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> None:
     """Checks the rights, as soon as the service answers.
 
-    A queue that only a pattern takes may be meant for others, such as a user's inbox: the worker begins without it.
+    A queue that only a pattern matches may be meant for others, such as a user's inbox: the worker begins without it.
 
     Raises:
         MissingRights: Some are missing for queues that are named.
-        ClientError: The service refuses to say.
+        ClientError: The service refuses to answer.
     """
     names = consumer.wanted.names
     if missing := await until_answered(lambda: _missing(consumer, settings, names)):
@@ -58,11 +58,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks the service until it answers.
-
-    Raises:
-        ClientError: It refuses.
-    """
+    """Asks the service until it answers; raises ClientError if it refuses."""
     failures = 0
     while True:
         try:
@@ -103,7 +99,7 @@ async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: Abs
 
 
 async def _matching(consumer: AsyncConsumer) -> set[str]:
-    """Returns some of the queues that match patterns now."""
+    """Returns up to ``MAX_NAMES`` queues that match patterns now."""
     wanted, found = consumer.wanted, set[str]()
     for prefix in wanted.stretches():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)

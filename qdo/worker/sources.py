@@ -18,25 +18,21 @@ from queuey.client import AsyncClient, Message
 logger = logging.getLogger("qdo.worker")
 
 REFUSED_PAUSE = 1.0
-"""Seconds before messages are asked for again when the service refused that."""
+"""Interval before messages are asked for again after a refusal, in seconds."""
 
 
 class Handling(NamedTuple):
-    """What a source needs to have messages handled.
+    """The worker's side of a source.
 
     Attributes:
-        runner: Where handlers run.
-        settings: What to do with failures, and how much to take at once.
-        hooks: Called when something fails.
-        metrics: Counts.
+        runner: Runs handlers.
         asked: Set when the worker is to stop.
         changed: Called when more messages may be taken again, or the state has changed.
         end: Called when the worker is to end, with the reason.
         stop: Called when the worker is to end because its source has nothing more.
         lag_shown: The lag is to be measured.
-        prepare: What the handler wants done beside its messages when the worker starts; None: nothing.
-        retry_of: When the handler wants a message that failed to be tried again; None: as the settings or the queue
-            say.
+        prepare: Run beside the messages when the worker starts; None: nothing.
+        retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
     """
 
     runner: Executor
@@ -62,7 +58,7 @@ def note_refusal(handling: Handling, seconds: float) -> None:
 
 
 class Source(Protocol):
-    """Takes messages, has them handled, and records what is done."""
+    """The messages of a worker: gets them, has them handled, and records what is done."""
 
     async def start(self) -> None:
         """Gets ready to take messages, however long that takes.
@@ -73,7 +69,7 @@ class Source(Protocol):
         """
 
     async def take(self) -> bool:
-        """Takes as many messages as there are handlers for and begins them, or waits for some.
+        """Begins as many messages as there are handlers for, or waits for some.
 
         Returns:
             False: there is no handler free, and no other message may begin before the state has changed.
@@ -83,13 +79,13 @@ class Source(Protocol):
         """Ends the wait of :meth:`take`."""
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Returns what goes on beside the worker's loop; none of it ends by itself."""
+        """Returns the tasks beside the worker's loop; none of them ends by itself."""
 
     async def drain(self, patience: float) -> bool:
-        """Finishes what handlers have begun, within so many seconds, and records it; hands everything else back.
+        """Finishes the running messages within so many seconds and records them; releases everything else.
 
         Returns:
-            Whether all of it was finished and recorded.
+            False: some were not finished or not recorded.
         """
 
     async def until_ended(self, deadline: float) -> None:
@@ -99,4 +95,4 @@ class Source(Protocol):
         """Leaves; what is not recorded is handled again."""
 
     async def close_all(self) -> None:
-        """Closes the connections that it uses."""
+        """Closes client and coordinator."""

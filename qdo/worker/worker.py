@@ -49,7 +49,7 @@ from queuey.client import Message
 logger = logging.getLogger("qdo.worker")
 
 _GIVING_UP_SECONDS = 2.0
-"""For tasks that were cancelled and processes that were killed to end."""
+"""Timeout for cancelled tasks and killed processes to end, in seconds."""
 _CODES = {"asked": exit_codes.ENDED, "message": exit_codes.MESSAGE_FAILED, "error": exit_codes.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -189,10 +189,10 @@ class Worker:
 
     @property
     def consumer(self) -> AsyncConsumer:
-        """The member of its group that it takes partitions by.
+        """The member of the group.
 
         Raises:
-            InvalidArgument: It claims messages, and has none.
+            InvalidArgument: The worker claims messages, and has none.
         """
         if isinstance(self._consumer, Claims):
             raise InvalidArgument("this worker claims messages, so it has no consumer")
@@ -200,7 +200,7 @@ class Worker:
 
     @property
     def exit_code(self) -> int:
-        """What :meth:`serve` returns, as far as is known."""
+        """The return value of :meth:`serve`, as far as it is known."""
         return self._code
 
     @property
@@ -209,11 +209,11 @@ class Worker:
         return 0.0 if self._drained is None or self._loop is None else max(0.0, self._drained - self._loop.time())
 
     def give_up(self) -> bool:
-        """Ends the running handlers as far as possible, without a wait; returns whether they end soon."""
+        """Stops the running handlers as far as possible, without waiting; returns True if they end soon."""
         return self._runner.give_up()
 
     def stop(self) -> None:
-        """Lets it drain and end; returns at once. May be called from any thread, before it serves and afterwards."""
+        """Drains and ends; returns at once. May be called from any thread, before it serves and afterwards."""
         loop = self._loop
         if loop is None:
             self._stopping = True
@@ -234,7 +234,6 @@ class Worker:
     # -- the central loop
 
     async def _belong(self) -> None:
-        """Works as one of those that take these messages, unless it is stopped before it is one."""
         joined = False
         try:
             joined = await self._joined()
@@ -275,7 +274,6 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
-        """Finishes the running messages, within so many seconds."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -287,7 +285,7 @@ class Worker:
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:
-        """Runs what goes on beside the loop."""
+        """Runs the commit, progress and lag tasks."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in self._source.beside()]
         for task in tasks:
@@ -298,7 +296,7 @@ class Worker:
             await cancel(*tasks)
 
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
-        """The task beside the loop ends only by an error; without it nothing would be recorded any more."""
+        """A task beside the loop ends only by an error; without it nothing would be recorded any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
@@ -311,7 +309,6 @@ class Worker:
         self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
-        """A handler's end is the worker's."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self._stop()
@@ -333,7 +330,7 @@ class Worker:
 
 @contextmanager
 def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> Iterator[None]:
-    """Calls a function in the loop when the process gets a signal to end, and another at the second one.
+    """Calls one function in the loop at the first signal to end, and another at the second.
 
     The second is called at once, between any two steps of the main thread, because a handler may be blocking the loop.
     """
@@ -352,7 +349,7 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
 
 
 def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> float:
-    """Returns after how many seconds a run ends before its last message.
+    """Returns the time after which a run ends before its last message.
 
     A worker of a group that was stopped for longer than the session begins no other message of a run when it wakes.
     """
@@ -362,7 +359,7 @@ def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> floa
 
 
 def _as_usual(_message: Message, _failure: Failure) -> None:
-    """Says that a message is tried again as the settings or its queue say."""
+    """The settings or the queue decide when a message is tried again."""
 
 
 def _runner(
@@ -374,11 +371,6 @@ def _runner(
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
-    """Returns what runs the handler, checked.
-
-    Raises:
-        HandlerError, InvalidArgument
-    """
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(found)
     limited, found = getattr(found, "needs_processes", ""), handlers.traced(found)

@@ -18,18 +18,8 @@ RIDDLES = frozenset({"What", "Whether", "Says", "Is", "Has", "Lets", "Takes"})
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
 TODO = (
     "qdo/assignment/",
-    "qdo/cli/",
     "qdo/consumer/",
     "qdo/coordination/",
-    "qdo/curator/",
-    "qdo/jobs/",
-    "qdo/keepalive/",
-    "qdo/worker/",
-    "qdo/errors.py",
-    "qdo/migration.py",
-    "qdo/moves.py",
-    "qdo/partitions.py",
-    "qdo/subscriptions.py",
     "queuey/claims/",
     "queuey/client/results.py",
     "queuey/service/",

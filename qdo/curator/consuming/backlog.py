@@ -9,26 +9,27 @@ from collections.abc import Collection
 from qdo.curator.names import Child, Names
 
 MOST_BLOCKED = 1000
-"""Nodes in the hands of others whose locks are watched at a time; further ones are looked at with the next list."""
+"""Max nodes of other consumers whose locks are watched; further ones are read again with the next list."""
 RECHECK = 10.0
-"""Seconds after which those are looked at."""
+"""Interval after which those are read again, in seconds."""
 SHARE = 4
-"""After a list that took a second, so many seconds pass before the next."""
+"""Ratio of the pause after a list to its duration."""
 STEPS = 100
-"""A list is used for a hundredth of its nodes before changes are looked at, where new nodes may come first."""
+"""Ratio of the nodes in a list to those that are begun before the queue is listed again."""
 MS = 1000
 
 
 class Backlog:
-    """The nodes that were listed, in order, without those that cannot be taken now.
+    """The listed nodes, in order, without those that cannot be taken now.
 
     A queue is listed again only when something changed in it, and then when nothing is left of the last list that can
-    be taken; where new nodes may come first, also after ``refresh`` nodes. Not more than a fifth of the time goes into
-    lists.
+    be taken; where new nodes may come first, also after ``refresh`` nodes. Lists take at most a fifth of the time.
+
+    Instants are seconds of a monotonic clock, epochs ms since 1970.
 
     Args:
-        names: Of the recipe.
-        refresh: How many nodes are begun before changes are looked at. 0: a hundredth of what the last list had; None:
+        names: The names of the recipe.
+        refresh: Number of nodes that are begun before the queue is listed again. 0: a hundredth of the last list; None:
             new nodes never come first.
     """
 
@@ -46,16 +47,11 @@ class Backlog:
         self._not_before = 0.0
 
     def changed(self) -> None:
-        """Says that the queue is not as it was listed."""
+        """The queue is not as it was listed."""
         self._stale = True
 
     def listing_due(self, now: float, epoch: int) -> float | None:
-        """Returns after how many seconds the queue is to be listed, at most 0: now; None: no list is needed.
-
-        Args:
-            now: Seconds of a clock that never goes back.
-            epoch: ms since 1970.
-        """
+        """Returns the seconds until the queue is to be listed, at most 0: now; None: no list is needed."""
         if not self._stale:
             return None
         if self.due(epoch) == 0 and (
@@ -65,17 +61,11 @@ class Backlog:
         return self._not_before - now
 
     def listing(self) -> None:
-        """Says that the queue is being listed: what changes from now on may be missing."""
+        """A list is being read: later changes may be missing in it."""
         self._stale = False
 
     def listed(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
-        """Takes a list over; returns the names that are none of the queue's and were not there before.
-
-        Args:
-            children: All names.
-            began: When it was asked for, seconds.
-            ended: When it was there.
-        """
+        """Replaces the list; returns the new names that are none of the recipe's."""
         found, foreign = [], set()
         for name in children:
             child = self._names.parse(name)
@@ -96,15 +86,11 @@ class Backlog:
         return new
 
     def due(self, epoch: int) -> float | None:
-        """Returns the seconds until the next node may be taken, 0: now; None: there is none.
-
-        Args:
-            epoch: ms since 1970.
-        """
+        """Returns the seconds until the next node may be taken, 0: now; None: there is none."""
         return max(0, self._heap[0][1].epoch - epoch) / MS if self._heap else None
 
     def take(self, epoch: int) -> Child | None:
-        """Returns the next node, which is in hand from now on; None: there is none now."""
+        """Returns the next node and marks it as in hand; None: there is none now."""
         if self.due(epoch) != 0:
             return None
         _, child = heapq.heappop(self._heap)
@@ -113,27 +99,22 @@ class Backlog:
         return child
 
     def put_back(self, child: Child) -> None:
-        """Says that a node in hand was not handled and can be taken again."""
+        """A node in hand can be taken again."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
         heapq.heappush(self._heap, (self._names.rank(child), child))
 
     def drop(self, child: Child) -> None:
-        """Says that a node in hand is gone."""
+        """A node in hand is gone."""
         self._held.discard(child.name)
 
     def set_aside(self, child: Child) -> None:
-        """Says that a node in hand cannot be handled and is left where it is."""
+        """A node in hand cannot be handled and stays where it is."""
         self._held.discard(child.name)
         self._bad.add(child.name)
 
     def block(self, child: Child, now: float) -> bool:
-        """Says that a node in hand is somebody else's; returns False if too many are watched to watch this one too.
-
-        Args:
-            child: The node.
-            now: Seconds of a clock that never goes back.
-        """
+        """Marks a node as locked by another consumer; returns False at the limit of watched locks."""
         self._held.discard(child.name)
         if len(self._blocked) >= MOST_BLOCKED:
             self._stale = True
@@ -143,19 +124,18 @@ class Backlog:
         return True
 
     def hold(self, child: Child) -> bool:
-        """Says that a node thought to be somebody else's is in hand after all; returns False if it was taken again."""
+        """A node thought to be another consumer's is in hand after all; returns False if it was taken again."""
         if self._blocked.pop(child.name, None) is None:
             return False
         self._held.add(child.name)
         return True
 
     def unblock(self, name: str) -> None:
-        """Says that a node may be nobody's any more."""
+        """The lock of a node may be free."""
         child = self._blocked.pop(name, None)
         if child is not None:
             heapq.heappush(self._heap, (self._names.rank(child), child))
 
 
 def now_ms() -> int:
-    """Returns the ms since 1970."""
     return time.time_ns() // 1_000_000

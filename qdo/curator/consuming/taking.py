@@ -18,7 +18,7 @@ Read: TypeAlias = Callable[[bytes], "list[Any]"]
 """Makes messages of a node's bytes, or raises BadItem."""
 
 TRY_AGAIN = 0.1
-"""Seconds between two tries of a request whose end is not known."""
+"""Interval between two tries of a request whose end is not known, in seconds."""
 
 
 class Untaken(enum.Enum):
@@ -29,13 +29,7 @@ class Untaken(enum.Enum):
 
 
 class Taker(abc.ABC):
-    """Takes messages; safe to be used by several threads for different nodes.
-
-    Args:
-        znodes: Of the client.
-        path: Of the queue.
-        read: Makes messages of bytes.
-    """
+    """The way in which nodes are taken; threads may use it for different nodes at a time."""
 
     recoverable: bool
     """A message that was taken can be put back."""
@@ -47,7 +41,7 @@ class Taker(abc.ABC):
 
     @abc.abstractmethod
     def begin(self) -> None:
-        """Prepares; to be called before messages are taken, again if it failed.
+        """Prepares; called before messages are taken, again if it failed.
 
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
@@ -55,11 +49,11 @@ class Taker(abc.ABC):
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Says that nothing will be taken or finished any more; does not wait."""
+        """Nothing will be taken or finished any more; does not wait."""
 
     @abc.abstractmethod
     def take(self, child: Child) -> list[Any] | Untaken:
-        """Takes a node; returns its messages.
+        """Makes a node this consumer's; returns its messages.
 
         Raises:
             BadItem: It is left as it was.
@@ -72,7 +66,7 @@ class Taker(abc.ABC):
         """Removes a node that was taken and handled.
 
         Raises:
-            SessionLost: It was not removed: somebody else will take it again.
+            SessionLost: It was not removed: another consumer will take it again.
         """
 
     def _item(self, child: Child) -> str:
@@ -80,21 +74,19 @@ class Taker(abc.ABC):
 
 
 class DeletingTaker(Taker):
-    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails."""
+    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
+
+    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
+    lost.
+    """
 
     recoverable = False
 
-    def begin(self) -> None:
-        """See the base."""
+    def begin(self) -> None: ...
 
-    def leave(self) -> None:
-        """See the base."""
+    def leave(self) -> None: ...
 
     def take(self, child: Child) -> list[Any] | Untaken:
-        """See the base. Of several consumers the one takes a node whose request to delete it succeeds.
-
-        After CoordinationLost the node may be deleted; its messages are lost then.
-        """
         node = self._znodes.read(self._item(child)).get()
         if node is None:
             return Untaken.GONE
@@ -103,25 +95,24 @@ class DeletingTaker(Taker):
             return Untaken.GONE
         return messages
 
-    def finish(self, child: Child) -> None:
-        """See the base."""
+    def finish(self, child: Child) -> None: ...
 
 
 class LockingTaker(Taker):
     """Holds a lock on a node until its messages are handled, as Curator does: each is handled at least once.
 
     The lock of ``<path>/<name>`` is the ephemeral node ``<lock path>/<name>``. Beside the locks lies one further
-    ephemeral node of each consumer, its fence. Every transaction of the consumer asks for it to be there, so nothing is
+    ephemeral node of each consumer, its fence. Every transaction of the consumer checks that it exists, so nothing is
     done on the strength of a lock that ended with an earlier session of the same client.
 
     Args:
         znodes: Of the client.
         path: Of the queue.
-        read: Makes messages of bytes.
-        lock_path: Where locks are.
-        token: The fence's name, and what locks hold; no two consumers have the same.
-        about: What the fence holds: whose it is, for people.
-        limit: Bytes that the servers take in one request.
+        read: Decodes a node's bytes.
+        lock_path: The parent of the locks.
+        token: Name of the fence and data of the locks, different for each consumer.
+        about: Data of the fence, for people.
+        limit: Max bytes of a request at the servers.
     """
 
     recoverable = True
@@ -137,18 +128,15 @@ class LockingTaker(Taker):
         self._limit = limit
 
     def begin(self) -> None:
-        """See the base."""
         self._znodes.ensure(self._lock_path).get()
         answer = self._znodes.apply(Create(self._fence.path, self._about, ephemeral=True)).get()
         if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
             raise CoordinationLost(f"the node {self._lock_path} of the locks was removed just now; start it again")
 
     def leave(self) -> None:
-        """See the base: removes the fence."""
         self._znodes.apply(Delete(self._fence.path))
 
     def take(self, child: Child) -> list[Any] | Untaken:
-        """See the base. The node is read along with the request for the lock: it is answered after that."""
         locking = self._znodes.apply(
             self._fence, Check(self._item(child)), Create(self._lock(child), self._token, ephemeral=True)
         )
@@ -163,7 +151,7 @@ class LockingTaker(Taker):
         return self._messages(child, node.data)
 
     def holder(self, child: Child, changed: Changed) -> bool | None:
-        """Watches a node's lock; returns whether it is this consumer's own, None if there is no lock any more.
+        """Watches a node's lock; returns True if it is this consumer's own, None if it is gone.
 
         It is the consumer's own if the answer to the request for it was lost.
         """
@@ -171,7 +159,7 @@ class LockingTaker(Taker):
         return None if node is None else node.data == self._token
 
     def resume(self, child: Child) -> list[Any] | Untaken:
-        """Takes a node whose lock is this consumer's already. Raises what :meth:`take` raises."""
+        """Returns the messages of a node whose lock is this consumer's already; raises the errors of :meth:`take`."""
         node = self._reread(child)
         if node is None:
             self.release(child)
@@ -179,11 +167,10 @@ class LockingTaker(Taker):
         return self._messages(child, node)
 
     def finish(self, child: Child) -> None:
-        """See the base."""
         self._end(child, Delete(self._item(child)))
 
     def release(self, child: Child) -> None:
-        """Leaves a node where it is for whoever takes it next. Raises SessionLost."""
+        """Leaves a node to the next consumer; raises SessionLost."""
         self._end(child)
 
     def put_back(self, child: Child) -> str | None:
@@ -193,7 +180,7 @@ class LockingTaker(Taker):
             Its new name. None: it is where it was, because it is too large to be sent again, or it is gone.
 
         Raises:
-            SessionLost: It was not moved: somebody else will take it again.
+            SessionLost: It was not moved: another consumer will take it again.
         """
         data = self._reread(child)
         if data is None or len(data) > largest(self._limit, self._path, child.prefix):
@@ -233,10 +220,10 @@ class LockingTaker(Taker):
                 return None if node is None else node.data
 
     def _end(self, child: Child, *wanted: Operation) -> Sequence[str]:
-        """Does something with a locked node and removes its lock, in one transaction; waits until that is certain.
+        """Applies operations to a locked node and removes its lock, in one transaction; waits until that is certain.
 
-        A request may have been done although its answer was lost. Then the node is not there at the next try, and what
-        is left is to remove the lock, if that is there.
+        A request may have been done although its answer was lost. Then the node is not there at the next try, and only
+        the lock has to be removed, if it exists.
         """
         lock = Delete(self._lock(child))
         rest: tuple[Operation, ...] = (*wanted, lock)

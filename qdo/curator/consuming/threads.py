@@ -24,11 +24,11 @@ from qdo.worker.settings import Retry
 ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 MOST_PARKED = 1000
-"""Failed messages whose pause lasts; while there are so many, no further message is taken."""
+"""Max failed messages in a pause; at the limit no further message is taken."""
 MOST_COUNTED = 10_000
-"""Messages put back whose failures are remembered."""
+"""Max messages put back whose failures are remembered."""
 LONGEST_WAIT = 60.0
-"""Seconds after which the clock is looked at again, which somebody may have set."""
+"""Max seconds until the clock is read again, which somebody may have set."""
 
 log = logging.getLogger("qdo.curator")
 
@@ -43,13 +43,13 @@ class Parked(NamedTuple):
 
 @dataclass(frozen=True)
 class Handling:
-    """What is done with messages.
+    """The program's side of a queue.
 
     Attributes:
-        consume: Is called with each message, in one of the threads.
-        error_mode: What is done with a message whose handling failed.
+        consume: Called with each message, in one of the threads.
+        error_mode: The fate of a message that failed.
         retry: How long a failed message stays locked before it is put back, and how often.
-        report: Is called with every error.
+        report: Called with every error.
     """
 
     consume: Callable[[Any], object]
@@ -59,17 +59,10 @@ class Handling:
 
 
 class Consumption:
-    """Threads that take messages, one after another each.
+    """Threads that take and handle messages, each one after another.
 
-    Args:
-        lifecycle: Of the queue; its condition guards everything here.
-        znodes: Of the client.
-        path: Of the queue.
-        taker: How messages are taken.
-        backlog: What there is to take.
-        handling: What is done with messages.
-        threads: How many.
-        allowed: Whether messages may be taken now; :meth:`look_again` has to be called when they may.
+    The lifecycle's condition guards everything here. ``allowed`` says if messages may be taken now;
+    :meth:`look_again` has to be called when that changes.
     """
 
     def __init__(
@@ -101,7 +94,6 @@ class Consumption:
         self._closers: set[threading.Thread] = set()
 
     def start(self) -> None:
-        """Begins to take messages."""
         with self._lifecycle.changed:
             self._running.update(self._threads)
         for thread in self._threads:
@@ -113,7 +105,7 @@ class Consumption:
             self._lifecycle.changed.notify_all()
 
     def join(self, seconds: float) -> bool:
-        """Waits for messages in hand to be finished after the queue was closed; returns whether all are.
+        """Waits for messages in hand after the queue was closed; returns False if there are still some.
 
         Consumers that wait here themselves do not wait for each other.
         """
@@ -211,13 +203,13 @@ class Consumption:
             )
 
     def _changed(self, _: object) -> None:
-        """Hears in kazoo's thread that the queue changed, or that the connection broke and nobody watches any more."""
+        """Called in kazoo's thread: the queue changed, or the connection broke and nobody watches any more."""
         with self._lifecycle.changed:
             self._backlog.changed()
             self._lifecycle.changed.notify_all()
 
     def _unblocked(self, child: Child, _: object = None) -> None:
-        """Hears that a lock is gone, also when its holder died, or that nobody watches it any more."""
+        """The lock is gone, also when its holder died, or nobody watches it any more."""
         with self._lifecycle.changed:
             self._backlog.unblock(child.name)
             self._lifecycle.changed.notify_all()
@@ -243,7 +235,7 @@ class Consumption:
         self._conclude(child, self._handed_over(child, messages))
 
     def _wait_for(self, child: Child) -> list[Any] | Untaken:
-        """Has a node watched that somebody else holds; returns its messages if this consumer holds it after all."""
+        """Watches a node that another consumer holds; returns its messages if this consumer holds it after all."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
         with self._lifecycle.changed:
             if not self._backlog.block(child, time.monotonic()):
@@ -259,7 +251,6 @@ class Consumption:
         return self._taker.resume(child)
 
     def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
-        """Calls the program with the messages of a node; returns the error for which it is put back."""
         failure: BaseException | None = None
         for message in messages:
             try:

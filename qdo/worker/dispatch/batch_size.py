@@ -4,20 +4,14 @@ from __future__ import annotations
 
 _FIRST = 16
 _WEIGHT = 0.2
-"""Of the latest run in the mean, if it was as long as the aim."""
+"""Ratio of the latest run in the mean, if it was as long as the aim."""
 
 
 class BatchSize:
-    """Learns how long a message takes, and so how many fill a stretch of time.
+    """Learns how long a message takes, and so how many fill a run of so many seconds.
 
-    Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: those that a
-    run holds cannot be given to another handler meanwhile, and a partition that waits for its turn waits for all of
-    them.
-
-    Args:
-        seconds: How long a run should take at most.
-        most: Messages in a run at most.
-        first: Messages of a run before anything is known.
+    Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: another handler
+    cannot get those of a run, and a partition that waits for its turn waits for all of them.
     """
 
     def __init__(self, seconds: float, most: int, first: int = _FIRST) -> None:
@@ -28,7 +22,6 @@ class BatchSize:
 
     @property
     def messages(self) -> int:
-        """Messages of one run, at least 1."""
         if self._mean is None:
             return min(self._first, self._most)
         if self._mean * self._most <= self._seconds:
@@ -36,7 +29,6 @@ class BatchSize:
         return max(1, int(self._seconds / self._mean))
 
     def ran(self, messages: int, seconds: float) -> None:
-        """Learns from a run; the longer it was, the more."""
         if not messages:
             return
         each = seconds / messages

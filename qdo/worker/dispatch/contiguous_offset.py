@@ -22,20 +22,18 @@ class ContiguousOffset:
         """The last message of the part that is done without a gap; None: not even the first."""
 
     def __len__(self) -> int:
-        """How many messages there are at or above the first unfinished one."""
+        """Messages from the first unfinished one on."""
         return len(self._order)
 
     @property
     def unfinished(self) -> int:
-        """How many of those are not done."""
+        """Messages among those that are not done."""
         return len(self._order) - len(self._done)
 
     def add(self, ids: Iterable[str]) -> None:
-        """Appends messages in their order."""
         self._order.extend(ids)
 
     def done(self, identifier: str) -> None:
-        """Marks a message that was added."""
         order, done = self._order, self._done
         done.add(identifier)
         while order and order[0] in done:
@@ -45,8 +43,7 @@ class ContiguousOffset:
     def gaps(self, barriers: Collection[str]) -> set[str]:
         """Returns the unfinished messages that keep finished ones from being recorded.
 
-        Args:
-            barriers: Messages that will not be finished; whatever lies behind the first of them cannot be recorded.
+        Barriers are messages that will not be finished: nothing behind the first of them can be recorded.
         """
         left = len(self._done)
         found: set[str] = set()

@@ -30,13 +30,13 @@ from queuey.client import Message, order_of
 
 
 class CrashSuspicion:
-    """Of one partition, in the hands of one owner. Pure: it decides and does nothing.
+    """The suspicion about one partition while one worker owns it. Pure: it decides and does nothing.
 
     Args:
-        found: What was recorded when the partition was taken.
+        found: The offset when the partition was taken.
         first: The message behind that offset.
-        watch: Messages that are watched.
-        attempts: Most attempts at a message; 0: no limit.
+        watch: Number of messages that are watched.
+        attempts: Max attempts at a message; 0: no limit.
     """
 
     def __init__(self, found: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
@@ -48,36 +48,34 @@ class CrashSuspicion:
 
     @property
     def over(self) -> bool:
-        """Whether nothing need be noted any more."""
         return self._left <= 0
 
     def suspected(self, message: Message) -> bool:
-        """Returns whether a message may have been in flight when a session was lost that had noted it."""
+        """Returns True for a message that may have been in flight when a session was lost that had noted it."""
         found = self._found
         return found is not None and found.lost > 0 and order_of(message.id) <= order_of(found.until)
 
     def lost(self, message: Message) -> int:
-        """Returns how many attempts at a message have ended with their worker, as far as that is known."""
+        """Returns how many attempts at a message have ended with their worker, as far as known."""
         found = self._found
         return found.lost if found is not None and self._single and found.until == message.id else 0
 
     def attempt(self, message: Message) -> int:
-        """Returns the number of the next attempt, or of the last one if the message is not to be begun any more."""
+        """Returns the number of the next attempt, or of the last one if the message is given up."""
         lost = self.lost(message)
         given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
         return lost if given_up else lost + 1
 
     def last(self, message: Message) -> bool:
-        """Returns whether the worker may handle nothing else at the same time as this message."""
+        """Returns True if the worker may handle nothing else beside this message."""
         return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin(self, messages: Sequence[Message]) -> HandlingNote:
-        """Returns the note to record before some messages begin."""
+        """Returns the note to record before these messages begin."""
         self._begun = messages
         return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.last(messages[0]))
 
     def handled(self, messages: int) -> None:
-        """Counts messages that are done."""
         self._left -= messages
 
     def ended(self) -> HandlingNote | None:
@@ -89,5 +87,5 @@ class CrashSuspicion:
         return HandlingNote(self._begun[-1].id, 0)
 
     def _lost_before(self, message: Message) -> int:
-        """Returns how many sessions were lost, the one among them for which the partition is watched."""
+        """Returns the number of lost sessions, the one that caused the watch included."""
         return self._found.lost if self._found is not None and self.suspected(message) else 1

@@ -47,36 +47,30 @@ from queuey.client.deadletters import Cause
 logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
-"""At most so many batches are held in all; beyond that only single messages are fetched, for partitions without any."""
+"""Max batches that are held in all; beyond that only single messages are fetched, for partitions without any."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _NOTING_SECONDS = 2.0
-"""To record that no message is being handled, before a partition is handed back."""
+"""Timeout to record that no message is being handled, before a partition is released, in seconds."""
 
 
 class OwnedPartitions(Protocol):
-    """What is known of the partitions that are handled; see :class:`qdo.AsyncConsumer`."""
+    """The part of :class:`qdo.AsyncConsumer` that a dispatcher uses."""
 
     client: AsyncClient
 
     @property
     def connected(self) -> bool:
-        """Whether they are surely owned."""
+        """Ownership is certain."""
 
     def found(self, partition: Partition) -> CommittedOffset:
-        """Returns its record as it was when it was taken."""
+        """Returns the offset as it was when the partition was taken."""
 
     def rejoin(self) -> None:
-        """Hands everything back and joins again."""
+        """Releases everything and joins again."""
 
 
 class Dispatcher:
-    """Runs what is fed to it, as far as there are places, in turn between partitions.
-
-    Args:
-        owned: The owned partitions, with the client that stores dead letters.
-        progress: Notes how far partitions are handled.
-        handling: How they are handled.
-    """
+    """Runs what is fed to it, as far as there are places, in turn between partitions."""
 
     def __init__(self, owned: OwnedPartitions, progress: OffsetCommitter, handling: Handling) -> None:
         self.busy: set[Partition] = set()
@@ -95,7 +89,7 @@ class Dispatcher:
         self._works: dict[Partition, PartitionWork] = {}
         """Each also when its results do not count any more, until its partition may take messages again."""
         self._leaked: dict[PartitionWork, None] = {}
-        """What still runs of partitions that were handed over because of that, and that go on without it."""
+        """Work of partitions that were handed over because of handlers that still run, and that take messages again."""
         self._runnable: deque[PartitionWork] = deque()
         self._exclusive: PartitionWork | None = None
         """Its running message is at its last attempt: no other message may run beside it."""
@@ -105,14 +99,13 @@ class Dispatcher:
 
     @property
     def room(self) -> int:
-        """How many messages are worth fetching now; 0: all handlers have enough to do."""
+        """Number of messages worth fetching now; 0: all handlers have enough to do."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
         return max(free, min(self._batch_size.messages * free, _HELD_RUNS * self._settings.batch - self._held))
 
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
-        """Takes messages that come after those taken before."""
         work = self._works.get(partition)
         if work is None:
             found, settings = self._owned.found(partition), self._settings
@@ -126,7 +119,7 @@ class Dispatcher:
         self._queue(work)
 
     def dispatch(self) -> None:
-        """Begins as many runs as there are places for, as long as the partitions are surely ours."""
+        """Begins as many runs as there are places for, as long as ownership is certain."""
         while self._runnable and self._running < self._runner.slots and not self._halted and self._owned.connected:
             if self._exclusive is not None:
                 return
@@ -143,22 +136,21 @@ class Dispatcher:
                 self._queue(work)
 
     def halt(self) -> None:
-        """Begins nothing more; each run ends after its present message."""
+        """Begins nothing more; runs end after their present message."""
         self._halted = True
         for work in self._works.values():
             work.halt()
 
     def resume(self) -> None:
-        """Goes on."""
         self._halted = False
         self.dispatch()
         self._changed()
 
     def note_progress(self) -> None:
-        """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
+        """Records the progress of active runs, so that handled messages need not wait for the end of their run.
 
-        For messages with keys, this is unknown while their run goes on. Handlers that do not return are logged after
-        a minute, and again each time that this has doubled.
+        For messages with keys, it is unknown while their run goes on. Handlers that do not return are logged after a
+        minute, and again each time that this has doubled.
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
@@ -174,14 +166,13 @@ class Dispatcher:
                 self._note(work, run.messages[run.handled - 1].id, 0)
 
     def stop(self) -> None:
-        """Begins no messages that it holds, except in gaps; :meth:`close` follows for each partition."""
+        """Begins no fetched messages, except in gaps; :meth:`close` follows for each partition."""
         self._shut(self._counting())
 
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
-        """A handler takes too long: stops it, or gives its partition to another worker.
+        """Stops a handler that takes too long, or gives its partition to another worker.
 
-        If the partition is being handed back, or belongs to another worker by now, only other messages may begin
-        instead.
+        If the partition is being released, or belongs to another worker by now, only other messages may begin instead.
         """
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
@@ -194,7 +185,6 @@ class Dispatcher:
         work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work, run))
 
     async def _hand_over(self, work: PartitionWork, run: MessageRun) -> None:
-        """Notes that the handler of a message took too long, and leaves the group to join again."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         failure = too_long(self._settings.stalled_after)
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
@@ -210,14 +200,9 @@ class Dispatcher:
             self._owned.rejoin()
 
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
-        """Finishes the messages in flight of some partitions, or of all; they count as handled as far as they came.
+        """Finishes the messages in flight of some partitions, or of all (None), until a deadline of the loop's clock.
 
-        Args:
-            partitions: Which; None: all.
-            deadline: Of the loop's clock. What is not finished then counts for nothing.
-
-        Returns:
-            Whether all of it was finished.
+        Returns False if some were not finished: their results do not count.
         """
         works = self._counting(partitions)
         self._shut(works)
@@ -237,10 +222,7 @@ class Dispatcher:
         return not unfinished
 
     async def until_ended(self, deadline: float) -> None:
-        """Waits for what is still running though it counts for nothing, until a deadline of the loop's clock.
-
-        Logs what goes on even then.
-        """
+        """Waits, until a deadline of the loop's clock, for runs whose results do not count; logs those that go on."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 for work in (*self._works.values(), *self._leaked):
@@ -250,7 +232,7 @@ class Dispatcher:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
     def discard(self, partitions: Collection[Partition]) -> bool:
-        """Ignores the results of some partitions from now on; returns whether any messages of them were in flight."""
+        """Ignores the results of some partitions from now on; returns True if messages of them were in flight."""
         works = self._counting(partitions)
         in_hand = any(work.unfinished for work in works)
         self._remove(works)
@@ -258,7 +240,7 @@ class Dispatcher:
         return in_hand
 
     def _readmit(self, partitions: Collection[Partition] | None) -> None:
-        """Takes messages again, once they are ours again, of partitions that were handed over."""
+        """Accepts messages again of partitions that were handed over."""
         for work in list(self._works.values()):
             if work.state == "handed over" and (partitions is None or work.partition in partitions):
                 self._forget(work)
@@ -271,7 +253,7 @@ class Dispatcher:
             self._update_busy(work.partition)
 
     async def _finish(self, work: PartitionWork, deadline: float) -> None:
-        """Waits for the messages in flight, then handles those in the gaps between the done ones."""
+        """Waits for the messages in flight, then handles those in the gaps between done ones."""
         await work.until_quiet()
         before = work.partition_queue.count
         more = not self._halted and work.fill(deadline)
@@ -282,7 +264,7 @@ class Dispatcher:
             await work.until_quiet()
 
     def _settle_begun(self, work: PartitionWork) -> None:
-        """Records the progress of runs that have not ended; what they handle later does not count."""
+        """Records the progress of active runs; later results do not count."""
         for run in work.runs:
             if run.settled:
                 continue
@@ -308,7 +290,7 @@ class Dispatcher:
             self._changed()
 
     def _handlers_ended(self, work: PartitionWork) -> None:
-        """A lost partition may get messages again, if it is ours again; one that is handed over, not before that."""
+        """A lost partition accepts messages again now; one that was handed over, when it is assigned again."""
         self._leaked.pop(work, None)
         if work.state == "lost" and self._works.get(work.partition) is work:
             self._forget(work)
@@ -323,7 +305,6 @@ class Dispatcher:
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
     def _counting(self, partitions: Collection[Partition] | None = None) -> list[PartitionWork]:
-        """Returns the work whose results count, on some partitions or on all."""
         works = self._works.values()
         return [each for each in works if not each.discarded and (partitions is None or each.partition in partitions)]
 
@@ -335,7 +316,6 @@ class Dispatcher:
             self.busy.add(partition)
 
     def _queue(self, work: PartitionWork) -> None:
-        """Makes work runnable, and updates whether its partition wants more messages."""
         if work.open and not work.queued:
             work.queued = True
             self._runnable.append(work)
@@ -353,7 +333,7 @@ class Dispatcher:
         future.add_done_callback(partial(self._ended, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages of a partition that is watched, with a note of them for the next owner."""
+        """Runs messages of a watched partition, with a note of them for the next owner."""
         if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # it has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
@@ -399,7 +379,7 @@ class Dispatcher:
             self._exclusive = None
 
     async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
-        """Takes this owner's attempts out of the notes: being handed over is no fault of a message."""
+        """Removes this owner's attempts from the notes: a hand-over is no fault of a message."""
         left = [
             self._progress.begin(work.partition, work.suspicion.ended())
             for work in works
@@ -427,7 +407,6 @@ class Dispatcher:
         self._queue(work)
 
     def _grown(self, work: PartitionWork, before: int) -> None:
-        """Notes how far a partition is handled, if that is further than it was."""
         done = before - work.partition_queue.count
         self._held -= done
         if work.partition_queue.end is not None:
@@ -439,7 +418,6 @@ class Dispatcher:
             self._progress.note(work.partition, end, done)
 
     def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
-        """An attempt has failed: decides what becomes of the message."""
         place = Delivery(work.partition, held.attempt)
         queue = work.partition.queue.name
         decision = decide(self._settings, queue, failure, held.attempt, random())  # noqa: S311 - spreads load
@@ -477,7 +455,7 @@ class Dispatcher:
         work.add_timer(timer, held)
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
-        """Publishes a dead letter, until that succeeds or the partition is to be handed back."""
+        """Publishes a dead letter; tries again until it is stored or the partition is to be released."""
         queue, place = work.partition.queue.name, Delivery(work.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
@@ -504,7 +482,6 @@ class Dispatcher:
         self._changed()
 
     def _gone(self, work: PartitionWork, held: FailedMessage, failure: Failure, how: str) -> None:
-        """A message was given up: goes on behind it."""
         self._metrics.count(how, work.partition.queue.name)
         self._hooks.call("dead", held.message, Delivery(work.partition, held.attempt), failure)
         before = work.partition_queue.count

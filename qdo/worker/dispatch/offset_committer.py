@@ -22,13 +22,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class OffsetCommitter:
-    """Collects the ends of what is handled, and commits them, one commit at a time.
-
-    Args:
-        consumer: Commits.
-        settings: How often.
-        metrics: Counts commits.
-    """
+    """Collects the offsets of handled messages and commits them, one commit at a time."""
 
     def __init__(self, consumer: AsyncConsumer, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
         self._consumer = consumer
@@ -43,13 +37,7 @@ class OffsetCommitter:
         """Ends that could not be recorded."""
 
     def note(self, partition: Partition, end: str, messages: int) -> None:
-        """Notes that a partition is handled up to an id.
-
-        Args:
-            partition: The partition.
-            end: Everything up to it is done.
-            messages: How many were handled since the last note.
-        """
+        """Notes how far a partition is handled, and the number of messages since the last note."""
         self._pending[partition] = end
         self._messages += messages
         if self._messages >= self._settings.commit_messages:
@@ -58,7 +46,7 @@ class OffsetCommitter:
             self._timer = asyncio.get_running_loop().call_later(self._settings.commit_seconds, self._due.set)
 
     async def begin(self, partition: Partition, note: HandlingNote | None) -> None:
-        """Records which messages of a partition begin, together with how far it is handled.
+        """Records a note of the messages that begin, together with the offset.
 
         A partition has one note. A next owner that began before a message that was given up would find only the note of
         a later one.
@@ -79,7 +67,7 @@ class OffsetCommitter:
             self.dropped += self._pending.pop(partition, None) is not None
 
     async def run(self) -> None:
-        """Commits whenever it is time; never ends."""
+        """Commits whenever it is due; never ends."""
         pause = _FIRST_PAUSE
         while True:
             await self._due.wait()
@@ -91,12 +79,7 @@ class OffsetCommitter:
             self._due.set()
 
     async def flush(self, partitions: Collection[Partition] | None, deadline: float) -> None:
-        """Commits what is noted, again and again until it is recorded, or never can be, or a deadline is there.
-
-        Args:
-            partitions: Of which; None: all.
-            deadline: Of the loop's clock.
-        """
+        """Commits the noted offsets of partitions, or of all (None), until a deadline of the loop's clock."""
         pause = _FIRST_PAUSE
         try:
             async with asyncio.timeout_at(deadline):
@@ -107,12 +90,11 @@ class OffsetCommitter:
             logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - no news
 
     def close(self) -> None:
-        """Stops the clock."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def _try(self, partitions: Collection[Partition] | None = None) -> bool:
-        """Commits once; returns whether it need not be tried again."""
+        """Commits once; returns False if it has to be tried again."""
         async with self._one:
             if partitions is None:
                 self._reset_timer()
@@ -147,7 +129,6 @@ class OffsetCommitter:
         return [partition for partition, end in offsets.items() if self._pending.get(partition) == end]
 
     def _reset_timer(self) -> None:
-        """Starts counting and waiting anew."""
         self._due.clear()
         self._messages = 0
         self.close()

@@ -40,26 +40,24 @@ from queuey.client import Message
 
 
 class MessageRun:
-    """Messages to be handled one after another, without a pause, and how far that has come.
+    """Messages to be handled one after another, and how far that has come.
 
-    Args:
-        messages: At least one. One that failed before travels alone.
-        attempt: Which attempt at them it is, from 1 on.
-        keys: The keys that they have; where messages have none: empty.
+    A message that failed before travels alone.
 
     Attributes:
-        halt: It is to end after the present message; checked before each message.
-        handled: How many of its messages are handled, while it goes on.
-        seen: How many they were at the last check.
+        keys: The keys of the messages; empty if messages have none.
+        halt: The run ends after the present message; checked before each message.
+        handled: Number of messages handled so far.
+        seen: ``handled`` at the last check.
         since: When that number last changed, by the loop's clock.
         told: Seconds without progress after which the last warning was logged.
-        tell: Called when it is to end, for executors that cannot check ``halt``.
-        begun: A handler works on it: it waits for nothing else.
-        abandoned: How many were handled when a message did not end in time; None: that never happened.
-        leaked: Nor did it come to an end when it was to be stopped.
-        settled: Its partition's queue knows how far it came, so what it handles later counts for nothing.
-        state: The last state that its handler has set, in whatever thread: the number of its message, and JSON.
-        state_seen: The last one that was passed on.
+        tell: Called when the run is to end, for executors that cannot check ``halt``.
+        begun: A handler works on it.
+        abandoned: ``handled`` when a message did not end in time; None: that never happened.
+        leaked: The handler did not stop when it was told to.
+        settled: Its progress is recorded; later results do not count.
+        state: The last state that the handler has set, in any thread: the number of its message, and JSON.
+        state_seen: The last state that was passed on.
     """
 
     __slots__ = (
@@ -80,27 +78,25 @@ class MessageRun:
         self.state_seen: tuple[int, bytes] | None = None
 
     def say(self, state: bytes) -> None:
-        """Sets the state of the present message."""
         self.state = self.handled, state
 
     def said(self) -> tuple[int, bytes] | None:
-        """Returns the state of the present message once, if it has one that nobody has seen."""
+        """Returns the state of the present message if it is new."""
         state = self.state
         if state is None or state is self.state_seen:
             return None
         self.state_seen = state
-        # What a handler has begun may go on, and set one, when the last message is handled.
+        # Threads of a handler may set one when the last message is handled.
         return state if state[0] == self.handled < len(self.messages) else None
 
     def stop(self) -> None:
-        """Ends it after the present message."""
         self.halt = True
         if self.tell is not None:
             self.tell()
 
 
 class FailedMessage(NamedTuple):
-    """A message that failed, until it is decided what becomes of it."""
+    """A failed message whose fate is not decided yet."""
 
     message: Message
     attempt: int
@@ -127,21 +123,19 @@ class OrderedQueue:
 
     @property
     def count(self) -> int:
-        """How many messages are not done."""
         return len(self._messages) - self._at
 
     @property
     def waiting(self) -> bool:
-        """Whether there is anything that may be handled, now or after what is running."""
+        """Something may be handled, now or after what is running."""
         return self._at < len(self._messages)
 
     @property
     def full(self) -> bool:
-        """Whether no more messages are to be added now: some are left to do, so more would only take memory."""
+        """No more messages are to be added now: they would only take memory."""
         return self._at < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Appends messages in their order."""
         self._messages = [*self._messages[self._at :], *messages] if self.full else messages
         self._at = 0
 
@@ -151,7 +145,7 @@ class OrderedQueue:
         return None if self._running or self._held or not self.full else self._messages[self._at]
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns up to so many messages that may be handled now; they are running from then on."""
+        """Returns a run of messages that may be handled now."""
         if self.first is None:
             return None
         self._running = True
@@ -162,16 +156,7 @@ class OrderedQueue:
         return MessageRun(self._messages[self._at : self._at + most], self._attempt)
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
-        """Says how a run ended.
-
-        Args:
-            run: The run.
-            handled: So many from the front are done.
-            failed: The one after those failed.
-
-        Returns:
-            The failed message, which is held now.
-        """
+        """Ends a run: the first ``handled`` messages are done; with ``failed`` the next one is held, and returned."""
         self._running = False
         if handled:
             self._advance(handled)
@@ -181,23 +166,20 @@ class OrderedQueue:
         return FailedMessage(run.messages[handled], run.attempt)
 
     def again(self, held: FailedMessage) -> None:
-        """Lets the held message be tried again."""
         self._held = False
         self._attempt = held.attempt + 1
 
     def finish(self, held: FailedMessage) -> None:  # noqa: ARG002 - there is only one
-        """Marks the held message as done."""
         self._held = False
         self._advance(1)
 
     def leave(self, held: FailedMessage) -> None:
-        """Marks the held message as one that is not tried again here."""
+        """The held message is not tried again here."""
 
     def keep_gap_fillers(self) -> set[str]:
-        """Drops whatever waits, but for what keeps messages that are done from being recorded: here that is nothing.
+        """Drops all waiting messages that no done message waits for: here all of them.
 
-        To be called first when nothing is running, and again when a message is left. From then on only that is given;
-        returns it, with what is running or held.
+        Called when nothing is running, and again when a message is left. Returns the ids of what is left to do.
         """
         self._messages = self._messages[: self._at]
         return set()
@@ -209,12 +191,12 @@ class OrderedQueue:
 
 
 class KeyedQueue:
-    """Several at a time, those with one key one after another.
+    """Several messages at a time, those with one key one after another; methods are as in :class:`OrderedQueue`.
 
     Args:
-        key: Finds a message's key.
-        parallel: Runs at the same moment.
-        window: Messages from the first unfinished one on, beyond which no more are wanted.
+        key: Returns a message's key.
+        parallel: Max runs at the same moment.
+        window: Max messages from the first unfinished one on.
     """
 
     first: Message | None = None
@@ -237,31 +219,27 @@ class KeyedQueue:
 
     @property
     def end(self) -> str | None:
-        """The id up to which everything is done."""
         return self._prefix.end
 
     @property
     def count(self) -> int:
-        """How many messages are not done."""
         return self._prefix.unfinished
 
     @property
     def done_behind(self) -> bool:
-        """Whether messages are done that cannot be recorded, because one before them is not."""
         return len(self._prefix) > self._prefix.unfinished
 
     @property
     def waiting(self) -> bool:
-        """Whether any message is neither done, nor running, nor held."""
+        """Messages are neither done, nor running, nor held."""
         return self._waiting > 0
 
     @property
     def full(self) -> bool:
-        """Whether the window is used up, or there is as much to do as can be done at once."""
+        """The window is used up, or there is as much to do as can be done at once."""
         return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Appends messages; see :class:`OrderedQueue`."""
         self._prefix.add(message.id for message in messages)
         self._waiting += len(messages)
         for message in messages:
@@ -274,7 +252,7 @@ class KeyedQueue:
                 chain.append(message)
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns a fair share of what may be handled now: whole keys, until there are enough messages."""
+        """Returns a fair share: whole keys, until there are enough messages."""
         if self._running >= self._parallel or not self._ready:
             return None
         first = self._ready[0]
@@ -289,7 +267,6 @@ class KeyedQueue:
         return MessageRun(taken, attempt, tuple(keys))
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
-        """Says how a run ended; see :class:`OrderedQueue`."""
         self._running -= 1
         held = None
         for message in run.messages[:handled]:
@@ -308,24 +285,21 @@ class KeyedQueue:
         return held
 
     def again(self, held: FailedMessage) -> None:
-        """Lets a held message be tried again, before all others that wait."""
+        """The held message is tried before all others that wait."""
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
         self._attempts[held.key] = held.attempt + 1
         self._ready.appendleft(held.key)
 
     def finish(self, held: FailedMessage) -> None:
-        """Marks a held message as done."""
         self._prefix.done(held.message.id)
         self._attempts.pop(held.key, None)
         self._freed(held.key)
 
     def leave(self, held: FailedMessage) -> None:
-        """See :class:`OrderedQueue`. Whatever lies behind it cannot be recorded any more."""
         self._left.add(held.message.id)
 
     def keep_gap_fillers(self) -> set[str]:
-        """Drops what fills no gap; see :class:`OrderedQueue`. What lies behind a message that was left fills none."""
         gaps = self._prefix.gaps(self._left)
         self._waiting = 0
         for key, chain in self._chains.items():
@@ -335,7 +309,6 @@ class KeyedQueue:
         return gaps
 
     def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
-        """Takes the waiting messages of one key after another, at least one message."""
         taken: list[Message] = []
         keys: list[Hashable] = []
         while self._ready and len(taken) < most and self._ready[0] not in self._attempts:
@@ -347,7 +320,6 @@ class KeyedQueue:
         return taken, keys
 
     def _freed(self, key: Hashable) -> None:
-        """Nothing of a key is running or held any more."""
         if self._chains[key]:
             self._ready.append(key)
         else:
@@ -361,18 +333,17 @@ WorkState = Literal["open", "closed", "filling", "lost", "handed over"]
 
 
 class PartitionWork:
-    """What goes on for one partition.
+    """The work on one partition; its states are those of the module.
 
     Args:
         partition: The partition.
         partition_queue: Its messages.
         ended: Called, perhaps twice, when its results do not count and none of its messages is in flight any more.
-        suspicion: Of messages that may have been in flight when an owner was lost; None: it is not watched.
+        suspicion: None: the partition is not watched.
 
     Attributes:
-        state: See the module.
         queued: It waits for a handler.
-        handing_over: Gives the partition to the group, because a handler cannot be stopped; None: nothing does.
+        handing_over: Releases the partition because of a handler that cannot be stopped; None: nothing does.
     """
 
     def __init__(
@@ -391,7 +362,6 @@ class PartitionWork:
         self.recorded: str | None = None
         """The partition queue's end when it was last noted."""
         self.runs: dict[MessageRun, None] = {}
-        """What is running."""
         self._ended = ended
         self._timers: dict[asyncio.TimerHandle, FailedMessage] = {}
         self._deadline = float("inf")
@@ -402,37 +372,35 @@ class PartitionWork:
 
     @property
     def open(self) -> bool:
-        """Whether anything of it may begin."""
+        """Messages may begin."""
         return self.state in {"open", "filling"}
 
     @property
     def discarded(self) -> bool:
-        """Whether its results do not count."""
+        """Results do not count."""
         return self.state in {"lost", "handed over"}
 
     @property
     def wants_more(self) -> bool:
-        """Whether it is to get more messages now."""
         return self.state == "open" and not self.partition_queue.full
 
     @property
     def quiet(self) -> bool:
-        """Whether no message is in flight."""
+        """No message is in flight."""
         return self._quiet.is_set()
 
     @property
     def unfinished(self) -> bool:
-        """Whether messages that were handled, or are in flight, will be handled again if it ends now."""
+        """Messages that were handled, or are in flight, will be handled again if the work ends now."""
         return not self.quiet or self.partition_queue.done_behind
 
     @property
     def alone(self) -> bool:
-        """Whether no other message may be handled at the same time as its next one."""
+        """No other message may be handled beside the next one."""
         first = None if self.suspicion is None else self.partition_queue.first
         return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
 
     def take(self, most: int) -> MessageRun | None:
-        """Begins a run of up to so many messages, if any may be handled now."""
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
             most = 1 if suspicion.suspected(first) else most
@@ -445,16 +413,7 @@ class PartitionWork:
         return run
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
-        """Records how a run ended; :meth:`update_quiet` follows when its failure has been dealt with.
-
-        Args:
-            run: The run.
-            handled: So many from the front are done.
-            failed: The one after those failed.
-
-        Returns:
-            The failed message, which is held now.
-        """
+        """Records how a run ended; :meth:`update_quiet` follows when its failure has been dealt with."""
         self.runs.pop(run, None)
         if self.discarded or run.settled:
             return None
@@ -467,11 +426,9 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def timer_fired(self, timer: asyncio.TimerHandle) -> None:
-        """Forgets a timer; :meth:`OrderedQueue.again` follows."""
         del self._timers[timer]
 
     def leave(self, held: FailedMessage) -> None:
-        """A message is not tried again here."""
         self.partition_queue.leave(held)
         if self.state == "filling":
             self._keep_gap_fillers()
@@ -483,7 +440,6 @@ class PartitionWork:
         task.add_done_callback(self._buried)
 
     def halt(self) -> None:
-        """Runs end after their present message."""
         for run in self.runs:
             run.stop()
 
@@ -495,12 +451,10 @@ class PartitionWork:
         self.halt()
 
     def fill(self, deadline: float) -> bool:
-        """Lets the gaps be filled, if there are any; until then it is not quiet.
+        """Handles the gaps; returns False if there are none. Until the gaps are filled, it is not quiet.
 
-        To be called when it was quiet; another task that waited for that may have called it since.
-
-        Args:
-            deadline: Of the loop's clock. What is to be tried again later than this is left.
+        Called when it was quiet; another task that waited for that may have called it since. Messages that would be
+        tried again after the deadline (of the loop's clock) are left.
         """
         if self.quiet and not self.discarded:
             self._deadline = deadline
@@ -510,7 +464,7 @@ class PartitionWork:
         return self.state == "filling"
 
     def _keep_gap_fillers(self) -> bool:
-        """Drops what fills no gap, and what does so too late; returns whether anything is left to do."""
+        """Drops messages that fill no gap, or would too late; returns True if anything is left to do."""
         for timer, held in self._timers.items():
             if timer.when() > self._deadline:
                 self.partition_queue.leave(held)
@@ -532,11 +486,10 @@ class PartitionWork:
         self.update_quiet()
 
     async def until_quiet(self) -> None:
-        """Waits until no message is in flight."""
         await self._quiet.wait()
 
     async def pause(self, seconds: float) -> bool:
-        """Waits; returns False, and at once, if it is closed."""
+        """Waits; returns False, at once, when the work is closed."""
         return not await happens(self._closing, seconds)
 
     def _buried(self, task: asyncio.Task[None]) -> None:
@@ -544,7 +497,6 @@ class PartitionWork:
         self.update_quiet()
 
     def update_quiet(self) -> None:
-        """Checks whether a message is still in flight."""
         if self.state == "filling" and (self.partition_queue.waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:

@@ -14,13 +14,13 @@ from qdo.worker.failure import Failure, RunResult
 logger = logging.getLogger("qdo.worker")
 
 _STOPPING_SECONDS = 5.0
-"""For a handler that was cancelled to end."""
+"""Timeout for a cancelled handler to end, in seconds."""
 _LONG = 60.0
-"""Seconds for which a handler has had a message when the log says so first."""
+"""Min seconds for which a handler has had a message when that is first logged."""
 
 
 def age_of(run: MessageRun, partition: Partition, now: float) -> float:
-    """Returns how long a run has been handling its present message, as far as is known; logs it if that is long."""
+    """Returns how long a run has been handling its present message, as far as known; logs it if that is long."""
     if run.handled != run.seen or not run.begun:
         run.seen, run.since, run.told = run.handled, now, 0.0
     age = now - run.since
@@ -34,14 +34,13 @@ def age_of(run: MessageRun, partition: Partition, now: float) -> float:
 
 
 def too_long(seconds: float) -> Failure:
-    """Returns the failure of a handler that did not end."""
     return Failure.of(TimeLimit(f"the handler did not come to an end in {seconds:g} s"))
 
 
 def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
     """Stops a run whose handler takes longer than the limit; returns False if it goes on all the same.
 
-    One that was to be stopped before has some time to end.
+    A run that was stopped before has some time to end.
     """
     again = run.abandoned == run.handled
     if again and age < limit + _STOPPING_SECONDS:
@@ -51,10 +50,7 @@ def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> b
 
 
 def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
-    """Returns how a run ended, also if that went wrong: then nothing of it counts.
-
-    One that was stopped at its limit, in seconds, has failed.
-    """
+    """Returns how a run ended. After an internal error nothing of it counts; a run stopped at its limit has failed."""
     if future.cancelled():
         return _stopped(run, RunResult(0), limit)
     error = future.exception()

@@ -26,8 +26,6 @@ from qdo.worker.handlers import Handler, is_async, load_context, load_handler, t
 
 
 class ProgressReporter:
-    """Reports each message that was handled to the parent."""
-
     around = True
 
     def __init__(self, line: socket.socket) -> None:
@@ -35,7 +33,6 @@ class ProgressReporter:
         self._lock = threading.Lock()
 
     def call(self, name: str, *_arguments: object) -> None:
-        """Reports when a handler has returned."""
         if name == "after":
             self.send(child_protocol.HANDLED)
 
@@ -46,7 +43,7 @@ class ProgressReporter:
 
 
 class ChildRun(MessageRun):
-    """A run whose states go to the parent."""
+    """A run whose states go to the parent. Threads of a handler may set states after its end; these are ignored."""
 
     __slots__ = ("reporter",)
 
@@ -55,14 +52,11 @@ class ChildRun(MessageRun):
         self.reporter = reporter
 
     def say(self, state: bytes) -> None:
-        """Reports the state of the present message; what a handler has begun may go on when the run has ended."""
         if not self.settled:
             self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
 
 
 class ParentListener:
-    """Listens to the parent in a separate thread."""
-
     def __init__(self, line: socket.socket, reporter: ProgressReporter) -> None:
         self._line = line
         self._reporter = reporter
@@ -82,7 +76,6 @@ class ParentListener:
         return b"".join(parts)
 
     def listen(self) -> None:
-        """Until the parent is gone."""
         try:
             while True:
                 task: ChildTask | None = child_protocol.receive(self.receive)
@@ -99,7 +92,6 @@ class ParentListener:
 
 
 def main(descriptor: int) -> None:
-    """Serves the parent until it closes the socket."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
@@ -139,7 +131,7 @@ def run_task(
     place: Delivery,
     dots: ProgressReporter,
 ) -> RunResult:
-    """Handles the messages of a run; afterwards it takes no states any more."""
+    """Handles the messages of a run; states that are set later are ignored."""
     try:
         if is_async(handler):
             return runner.run(run_async(handler, context, run, place, seconds, dots, None))

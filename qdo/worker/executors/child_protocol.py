@@ -1,10 +1,9 @@
-"""What a worker and its child processes send each other, over a socket that only they have.
+"""The protocol of a worker and its child processes, over a socket that only they have.
 
 The parent sends frames: a ``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the
 run after the present message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run
 one ``HANDLED`` a message, ``STATE`` with a frame whenever the handler sets one, and ``ENDED`` with a frame that holds a
-``Ran``. So the parent knows at any moment which
-message is being handled, also if the child dies.
+``RunResult``. So the parent knows at any moment which message is being handled, also if the child dies.
 
 Frames hold pickles: both ends are one program of one user, and no other process has the socket.
 """
@@ -28,14 +27,14 @@ LENGTH = struct.Struct("!I")
 
 
 class ChildSetup(NamedTuple):
-    """How a child is set up.
+    """The setup of a child.
 
     Attributes:
-        path: Where modules are found.
+        path: Module search path.
         setup: Called before anything is imported for the handler.
         handler: ``module:function``.
         context: ``module:factory``.
-        seconds: After which a run ends before its last message.
+        seconds: Time after which a run ends before its last message.
     """
 
     path: list[str]
@@ -46,31 +45,21 @@ class ChildSetup(NamedTuple):
 
 
 class ChildTask(NamedTuple):
-    """A run."""
-
     messages: tuple[Message, ...]
     place: Delivery
 
 
 def frame(value: object) -> bytes:
-    """Returns the frame of a value."""
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value is not None else b""
     return LENGTH.pack(len(data)) + data
 
 
 def value(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
-    """Returns what a frame without its length holds; None if it holds nothing."""
+    """Returns the value of a frame without its length."""
     return pickle.loads(data) if data else None  # noqa: S301 - see the module
 
 
 def receive(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
-    """Reads a frame.
-
-    Args:
-        read: Returns exactly so many bytes, or raises EOFError; blocks.
-
-    Raises:
-        EOFError: The other end is gone.
-    """
+    """Reads a frame. ``read`` returns exactly so many bytes, or raises EOFError."""
     (length,) = LENGTH.unpack(read(LENGTH.size))
     return value(read(length) if length else b"")

@@ -32,41 +32,36 @@ class Executor(Protocol):
     """How many runs there may be at the same moment."""
 
     async def open(self) -> None:
-        """Gets everything ready, the context too.
+        """Prepares handlers and their context.
 
         Raises:
             HandlerError: The handler or its context cannot be used.
         """
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run. The future has its end, whatever happens; it never raises."""
+        """Begins a run. The future has its result, whatever happens; it never raises."""
 
     def abandon(self, run: MessageRun) -> bool:
-        """Ends one run whose present message takes too long; returns whether it ends. If not, another run may begin.
+        """Ends a run whose present message takes too long; may be called twice.
 
-        Args:
-            run: Which. It may be asked for once more if it has not ended.
+        Returns False if the run goes on; then another one may begin beside it.
         """
 
     def give_up(self) -> bool:
-        """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be.
-
-        Returns:
-            Whether it ends soon.
-        """
+        """Stops tasks and processes; threads cannot be stopped. Returns True if everything ends soon."""
 
     async def close(self) -> None:
         """Leaves the context. Nothing is running any more, or was given up."""
 
 
 class InThisProcess:
-    """What threads and tasks share: a handler, and a context that is entered once for all of them.
+    """The common part of threads and tasks: a handler, and a context that is entered once for all of them.
 
     Args:
         handler: Called with each message.
         context: Factory of its second argument; None: an empty dict.
-        count: Runs at the same moment.
-        seconds: After which a run ends before its last message.
+        count: Max runs at the same moment.
+        seconds: Time after which a run ends before its last message.
         hooks: Called around each message.
     """
 
@@ -87,20 +82,14 @@ class InThisProcess:
         self._context: Any = None
 
     async def open(self) -> None:
-        """Enters the context."""
         self._context = await enter(self._factory, self._entered)
 
     async def close(self) -> None:
-        """Leaves the context."""
         await self._entered.aclose()
 
 
 async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
-    """Calls the factory and enters what it gives; returns what goes to the handlers.
-
-    Args:
-        factory: Gives a context manager, plain or async, or a plain value. None: handlers share an empty dict.
-        entered: Leaves it.
+    """Calls the factory and enters its context manager, plain or async; returns the value for handlers.
 
     Raises:
         HandlerError: It failed.
@@ -121,16 +110,16 @@ async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noq
 
 
 QUICK = 0.0005
-"""Seconds. Times below it are not distinguished."""
+"""Min time of a message that is distinguished, in seconds."""
 _BREATH = 0.01
-"""Seconds for which an async handler that never waits may keep the loop from everything else."""
+"""Max seconds for which an async handler that never waits may keep the loop from everything else."""
 
 
 class MessageHooks(Protocol):
-    """What is called around each message: hooks, or what stands for them in another process."""
+    """The hooks around each message, or their replacement in a child process."""
 
     around: bool
-    """Whether it is to be called."""
+    """Any hook is to be called."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
         """``before`` or ``after``, with the message and its delivery. Raises nothing."""
@@ -146,13 +135,7 @@ def run_plain(
 ) -> RunResult:
     """Calls a plain function for one message after another; blocks.
 
-    Args:
-        handler: The function.
-        context: Its second argument.
-        run: The messages; says when to end before the last.
-        place: Where they come from.
-        seconds: After which to end before the last.
-        hooks: Called around each.
+    The run ends before its last message when ``run.halt`` is set or after ``seconds``.
     """
     present_delivery.set(place)
     saying = say_state.set(run.say)
@@ -199,8 +182,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     """Awaits an async function for one message after another; see :func:`run_plain`.
 
     When its task is cancelled, the present message counts as not handled, and those before it as handled; a
-    cancellation that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take;
-    None: any. ``interrupts``: see :meth:`qdo.worker.failure.Failure.of`.
+    cancellation that the handler brought about itself is its failure. ``limit``: max seconds of one call.
     """
     present_delivery.set(place)
     say_state.set(run.say)
@@ -251,11 +233,7 @@ async def _limited(call: Awaitable[Any], limit: float) -> None:
 
 
 def refuse_awaitable(result: Any) -> None:  # noqa: ANN401 - is an awaitable
-    """Says that a handler which was taken for a plain function is none.
-
-    Raises:
-        HandlerError: Always. Nothing was handled, and nothing would be by calling it again.
-    """
+    """Raises HandlerError: a handler that was taken for a plain function is none."""
     if inspect.iscoroutine(result):
         result.close()
     raise HandlerError("the handler is a plain function that returned something to be awaited; make it async")
@@ -265,10 +243,7 @@ Job = tuple[asyncio.Future[RunResult], MessageRun, Delivery]
 
 
 class ThreadExecutor(InThisProcess):
-    """A pool whose threads do not keep the process from ending: one that never returns cannot be stopped.
-
-    Each thread is started when it is needed first. Arguments: see :class:`InThisProcess`.
-    """
+    """A pool of daemon threads, so that one that never returns does not keep the process from ending."""
 
     def __init__(
         self, handler: Callable[[Message, Any], Any], context: Context | None, count: int, seconds: float, hooks: Hooks
@@ -279,7 +254,6 @@ class ThreadExecutor(InThisProcess):
         self._busy = 0
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run in a thread."""
         future = asyncio.get_running_loop().create_future()
         self._busy += 1
         run.begun = True
@@ -291,16 +265,13 @@ class ThreadExecutor(InThisProcess):
         return future
 
     def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - whichever it is, it cannot be stopped
-        """Lets another thread begin; this one counts no more."""
         self.slots += 1
         return False
 
     def give_up(self) -> bool:
-        """Does nothing: each run ends after its present message, if that ever ends."""
         return False
 
     async def close(self) -> None:
-        """Lets the idle threads end and leaves the context."""
         for _ in self._threads:
             self._jobs.put(None)
         await super().close()
@@ -324,11 +295,7 @@ class ThreadExecutor(InThisProcess):
 
 
 class TaskExecutor(InThisProcess):
-    """One task for a run.
-
-    Args:
-        *shared: See :class:`InThisProcess`.
-        limit: Seconds that one call may take; None: any. A handler that swallows its cancellation cannot be stopped.
+    """One task a run.
 
     Attributes:
         interrupts: The program did not leave SIGINT to the worker, so Ctrl-C may raise an error in a handler.
@@ -342,7 +309,6 @@ class TaskExecutor(InThisProcess):
         self._running: dict[MessageRun, asyncio.Task[RunResult]] = {}
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run in a task."""
         task = asyncio.get_running_loop().create_task(
             run_async(
                 self._handler,
@@ -361,7 +327,7 @@ class TaskExecutor(InThisProcess):
         return task
 
     def abandon(self, run: MessageRun) -> bool:
-        """Cancels the run; one that goes on all the same gets no more messages, and another may run beside it."""
+        """Cancels the run; one that swallows its cancellation gets no more messages, and another may run beside it."""
         run.stop()
         task = self._running.get(run)
         if task is None or not task.cancelling():
@@ -374,7 +340,6 @@ class TaskExecutor(InThisProcess):
         self.slots -= 1
 
     def give_up(self) -> bool:
-        """Cancels what is running."""
         for task in self._running.values():
             task.cancel()
         return True

@@ -26,7 +26,7 @@ from queuey.client import Message
 logger = logging.getLogger("qdo.worker")
 
 _LEAVE_SECONDS = 5.0
-"""For a child to leave its context, before it is killed."""
+"""Timeout for a child to leave its context, before it is killed, in seconds."""
 _LONGEST_PAUSE = 30.0
 
 
@@ -38,8 +38,8 @@ class ChildProcess:
     """One child process, as its parent sees it. It is the head of a process group, which ends with it.
 
     Args:
-        hello: The first frames that it gets.
-        limit: Seconds that one message may take; None: any.
+        hello: The first frame that it gets.
+        limit: Max seconds of one message; None: no limit.
 
     Attributes:
         dead: It cannot be used any more.
@@ -68,7 +68,6 @@ class ChildProcess:
             raise
 
     async def _greet(self, ours: socket.socket, theirs: socket.socket) -> None:
-        """Starts it and hears whether it is ready."""
         try:
             with theirs:
                 self._process = await _spawn(theirs)
@@ -83,7 +82,7 @@ class ChildProcess:
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
-        """Lets it handle messages. If it dies over one, or has to be killed, that message failed."""
+        """Sends messages to the child. If it dies over one, or has to be killed, that message failed."""
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
         run.tell = lambda: writer.write(child_protocol.frame(None))
@@ -112,12 +111,6 @@ class ChildProcess:
         return ran
 
     async def _follow(self, run: MessageRun) -> RunResult:
-        """Hears how a run goes, until its end.
-
-        Raises:
-            TimeoutError: A message takes too long.
-            IncompleteReadError, ConnectionError: The child is gone.
-        """
         said = b""
         while True:
             async with asyncio.timeout(self._limit):
@@ -135,26 +128,25 @@ class ChildProcess:
 
     @property
     def gone(self) -> bool:
-        """Whether it cannot be given anything: it was killed, or has ended."""
+        """It was killed, or has ended."""
         ended = self._process is None or self._process.returncode is not None
         return self.dead or ended or self._reader.at_eof()
 
     def strike(self) -> None:
-        """Kills it and the processes that it has started."""
         self.dead = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> None:
-        """Ends it and whatever it has started, at once."""
+        """Ends it and its process group, at once."""
         self.strike()
         if self._process is not None:
             await self._process.wait()
         await self._hang_up()
 
     async def close(self) -> None:
-        """Lets it leave its context and end."""
+        """The child leaves its context and ends; it is killed if that takes too long."""
         await self._hang_up()
         process = self._process
         if process is None:
@@ -167,7 +159,7 @@ class ChildProcess:
         await self.kill()
 
     async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
-        """Reads a frame, of which a part has come; returns what it holds, and what has come behind it."""
+        """Reads a frame, of which a part was read before; returns its value, and the bytes behind it."""
         size = child_protocol.LENGTH.size
         begun += await self._reader.readexactly(max(0, size - len(begun)))
         end = size + child_protocol.LENGTH.unpack(begun[:size])[0]
@@ -200,14 +192,7 @@ class ChildProcess:
 
 
 class ProcessExecutor:
-    """A fixed number of children, each replaced when it dies.
-
-    Args:
-        hello: The first frames that each gets.
-        number: How many.
-        limit: Seconds that one message may take; None: any.
-        hooks: Called here around each message, which then travels alone.
-    """
+    """A fixed number of children, each replaced when it dies. With hooks each message travels alone."""
 
     def __init__(self, hello: ChildSetup, number: int, limit: float | None, hooks: Hooks) -> None:
         self.slots = number
@@ -221,11 +206,6 @@ class ProcessExecutor:
         self._given_up = False
 
     async def open(self) -> None:
-        """Starts all children.
-
-        Raises:
-            HandlerError: One of them cannot use the handler or its context.
-        """
         begun = [asyncio.create_task(self._add()) for _ in range(self.slots)]
         try:
             await asyncio.gather(*begun)
@@ -235,22 +215,18 @@ class ProcessExecutor:
             raise
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run in the next idle child."""
         return start(self._run(run, place), self._running)
 
     def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - the limit is the same for all
-        """Does nothing: the child is killed when its message takes too long."""
         return True
 
     def give_up(self) -> bool:
-        """Kills all children; does not wait for their ends."""
         self._given_up = True
         for child in self._children:
             child.strike()
         return True
 
     async def close(self) -> None:
-        """Lets the children end."""
         await cancel(*self._running, *self._replacing)
         await asyncio.gather(*(child.close() for child in self._children))
         self._children.clear()
@@ -271,14 +247,12 @@ class ProcessExecutor:
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop(self, child: ChildProcess, why: str) -> None:
-        """Replaces a child that is gone by another one."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
             start(self._replace(), self._replacing)
 
     async def _one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
-        """Calls the hooks around each message."""
         total = RunResult(0)
         until = perf_counter() + self._hello.seconds
         for message in run.messages:
@@ -319,7 +293,6 @@ class ProcessExecutor:
 
 
 async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
-    """Starts a child that has one end of a pair of sockets."""
     descriptor = theirs.fileno()
     return await asyncio.create_subprocess_exec(
         sys.executable,
