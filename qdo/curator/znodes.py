@@ -34,7 +34,7 @@ class Answer(Generic[T]):
         shape: Converts kazoo's answer; is given None where there was no such node.
     """
 
-    def __init__(self, pending: Any, shape: Callable[[Any], T]) -> None:  # noqa: ANN401 - kazoo has no types
+    def __init__(self, pending: Any, shape: Callable[[Any], T] = lambda answer: answer) -> None:  # noqa: ANN401 - kazoo has no types
         self._pending = pending
         self._shape = shape
 
@@ -90,7 +90,7 @@ class Znodes:
 
     def children(self, path: str, changed: Changed | None = None) -> Answer[list[str] | None]:
         """Asks for the names of a node's children; None: the node is not there, and is not watched."""
-        return Answer(self._client.get_children_async(path, watch=changed), _same)
+        return Answer(self._client.get_children_async(path, watch=changed))
 
     def apply(self, *change: Operation) -> Answer[list[str] | Rejection]:
         """Asks for operations, all or none. The answer has the path of each node that was made, else an empty text."""
@@ -98,7 +98,7 @@ class Znodes:
 
     def ensure(self, path: str) -> Answer[object]:
         """Asks for a persistent node, with all above it, unless it exists."""
-        return Answer(self._client.ensure_path_async(path), _same)
+        return Answer(self._client.ensure_path_async(path))
 
 
 def _node(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's
@@ -107,10 +107,6 @@ def _node(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's
 
 def _stat(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's
     return answer and Node(b"", answer.ephemeralOwner, answer.numChildren)
-
-
-def _same(answer: Any) -> Any:  # noqa: ANN401 - kazoo's
-    return answer
 
 
 def _made(answer: Any) -> list[str] | Rejection:  # noqa: ANN401 - kazoo's

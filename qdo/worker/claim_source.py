@@ -40,12 +40,11 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     TaskRetry,
-    decide,
     report,
 )
 from qdo.worker.rights import PAUSES, until_answered
 from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
-from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, Message, QueueNotFound
+from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, this_process
 from queuey.client.lookup import rights_for
 
@@ -232,12 +231,10 @@ class ClaimSource:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries)
 
     def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        """A run has ended; an error in here reaches only the worker's log."""
         try:
             self._settle(run, outcome(run, future, self._settings.stalled_after))
-        except Exception as error:
-            logger.critical("the worker ends because of an internal error", exc_info=error)
-            self._handling.end(StopTheWorker("error"), Failure.of(error))
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            self._handling.broken(error)
 
     def _settle(self, run: MessageRun, ran: RunResult) -> None:
         self._strays.pop(run, None)
@@ -258,43 +255,31 @@ class ClaimSource:
         self._handling.changed()
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
-        place, queue, message = self._place(job), job.queue, job.message
+        handling, place, message = self._handling, self._place(job), job.message
         retry = self._retry_of(message, failure) or TaskRetry(None, None)
         settings = self._settings
         if retry.attempts is not None:
             settings = replace(settings, retry=replace(settings.retry, attempts=retry.attempts))
-        decision = decide(settings, queue, failure, job.deliveries, random())  # noqa: S311 - spreads load
-        if not isinstance(decision, StopTheWorker) or decision.why == "message":
-            self._metrics.count("failed", queue)
-            self._handling.hooks.call("failed", message, place, failure)
+        decision = handling.decided(settings, place, message, failure)
         match decision:
-            case StopTheWorker(why):
-                if why != "asked":
-                    report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
+            case StopTheWorker():
                 job.held_claim.delay_if_left = INTERVAL_AGAIN
                 self._later(self._jobs.leave([job]))
-                self._handling.end(decision, failure)
+                handling.end(decision, failure)
             case RetryLater():
-                self._metrics.count("retried", queue)
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
-                self._handling.hooks.call("retrying", message, place, failure, delay or 0.0)
+                handling.retrying(place, message, failure, delay or 0.0)
                 text = "attempt %d failed, it is delivered again: %s"
                 report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._later(self._release(job, failure, delay, said=said))
-            case SkipMessage(reason):
-                text = "given up after %d attempts and passed over, as %s: %s"
-                report(logging.ERROR, place, message, failure, text, job.deliveries, reason)
-                self._gone(message, place, failure, "skipped")
+            case SkipMessage():
+                handling.given_up(place, message, failure, "skipped")
                 self._jobs.finish([job])
             case DeadLetterIt():
                 text = "given up after %d attempts, it becomes a dead letter: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries)
-                self._gone(message, place, failure, "dead")
+                handling.given_up(place, message, failure, "dead")
                 self._later(self._release(job, failure, retry=False, said=said))
-
-    def _gone(self, message: Message, place: Delivery, failure: Failure, how: str) -> None:
-        self._metrics.count(how, place.partition.queue.name)
-        self._handling.hooks.call("dead", message, place, failure)
 
     async def _release(
         self,

@@ -103,10 +103,6 @@ def load_handler(name: str) -> Handler:
     return found
 
 
-def find(name: str) -> Any:  # noqa: ANN401 - whatever has the name
-    return _load(name, "handler")
-
-
 def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
     """Returns a handler that runs in a span of its message's trace, if tracing is on; else itself."""
     if not tracing.enabled():
@@ -133,7 +129,7 @@ def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
-    found: Context = _load(name, "context")
+    found: Context = find(name, "context")
     check_context(found, name)
     return found
 
@@ -168,7 +164,7 @@ def name_of(handler: object, what: str) -> str:
     if name.startswith("__main__:"):
         raise HandlerError(f"the {what} is defined in the program itself; processes need one in a module")
     try:
-        same = _load(name, what) is handler
+        same = find(name, what) is handler
     except HandlerError:
         same = False
     if not same:
@@ -176,7 +172,8 @@ def name_of(handler: object, what: str) -> str:
     return name
 
 
-def _load(name: str, what: str) -> Any:  # noqa: ANN401 - whatever has the name
+def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever has the name
+    """Returns the object named ``module:name``; raises HandlerError."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise HandlerError(f"a {what} is named module:function, not {name!r}")

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from random import random
+from typing import Any, Literal, NamedTuple, Protocol
 
 from qdo.worker import exit_codes
 from qdo.worker.executors.in_process import Executor
-from qdo.worker.failure import Failure, StopTheWorker, TaskRetry
+from qdo.worker.failure import (
+    Decision,
+    Delivery,
+    Failure,
+    SkipMessage,
+    StopTheWorker,
+    TaskRetry,
+    decide,
+    report,
+)
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
@@ -46,6 +56,35 @@ class Handling(NamedTuple):
     lag_shown: bool
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
+
+    def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
+        """Returns what becomes of a message whose attempt has failed; counts the failure and calls the hooks."""
+        decision = decide(settings, place.partition.queue.name, failure, place.attempt, random())  # noqa: S311 - spreads load
+        if not isinstance(decision, StopTheWorker) or decision.why == "message":
+            self.failed(place, message, failure)
+        if isinstance(decision, StopTheWorker) and decision.why != "asked":
+            report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
+        elif isinstance(decision, SkipMessage):
+            text = "given up after %d attempts and passed over, as %s: %s"
+            report(logging.ERROR, place, message, failure, text, place.attempt, decision.reason)
+        return decision
+
+    def failed(self, place: Delivery, message: Message, failure: Failure) -> None:
+        self.metrics.count("failed", place.partition.queue.name)
+        self.hooks.call("failed", message, place, failure)
+
+    def retrying(self, place: Delivery, message: Message, failure: Failure, seconds: float) -> None:
+        self.metrics.count("retried", place.partition.queue.name)
+        self.hooks.call("retrying", message, place, failure, seconds)
+
+    def given_up(self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]) -> None:
+        self.metrics.count(how, place.partition.queue.name)
+        self.hooks.call("dead", message, place, failure)
+
+    def broken(self, error: BaseException) -> None:
+        """Ends the worker by an internal error, which a callback of the loop would only log."""
+        logger.critical("the worker ends because of an internal error", exc_info=error)
+        self.end(StopTheWorker("error"), Failure.of(error))
 
 
 def note_refusal(handling: Handling, seconds: float) -> None:

@@ -44,7 +44,6 @@ from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.sources import Handling, Source
-from queuey.client import Message
 
 logger = logging.getLogger("qdo.worker")
 
@@ -113,7 +112,7 @@ class Worker:
         seconds = _seconds(self.settings, consumer)
         found = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
         self._runner = _runner(self.settings, seconds, handler, found, context, self._hooks, process_setup)
-        handling = Handling(
+        self._handling = handling = Handling(
             self._runner,
             self.settings,
             self._hooks,
@@ -124,7 +123,7 @@ class Worker:
             stop=self._stop_with,
             lag_shown=registry is not None,
             prepare=getattr(found, "prepare", None),
-            retry_of=getattr(found, "retry_of", _as_usual),
+            retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
         )
         self._source: Source
         if isinstance(consumer, Claims):
@@ -298,8 +297,7 @@ class Worker:
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
         """A task beside the loop ends only by an error; without it nothing would be recorded any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("the worker ends because of an internal error", exc_info=error)
-            self._end(StopTheWorker("error"), Failure.of(error))
+            self._handling.broken(error)
 
     # -- what other parts report
 
@@ -356,10 +354,6 @@ def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> floa
     if isinstance(consumer, Claims):
         return settings.slice
     return min(settings.slice, consumer.coordinator.session_timeout)
-
-
-def _as_usual(_message: Message, _failure: Failure) -> None:
-    """The settings or the queue decide when a message is tried again."""
 
 
 def _runner(

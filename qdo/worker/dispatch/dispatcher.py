@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from random import random
 from time import time
-from typing import Protocol
+from typing import Literal, Protocol
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.errors import QdoError
@@ -36,7 +35,6 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     WorkerLost,
-    decide,
     report,
 )
 from qdo.worker.keys import key_by
@@ -79,7 +77,7 @@ class Dispatcher:
         self._runner = handling.runner
         self._progress = progress
         self._settings = settings
-        self._hooks = handling.hooks
+        self._handling = handling
         self._metrics = handling.metrics
         self._owned = owned
         self._changed = handling.changed
@@ -188,8 +186,7 @@ class Dispatcher:
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         failure = too_long(self._settings.stalled_after)
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
-        self._metrics.count("failed", work.partition.queue.name)
-        self._hooks.call("failed", message, place, failure)
+        self._handling.failed(place, message, failure)
         self._settle_begun(work)
         try:
             await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt, last=True))
@@ -359,9 +356,8 @@ class Dispatcher:
         """A run has ended; an error in here reaches only the worker's log."""
         try:
             self._take_back(work, run, outcome(run, future, self._settings.stalled_after))
-        except Exception as error:
-            logger.critical("the worker ends because of an internal error", exc_info=error)
-            self._end(StopTheWorker("error"), Failure.of(error))
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            self._handling.broken(error)
 
     def _take_back(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
@@ -419,27 +415,18 @@ class Dispatcher:
 
     def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)
-        queue = work.partition.queue.name
-        decision = decide(self._settings, queue, failure, held.attempt, random())  # noqa: S311 - spreads load
-        if not isinstance(decision, StopTheWorker) or decision.why == "message":
-            self._metrics.count("failed", queue)
-            self._hooks.call("failed", held.message, place, failure)
+        decision = self._handling.decided(self._settings, place, held.message, failure)
         match decision:
-            case StopTheWorker(why):
+            case StopTheWorker():
                 work.leave(held)
-                if why != "asked":
-                    report(logging.CRITICAL, place, held.message, failure, "ends the worker: %s")
                 self._end(decision, failure)
             case RetryLater(seconds):
-                self._metrics.count("retried", queue)
-                self._hooks.call("retrying", held.message, place, failure, seconds)
+                self._handling.retrying(place, held.message, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
                 report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
                 self._retry_later(work, held, seconds)
-            case SkipMessage(reason):
-                text = "given up after %d attempts and passed over, as %s: %s"
-                report(logging.ERROR, place, held.message, failure, text, held.attempt, reason)
-                self._gone(work, held, failure, "skipped")
+            case SkipMessage():
+                self._given_up(work, held, failure, "skipped")
             case DeadLetterIt():
                 work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
 
@@ -476,14 +463,15 @@ class Dispatcher:
                 break
         text = "given up after %d attempts, now in %s: %s"
         report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
-        self._gone(work, held, failure, "dead")
+        self._given_up(work, held, failure, "dead")
         self._queue(work)
         self.dispatch()
         self._changed()
 
-    def _gone(self, work: PartitionWork, held: FailedMessage, failure: Failure, how: str) -> None:
-        self._metrics.count(how, work.partition.queue.name)
-        self._hooks.call("dead", held.message, Delivery(work.partition, held.attempt), failure)
+    def _given_up(
+        self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
+    ) -> None:
+        self._handling.given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
         before = work.partition_queue.count
         work.partition_queue.finish(held)
         self._grown(work, before)

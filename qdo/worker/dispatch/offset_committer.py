@@ -12,13 +12,14 @@ from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
+from queuey.client import RetryPolicy
 
 if TYPE_CHECKING:
     from qdo.consumer.consumer import AsyncConsumer
 
 logger = logging.getLogger("qdo.worker")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_PAUSES = RetryPolicy(base=0.1, cap=2.0)
 
 
 class OffsetCommitter:
@@ -68,24 +69,22 @@ class OffsetCommitter:
 
     async def run(self) -> None:
         """Commits whenever it is due; never ends."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             await self._due.wait()
-            if await self._try():
-                pause = _FIRST_PAUSE
-                continue
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
-            self._due.set()
+            failures = 0 if await self._try() else failures + 1
+            if failures:
+                await asyncio.sleep(_PAUSES.pause(failures, 1.0))
+                self._due.set()
 
     async def flush(self, partitions: Collection[Partition] | None, deadline: float) -> None:
         """Commits the noted offsets of partitions, or of all (None), until a deadline of the loop's clock."""
-        pause = _FIRST_PAUSE
+        failures = 0
         try:
             async with asyncio.timeout_at(deadline):
                 while not await self._try(partitions):
-                    await asyncio.sleep(pause)
-                    pause = min(_LONGEST_PAUSE, pause * 2)
+                    failures += 1
+                    await asyncio.sleep(_PAUSES.pause(failures, 1.0))
         except TimeoutError:
             logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - no news
 

@@ -87,6 +87,9 @@ class InThisProcess:
     async def close(self) -> None:
         await self._entered.aclose()
 
+    def _arguments(self, run: MessageRun, place: Delivery) -> tuple[Any, object, MessageRun, Delivery, float, Hooks]:
+        return self._handler, self._context, run, place, self._seconds, self._hooks
+
 
 async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
     """Calls the factory and enters its context manager, plain or async; returns the value for handlers.
@@ -279,9 +282,7 @@ class ThreadExecutor(InThisProcess):
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, run, place = job
-            ran = contextvars.Context().run(
-                run_plain, self._handler, self._context, run, place, self._seconds, self._hooks
-            )
+            ran = contextvars.Context().run(run_plain, *self._arguments(run, place))
             try:
                 future.get_loop().call_soon_threadsafe(self._settle, future, ran, run)
             except RuntimeError:
@@ -309,18 +310,8 @@ class TaskExecutor(InThisProcess):
         self._running: dict[MessageRun, asyncio.Task[RunResult]] = {}
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        task = asyncio.get_running_loop().create_task(
-            run_async(
-                self._handler,
-                self._context,
-                run,
-                place,
-                self._seconds,
-                self._hooks,
-                self._limit,
-                interrupts=self.interrupts,
-            )
-        )
+        running = run_async(*self._arguments(run, place), self._limit, interrupts=self.interrupts)
+        task = asyncio.get_running_loop().create_task(running)
         run.begun = True
         self._running[run] = task
         task.add_done_callback(lambda _: self._running.pop(run, None))
