@@ -48,7 +48,7 @@ class Subscription(msgspec.Struct, frozen=True):
         """Returns True if a queue is wanted and of this application and service."""
         return queue[:2] == (self.service, self.application) and self.wants(queue.name)
 
-    def stretches(self) -> list[str]:
+    def literal_prefixes(self) -> list[str]:
         """Returns the literal prefixes of the patterns; none of them begins with another."""
         kept: list[str] = []
         for text in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):

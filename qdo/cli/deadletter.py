@@ -95,7 +95,7 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
     from queuey.client.lookup import look_up
 
     if wanted.patterns and not wanted.dead_queue:
-        await note_unlisted(client, subscribe((), wanted.patterns).stretches())
+        await note_unlisted(client, subscribe((), wanted.patterns).literal_prefixes())
     unseen = frozenset() if wanted.dead_queue else (await look_up(client, wanted.queues)).hidden
     if unseen:
         output.note(

@@ -146,7 +146,7 @@ def forget(
         group = group_of(settings)
         what = f"these offsets of group {group}" if some else f"group {group} with all its offsets"
         output.confirm(f"Forget {what}?", yes=yes)
-    _tell(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+    _print_moves(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
 
 
 @app.command("prune")
@@ -177,7 +177,7 @@ def prune(
 
     if not dry_run:
         output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
-    _tell(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+    _print_moves(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
 
 
 @app.command("migrate")
@@ -201,7 +201,7 @@ def migrate(
     done = asyncio.run(run())
     for reason in done.unreadable:
         output.note(f"qdo: passed over, no status: {reason}")
-    _tell(done.moves, dry_run=dry_run, json=json, fates=done.fates)
+    _print_moves(done.moves, dry_run=dry_run, json=json, fates=done.fates)
 
 
 def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
@@ -217,10 +217,12 @@ def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, 
                 await carry_out(opened.coordinator, planned)
             return planned
 
-    _tell(asyncio.run(run()), dry_run=dry_run, json=json)
+    _print_moves(asyncio.run(run()), dry_run=dry_run, json=json)
 
 
-def _tell(planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Partition, str] | None = None) -> None:
+def _print_moves(
+    planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Partition, str] | None = None
+) -> None:
     by_place = {move.partition: move for move in planned}
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):

@@ -55,7 +55,7 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
         counts = {name: queue.partitions for name, queue in looked.found.items()}
         if wanted.patterns:
             counts |= await discover(opened.client, subscribe((), wanted.patterns))
-            await note_unlisted(opened.client, wanted.stretches())
+            await note_unlisted(opened.client, wanted.literal_prefixes())
         found = [
             Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()

@@ -235,7 +235,7 @@ class Drain:
             await self._complete()
         waited = 0.0
         while self._room:
-            held, moved = await self._round()
+            held, moved = await self._move_available()
             waited = 0.0 if moved else waited + LOOKS
             if self._plan.dry_run or not (moved or held):
                 self.found.held = held
@@ -253,7 +253,7 @@ class Drain:
     def _room(self) -> int:
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.found.items)
 
-    async def _round(self) -> tuple[int, bool]:
+    async def _move_available(self) -> tuple[int, bool]:
         """Moves the items that are there now; returns how many locks others hold, and True if anything went on."""
         names = await self._place.names()
         children = [child for child in self._names.in_order(names) if child.name not in self._left]
@@ -325,12 +325,12 @@ class Drain:
             (outcome,) = await self._place.link.apply([change])
             if not isinstance(outcome, Rejection):
                 break
-            await self._without(batch, *divmod(outcome.at, len(taking[0])), outcome.why)
+            await self._drop_rejected(batch, *divmod(outcome.at, len(taking[0])), outcome.why)
         if batch:
             staged = msgspec.msgpack.decode(self._encode(batch), type=Staged)
             await self._post(path, staged, batch)
 
-    async def _without(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
+    async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
         """Removes from a batch the item for which its transaction failed."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):

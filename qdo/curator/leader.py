@@ -299,10 +299,10 @@ class LeaderElection:
                     log.warning("the election at %s is tried again: %r", self.path, error)
             with self._news:
                 self._state = "closed" if self._closing.is_set() else "waiting"
-            self._say()
+            self._notify()
             candidacy.withdraw()
             self._closing.wait(LONGEST_PAUSE / 10)
-        self._say()
+        self._notify()
 
     def _stand(self, candidacy: Candidacy) -> None:
         """Waits for the lead and keeps it; returns when the node is gone, or the election is closed."""
@@ -320,17 +320,17 @@ class LeaderElection:
                 if self._heard == heard and not self._closing.is_set():
                     self._state = "leading"
                     self._news.notify_all()
-            self._say()
+            self._notify()
             with self._news:
                 self._news.wait_for(lambda: self._heard != heard or self._closing.is_set())  # noqa: B023 - it ends before the next round
-            self._say()
+            self._notify()
 
     @property
     def _session(self) -> int:
         known = self.client.client_id
         return known[0] if known else -1
 
-    def _say(self) -> None:
+    def _notify(self) -> None:
         """Calls the listeners if the state is new."""
         with self._news:
             state, self._told, before = self._state, self._state, self._told

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now, stay
+from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
 
 LENGTH = struct.Struct(">i")
 GREETING = struct.Struct(">iii")
@@ -109,7 +109,7 @@ class Relay:
     def run(self) -> None:
         """Ends when either socket is closed, or when the session's time was over before the server was heard."""
         while True:
-            self._speak_up()
+            self._ping_if_idle()
             readable, writable = self._wait()
             if self._program in readable and not self._request():
                 return
@@ -127,7 +127,7 @@ class Relay:
         readable = [each for each in self._out if found.get(each.fileno(), 0) & ~select.POLLOUT]
         return readable, [each for each in self._out if found.get(each.fileno(), 0) & select.POLLOUT]
 
-    def _speak_up(self) -> None:
+    def _ping_if_idle(self) -> None:
         """Sends a ping if the program has sent nothing for long because it is held up."""
         if self._timeout is None or now() - self._said < self._timeout / BEATS:
             return
@@ -160,13 +160,13 @@ class Relay:
         data = self._receive(self._server)
         if data is None:
             return False
-        if data and not self._note(data):
+        if data and not self._server_heard(data):
             return False
         self._out[self._program] += data
         self._send(self._program)
         return True
 
-    def _note(self, data: bytes) -> bool:
+    def _server_heard(self, data: bytes) -> bool:
         """Records that the server was heard; returns False if that was too late."""
         instant, before = now(), self._vitals.last_heard
         if self._timeout is None:
@@ -207,7 +207,7 @@ class Relay:
 
 
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
-    stay()
+    ignore_signals()
     with socket.socket(fileno=int(line)) as talk, socket.socket(fileno=int(server)) as connection:
         talk.settimeout(BEGINNING)
         with talk.makefile("rb") as lines:

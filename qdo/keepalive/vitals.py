@@ -46,12 +46,12 @@ class Vitals:
             file.truncate(_COUNT * 8)
             made = cls(os.dup(file.fileno()), os.getpid())
         made._numbers[_LIMIT] = limit
-        made.ran()
+        made.beat()
         return made
 
     # The program's.
 
-    def ran(self) -> None:
+    def beat(self) -> None:
         """The event loop runs."""
         self._numbers[_RAN] = now()
 
@@ -100,12 +100,12 @@ class Vitals:
     @property
     def running(self) -> bool:
         """The program is there, not stopped, and ran its loop within the limit."""
-        return self.still <= self.limit and os.getppid() == self.program and not _is_stopped(self.program)
+        return self.idle_seconds <= self.limit and os.getppid() == self.program and not _is_stopped(self.program)
 
     # Both read.
 
     @property
-    def still(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the event loop last ran."""
         return now() - self._numbers[_RAN]
 
@@ -138,7 +138,7 @@ def _is_stopped(process: int) -> bool:
     return False
 
 
-def stay() -> None:
+def ignore_signals() -> None:
     """Ignores SIGINT, SIGTERM and SIGHUP: the process ends when the program closes the socket."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

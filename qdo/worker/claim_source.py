@@ -116,7 +116,7 @@ class ClaimSource:
         self._running: dict[MessageRun, list[AsyncJob]] = {}
         self._finished: dict[MessageRun, int] = {}
         """How many messages of a run that goes on are finished."""
-        self._strays: dict[MessageRun, None] = {}
+        self._leaked: dict[MessageRun, None] = {}
         """Runs of threads that do not end."""
         self._settling: set[asyncio.Task[None]] = set()
         self._preparing: set[asyncio.Task[None]] = set()
@@ -147,7 +147,7 @@ class ClaimSource:
         wait = min(MAX_WAIT, self._claims.ttl / 3)
         begun = asyncio.get_running_loop().time()
         claiming = asyncio.ensure_future(self._jobs.take(most, ttl=self._claims.ttl, wait=wait))
-        asked = asyncio.ensure_future(self._handling.asked.wait())
+        asked = asyncio.ensure_future(self._handling.stop_requested.wait())
         try:
             await asyncio.wait({claiming, asked}, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
@@ -158,7 +158,7 @@ class ClaimSource:
                 self._failures, self._refused = 0, None
                 if not jobs:  # A service that does not hold claims open is not asked all the time.
                     early = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
-                    await happens(self._handling.asked, max(0.0, early))
+                    await happens(self._handling.stop_requested, max(0.0, early))
         except ClientError as error:
             await self._pause_after(error)
         finally:
@@ -186,7 +186,7 @@ class ClaimSource:
             if not isinstance(error, QueueNotFound):
                 self._refused = self._refused or loop.time()
             pause = REFUSED_PAUSE
-        await happens(self._handling.asked, pause)
+        await happens(self._handling.stop_requested, pause)
 
     def wake(self) -> None:
         """No-op: a claim that waits is for handlers that are free."""
@@ -214,7 +214,7 @@ class ClaimSource:
         if lost := [job for job in jobs if job.lost]:
             logger.warning("%d jobs of %s were not begun: their claims were over", len(lost), first.queue)
             # A renewal under way may bring a claim back, and then nobody else would get the message.
-            self._later(self._jobs.leave(lost))
+            self._in_background(self._jobs.leave(lost))
         return [job for job in jobs if job not in lost]
 
     def _begin(self, jobs: list[AsyncJob]) -> None:
@@ -237,7 +237,7 @@ class ClaimSource:
             self._handling.broken(error)
 
     def _settle(self, run: MessageRun, ran: RunResult) -> None:
-        self._strays.pop(run, None)
+        self._leaked.pop(run, None)
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
@@ -246,12 +246,12 @@ class ClaimSource:
             self._jobs.finish(jobs[before : ran.handled])
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
-                self._failed(rest.pop(0), failure, run.said())
+                self._failed(rest.pop(0), failure, run.new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
-        self._look()
+        self._update_quiet()
         self._handling.changed()
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
@@ -264,14 +264,14 @@ class ClaimSource:
         match decision:
             case StopTheWorker():
                 job.held_claim.delay_if_left = INTERVAL_AGAIN
-                self._later(self._jobs.leave([job]))
+                self._in_background(self._jobs.leave([job]))
                 handling.end(decision, failure)
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
                 text = "attempt %d failed, it is delivered again: %s"
                 report(logging.WARNING, place, message, failure, text, job.deliveries)
-                self._later(self._release(job, failure, delay, said=said))
+                self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
                 self._jobs.finish([job])
@@ -279,7 +279,7 @@ class ClaimSource:
                 text = "given up after %d attempts, it becomes a dead letter: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries)
                 handling.given_up(place, message, failure, "dead")
-                self._later(self._release(job, failure, retry=False, said=said))
+                self._in_background(self._release(job, failure, retry=False, said=said))
 
     async def _release(
         self,
@@ -297,15 +297,15 @@ class ClaimSource:
         except ClientError as error:
             logger.warning("%r could not be released, so its claim has to expire first: %s", job, error)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        start(work, self._settling).add_done_callback(lambda _: self._look())
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        start(work, self._settling).add_done_callback(lambda _: self._update_quiet())
 
     # Beside
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._glance(), self._pass_on_states()]
+        return [self._watch_runs(), self._pass_on_states()]
 
-    async def _glance(self) -> None:
+    async def _watch_runs(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
@@ -315,7 +315,7 @@ class ClaimSource:
     async def _pass_on_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
-            said = [(jobs, run.said()) for run, jobs in self._running.items()]
+            said = [(jobs, run.new_state()) for run, jobs in self._running.items()]
             states = [(jobs[one[0]].claimed, one[1]) for jobs, one in said if one is not None]
             if states:
                 await self._set_states(states)
@@ -352,15 +352,15 @@ class ClaimSource:
         run.stop()
         del self._running[run]
         self._finished.pop(run, None)
-        self._strays[run] = None
+        self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._failed(jobs[run.handled], too_long(self._settings.stalled_after), run.said())
+        self._failed(jobs[run.handled], too_long(self._settings.stalled_after), run.new_state())
         self._dispatch()
         self._handling.changed()
 
     # The end
 
-    def _look(self) -> None:
+    def _update_quiet(self) -> None:
         if not self._running and not self._settling:
             self._quiet.set()
 
@@ -372,12 +372,12 @@ class ClaimSource:
         self._waiting.clear()
         await self._jobs.leave(waiting)
         self._quiet.clear()
-        self._look()
+        self._update_quiet()
         finished = await happens(self._quiet, patience)
         if not finished:
             names = sorted({str(self._place(jobs[0]).partition) for jobs in self._running.values()})
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
-        return finished and not self._strays
+        return finished and not self._leaked
 
     async def until_ended(self, deadline: float) -> None:
         await happens(self._quiet, deadline - asyncio.get_running_loop().time())

@@ -59,7 +59,7 @@ def delivery() -> Delivery:
 MAX_STATE = 4096
 """Max bytes of a state, as JSON."""
 
-say_state: ContextVar[Callable[[bytes], None]] = ContextVar("say_state")
+state_setter: ContextVar[Callable[[bytes], None]] = ContextVar("state_setter")
 """Called with the state, as JSON, of the message that is being handled here."""
 
 
@@ -91,9 +91,9 @@ def set_state(state: object) -> None:
         raise InvalidArgument(f"a state is a JSON value: {error}") from error
     if len(text) > MAX_STATE:
         raise InvalidArgument(f"a state has at most {MAX_STATE} bytes of JSON, and this one {len(text)}")
-    say = say_state.get(None)
-    if say is not None:
-        say(text)
+    set_text = state_setter.get(None)
+    if set_text is not None:
+        set_text(text)
 
 
 def load_handler(name: str) -> Handler:

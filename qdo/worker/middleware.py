@@ -61,14 +61,14 @@ _NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
 
 
 class Hooks:
-    """The hooks of several middlewares, in their order. ``broken`` is called with the name of each hook that raised.
+    """The hooks of several middlewares, in their order. ``hook_failed`` gets the name of each hook that raised.
 
     Raises:
         InvalidArgument: A hook cannot be called, or is async; or an object has none.
     """
 
-    def __init__(self, middleware: Iterable[object], broken: Callable[[str], None]) -> None:
-        self._broken = broken
+    def __init__(self, middleware: Iterable[object], hook_failed: Callable[[str], None]) -> None:
+        self._hook_failed = hook_failed
         self._hooks: dict[str, list[Hook]] = {name: [] for name in _NAMES}
         for one in middleware:
             found = {name: hook for name in _NAMES if (hook := _hook(one, name)) is not None}
@@ -85,7 +85,7 @@ class Hooks:
             try:
                 hook(*arguments)
             except Exception:
-                self._broken(name)
+                self._hook_failed(name)
                 logger.exception("the hook %s of %r failed", name, getattr(hook, "__self__", hook))
 
 

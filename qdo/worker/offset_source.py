@@ -69,7 +69,7 @@ class OffsetSource:
             batches = await self._consumer.poll(most, None, skip=self.dispatcher.busy)
         except ClientError as error:
             logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
-            await happens(self._handling.asked, REFUSED_PAUSE)
+            await happens(self._handling.stop_requested, REFUSED_PAUSE)
             return True
         for partition, messages in batches:
             self.dispatcher.feed(partition, messages)

@@ -101,7 +101,7 @@ async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: Abs
 async def _matching(consumer: AsyncConsumer) -> set[str]:
     """Returns up to ``MAX_NAMES`` queues that match patterns now."""
     wanted, found = consumer.wanted, set[str]()
-    for prefix in wanted.stretches():
+    for prefix in wanted.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)
         found |= {queue.name for queue in page.queues if wanted.wants(queue.name)}
     return set(sorted(found)[:MAX_NAMES])

@@ -36,7 +36,7 @@ class Handling(NamedTuple):
 
     Attributes:
         runner: Runs handlers.
-        asked: Set when the worker is to stop.
+        stop_requested: Set when the worker is to stop.
         changed: Called when more messages may be taken again, or the state has changed.
         end: Called when the worker is to end, with the reason.
         stop: Called when the worker is to end because its source has nothing more.
@@ -49,7 +49,7 @@ class Handling(NamedTuple):
     settings: WorkerSettings
     hooks: Hooks
     metrics: WorkerMetrics
-    asked: asyncio.Event
+    stop_requested: asyncio.Event
     changed: Callable[[], None]
     end: Callable[[StopTheWorker, Failure], None]
     stop: Callable[[int], None]

@@ -107,7 +107,7 @@ class Worker:
         self._consumer = consumer
         self.metrics = WorkerMetrics(registry)
         self._changed = asyncio.Event()
-        self._asked = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         seconds = _seconds(self.settings, consumer)
         found = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
@@ -117,7 +117,7 @@ class Worker:
             self.settings,
             self._hooks,
             self.metrics,
-            self._asked,
+            self._stop_requested,
             changed=self._wake,
             end=self._end,
             stop=self._stop_with,
@@ -172,7 +172,7 @@ class Worker:
             raise InvalidArgument("a worker can be started only once")
         self._loop = asyncio.get_running_loop()
         if self._stopping:
-            self._asked.set()
+            self._stop_requested.set()
         if isinstance(self._runner, TaskExecutor):
             self._runner.interrupts = not signals and threading.current_thread() is threading.main_thread()
         with _signals(self._signalled, self._end_process) if signals else nullcontext():
@@ -223,7 +223,7 @@ class Worker:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._asked.set()
+            self._stop_requested.set()
             self._wake()
 
     def _stop_with(self, code: int) -> None:
@@ -251,7 +251,7 @@ class Worker:
     async def _joined(self) -> bool:
         """Joins, however long that takes; returns False if it was stopped before."""
         loop = asyncio.get_running_loop()
-        joining, asked = loop.create_task(self._source.start()), loop.create_task(self._asked.wait())
+        joining, asked = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
         try:
             await asyncio.wait({joining, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not joining.done():
@@ -373,9 +373,9 @@ def _runner(
     if settings.processes:
         name = handler if isinstance(handler, str) else handlers.name_of(handler, "handler")
         made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
-        hello = ChildSetup(list(sys.path), process_setup, name, made, seconds)
+        setup = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
-        return ProcessExecutor(hello, settings.processes, limit, hooks)
+        return ProcessExecutor(setup, settings.processes, limit, hooks)
     if limited:
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")

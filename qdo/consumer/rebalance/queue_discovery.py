@@ -60,7 +60,7 @@ async def _find(
 ) -> dict[str, int]:
     """Returns the partitions of the wanted queues that the caller sees, 0 for names that no queue has."""
     found: dict[str, int] = {}
-    for text in subscription.stretches():
+    for text in subscription.literal_prefixes():
         found |= await _list(client, subscription, text, listed)
     return await _look_up(client, set(names) - found.keys()) | found
 
@@ -316,7 +316,7 @@ class QueueFinder:
         self._log_foreign({(one.service, one.application) for one in wanted})
         every, held = self.own.with_all(wanted), self._held_names()
         counts = dict[str, int]()
-        for text in every.stretches():
+        for text in every.literal_prefixes():
             try:
                 counts |= await _list(self._client, every, text)
             except (NotAllowed, InvalidRequest) as error:

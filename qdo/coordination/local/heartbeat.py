@@ -15,7 +15,7 @@ from pathlib import Path
 from qdo.coordination.local import nodes
 from qdo.coordination.local.database import CoordinationFile
 from qdo.errors import CoordinationError
-from qdo.keepalive.vitals import READY, Vitals, now, stay
+from qdo.keepalive.vitals import READY, Vitals, ignore_signals, now
 
 RETRY = 0.1
 """Seconds between two tries while the file cannot be used."""
@@ -23,7 +23,7 @@ RETRY = 0.1
 
 def main(program: str, vitals: str, line: str, path: str, session: str, timeout: str) -> None:
     """Works until the program is gone."""
-    stay()
+    ignore_signals()
     known = Vitals(int(vitals), int(program))
     late = float(timeout) / 2
     database = CoordinationFile(Path(path), patience=late / 2)

@@ -412,7 +412,7 @@ class SessionThread(threading.Thread):
         """Gives a sign of life, and removes the sessions of this group that have ended."""
         if self._vitals is not None:
             self._keep(self._vitals)
-            if self._vitals.still > max(self._vitals.limit, self._timeout):
+            if self._vitals.idle_seconds > max(self._vitals.limit, self._timeout):
                 log.error("the event loop is blocked, so the session of %s ends", self._scope)
                 self._end_session()
                 self._become("lost")
@@ -448,7 +448,7 @@ class SessionThread(threading.Thread):
             self._due = min(self._due, max(earliest + 0.001, now() + SOONEST))
         if self._vitals is not None:
             self._vitals.heard(now())
-            self._link.call(self._vitals.ran)
+            self._link.call(self._vitals.beat)
         self._link.call(self._link.notice)
         before, self.until = self.until, until
         if now() >= before:

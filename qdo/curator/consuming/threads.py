@@ -223,7 +223,7 @@ class Consumption:
             self._set_aside(child)
             raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
         except CoordinationLost:
-            self._again(child)
+            self._return_to_backlog(child)
             raise
         except QdoError:
             self._set_aside(child)
@@ -299,7 +299,7 @@ class Consumption:
         with self._lifecycle.changed:
             self._backlog.drop(child)
 
-    def _again(self, child: Child) -> None:
+    def _return_to_backlog(self, child: Child) -> None:
         with self._lifecycle.changed:
             self._backlog.put_back(child)
 

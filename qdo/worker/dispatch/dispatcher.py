@@ -187,7 +187,7 @@ class Dispatcher:
         failure = too_long(self._settings.stalled_after)
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
         self._handling.failed(place, message, failure)
-        self._settle_begun(work)
+        self._settle_active_runs(work)
         try:
             await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt, last=True))
         except QdoError as error:
@@ -208,12 +208,12 @@ class Dispatcher:
                 await asyncio.gather(*(self._finish(work, deadline) for work in works))
         for work in works:
             if not work.quiet and not work.discarded:
-                self._settle_begun(work)
+                self._settle_active_runs(work)
         unfinished = [str(work.partition) for work in works if work.unfinished and not work.discarded]
         if unfinished:
             text = "messages were not finished in time, so some will be handled again: %s"
             logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
-        await self._take_notes_back(works)
+        await self._remove_own_attempts(works)
         self._remove(works)
         self._readmit(partitions)
         return not unfinished
@@ -260,7 +260,7 @@ class Dispatcher:
             self.dispatch()
             await work.until_quiet()
 
-    def _settle_begun(self, work: PartitionWork) -> None:
+    def _settle_active_runs(self, work: PartitionWork) -> None:
         """Records the progress of active runs; later results do not count."""
         for run in work.runs:
             if run.settled:
@@ -355,11 +355,11 @@ class Dispatcher:
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """A run has ended; an error in here reaches only the worker's log."""
         try:
-            self._take_back(work, run, outcome(run, future, self._settings.stalled_after))
+            self._record_result(work, run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
             self._handling.broken(error)
 
-    def _take_back(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+    def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
         self._free_exclusive_slot(work)
@@ -374,7 +374,7 @@ class Dispatcher:
         if self._exclusive is work:
             self._exclusive = None
 
-    async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
+    async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
         """Removes this owner's attempts from the notes: a hand-over is no fault of a message."""
         left = [
             self._progress.begin(work.partition, work.suspicion.ended())

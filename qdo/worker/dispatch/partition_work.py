@@ -77,10 +77,10 @@ class MessageRun:
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
 
-    def say(self, state: bytes) -> None:
+    def set_state(self, state: bytes) -> None:
         self.state = self.handled, state
 
-    def said(self) -> tuple[int, bytes] | None:
+    def new_state(self) -> tuple[int, bytes] | None:
         """Returns the state of the present message if it is new."""
         state = self.state
         if state is None or state is self.state_seen:

@@ -51,7 +51,7 @@ class ChildRun(MessageRun):
         super().__init__(task.messages, task.place.attempt)
         self.reporter = reporter
 
-    def say(self, state: bytes) -> None:
+    def set_state(self, state: bytes) -> None:
         if not self.settled:
             self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
 
@@ -96,29 +96,29 @@ def main(descriptor: int) -> None:
         signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
         reporter = ProgressReporter(line)
-        ears = ParentListener(line, reporter)
-        hello: ChildSetup = child_protocol.receive(ears.receive)
+        listener = ParentListener(line, reporter)
+        setup: ChildSetup = child_protocol.receive(listener.receive)
         entered = AsyncExitStack()
         try:
-            handler, context = runner.run(_prepare(hello, entered))
+            handler, context = runner.run(_prepare(setup, entered))
         except HandlerError as error:
             line.sendall(child_protocol.UNFIT + child_protocol.frame(str(error)))
             return
         line.sendall(child_protocol.READY)
-        threading.Thread(target=ears.listen, daemon=True).start()
-        while (job := ears.tasks.get()) is not None:
-            ran = run_task(runner, handler, context, hello.seconds, *job, reporter)
-            ears.busy = False
+        threading.Thread(target=listener.listen, daemon=True).start()
+        while (job := listener.tasks.get()) is not None:
+            ran = run_task(runner, handler, context, setup.seconds, *job, reporter)
+            listener.busy = False
             reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
         runner.run(entered.aclose())
 
 
-async def _prepare(hello: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:
-    sys.path[:] = hello.path
-    if hello.setup is not None:
-        hello.setup()
-    handler = traced(load_handler(hello.handler))
-    context = await enter(load_context(hello.context) if hello.context else None, entered)
+async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:
+    sys.path[:] = setup.path
+    if setup.before_import is not None:
+        setup.before_import()
+    handler = traced(load_handler(setup.handler))
+    context = await enter(load_context(setup.context) if setup.context else None, entered)
     return handler, context
 
 
@@ -129,13 +129,13 @@ def run_task(
     seconds: float,
     run: MessageRun,
     place: Delivery,
-    dots: ProgressReporter,
+    reporter: ProgressReporter,
 ) -> RunResult:
     """Handles the messages of a run; states that are set later are ignored."""
     try:
         if is_async(handler):
-            return runner.run(run_async(handler, context, run, place, seconds, dots, None))
-        return run_plain(handler, context, run, place, seconds, dots)
+            return runner.run(run_async(handler, context, run, place, seconds, reporter, None))
+        return run_plain(handler, context, run, place, seconds, reporter)
     finally:
         run.settled = True
 

@@ -31,14 +31,14 @@ class ChildSetup(NamedTuple):
 
     Attributes:
         path: Module search path.
-        setup: Called before anything is imported for the handler.
+        before_import: Called before anything is imported for the handler.
         handler: ``module:function``.
         context: ``module:factory``.
         seconds: Time after which a run ends before its last message.
     """
 
     path: list[str]
-    setup: Callable[[], object] | None
+    before_import: Callable[[], object] | None
     handler: str
     context: str | None
     seconds: float

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context, present_delivery, say_state
+from qdo.worker.handlers import Context, present_delivery, state_setter
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 
@@ -141,7 +141,7 @@ def run_plain(
     The run ends before its last message when ``run.halt`` is set or after ``seconds``.
     """
     present_delivery.set(place)
-    saying = say_state.set(run.say)
+    token = state_setter.set(run.set_state)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = perf_counter()
@@ -167,7 +167,7 @@ def run_plain(
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to this message and is judged elsewhere
         failure = Failure.of(error)
     finally:
-        say_state.reset(saying)
+        state_setter.reset(token)
     return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow))
 
 
@@ -188,7 +188,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     cancellation that the handler brought about itself is its failure. ``limit``: max seconds of one call.
     """
     present_delivery.set(place)
-    say_state.set(run.say)
+    state_setter.set(run.set_state)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = breath = perf_counter()

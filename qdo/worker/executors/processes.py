@@ -38,16 +38,16 @@ class ChildProcess:
     """One child process, as its parent sees it. It is the head of a process group, which ends with it.
 
     Args:
-        hello: The first frame that it gets.
+        setup: The first frame that it gets.
         limit: Max seconds of one message; None: no limit.
 
     Attributes:
         dead: It cannot be used any more.
     """
 
-    def __init__(self, hello: ChildSetup, limit: float | None) -> None:
+    def __init__(self, setup: ChildSetup, limit: float | None) -> None:
         self.dead = False
-        self._hello = hello
+        self._setup = setup
         self._limit = limit
         self._process: asyncio.subprocess.Process | None = None
         self._reader = asyncio.StreamReader()
@@ -72,13 +72,13 @@ class ChildProcess:
             with theirs:
                 self._process = await _spawn(theirs)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
-            self._writer.write(child_protocol.frame(self._hello))
+            self._writer.write(child_protocol.frame(self._setup))
             if await self._reader.readexactly(1) == child_protocol.READY:
                 return
             said, _ = await self._frame(b"")
             reason = str(said)
         except (asyncio.IncompleteReadError, ConnectionError):
-            reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
+            reason = f"a process for the handler {self._setup.handler} {await self._ending()} while it started"
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
@@ -120,7 +120,7 @@ class ChildProcess:
                         return cast("RunResult", ran)
                     if said.startswith(child_protocol.STATE):
                         state, said = await self._frame(said[1:])
-                        run.say(state)
+                        run.set_state(state)
                     elif not (said := await self._reader.read(4096)):
                         raise ConnectionResetError
             handled = len(said) - len(said.lstrip(child_protocol.HANDLED))
@@ -194,9 +194,9 @@ class ChildProcess:
 class ProcessExecutor:
     """A fixed number of children, each replaced when it dies. With hooks each message travels alone."""
 
-    def __init__(self, hello: ChildSetup, number: int, limit: float | None, hooks: Hooks) -> None:
+    def __init__(self, setup: ChildSetup, number: int, limit: float | None, hooks: Hooks) -> None:
         self.slots = number
-        self._hello = hello
+        self._setup = setup
         self._limit = limit
         self._hooks = hooks
         self._children: set[ChildProcess] = set()
@@ -254,7 +254,7 @@ class ProcessExecutor:
 
     async def _one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         total = RunResult(0)
-        until = perf_counter() + self._hello.seconds
+        until = perf_counter() + self._setup.seconds
         for message in run.messages:
             if run.halt or child.dead or perf_counter() > until:
                 break
@@ -286,7 +286,7 @@ class ProcessExecutor:
                 return
 
     async def _add(self) -> None:
-        child = ChildProcess(self._hello, self._limit)
+        child = ChildProcess(self._setup, self._limit)
         await child.start()
         self._children.add(child)
         self._idle.put_nowait(child)

@@ -130,7 +130,7 @@ class ZooKeeperLink(Link):
     def _hangs(self) -> bool:
         """Returns whether the event loop has stood still for longer than was agreed on."""
         vitals = self._vitals
-        return vitals is not None and self.session != 0 and vitals.still > max(vitals.limit, self._lease.timeout)
+        return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
     def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
         access = self._access
@@ -243,7 +243,7 @@ class ZooKeeperLink(Link):
             self.end(_ended())
             return
         if self._vitals is not None:
-            self._vitals.ran()
+            self._vitals.beat()
         self.session = known[0]
         if not self._begun.done():
             self._begun.set_result(None)
@@ -269,7 +269,7 @@ class ZooKeeperLink(Link):
             self.end(_ended())
             return
         if self._vitals is not None:
-            self._vitals.ran()
+            self._vitals.beat()
         wait = min(self._lease.timeout / LOOKS, self._lease.left + 0.001)
         self._timer = self._loop.call_later(wait, self._look_at_lease)
 

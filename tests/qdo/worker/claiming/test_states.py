@@ -99,20 +99,20 @@ def test_what_is_passed_on() -> None:
     """The last state of the present message, once: not what was said of one that is handled, nor after the last."""
     message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
     run = MessageRun([message, message], 1)
-    assert run.said() is None
-    run.say(b"1")
-    run.say(b"2")
-    assert (run.said(), run.said()) == ((0, b"2"), None)
-    run.say(b"2")
-    assert run.said() == (0, b"2")
-    run.say(b"3")
+    assert run.new_state() is None
+    run.set_state(b"1")
+    run.set_state(b"2")
+    assert (run.new_state(), run.new_state()) == ((0, b"2"), None)
+    run.set_state(b"2")
+    assert run.new_state() == (0, b"2")
+    run.set_state(b"3")
     run.handled = 1
-    assert run.said() is None
-    run.say(b"4")
-    assert run.said() == (1, b"4")
+    assert run.new_state() is None
+    run.set_state(b"4")
+    assert run.new_state() == (1, b"4")
     run.handled = 2
-    run.say(b"late")
-    assert run.said() is None
+    run.set_state(b"late")
+    assert run.new_state() is None
 
 
 def test_what_no_state_can_be() -> None:
