@@ -1,6 +1,6 @@
 """Workers that share out the partitions of Queuey's queues.
 
-Everything that is meant for use stands here and is loaded when it is used first.
+Public names stand here and are loaded at their first use.
 """
 
 from __future__ import annotations

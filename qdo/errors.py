@@ -4,11 +4,11 @@
 
     QdoError
     ├── InvalidArgument         a name, a setting or a position that cannot be accepted
-    ├── CoordinationError       what the coordination service did
+    ├── CoordinationError       the coordination service failed
     │   ├── CoordinationLost        not reachable, or the operation's end is not known; it may be tried again
     │   ├── CoordinationRefused     the service does not allow it with these credentials
     │   ├── SessionLost             the session is over: everything that it held is abandoned
-    │   └── CoordinationIncompatible    what is stored there was written by another version of Qdo
+    │   └── CoordinationIncompatible    stored data was written by another version of Qdo
     ├── MemberExists            another live member has this name
     ├── NotOwner                the partition is no longer this member's; nothing was recorded
     ├── MissingRights           the credential may not do all that a worker's options need
@@ -109,7 +109,7 @@ class BadItem(CuratorError):
     """A node of a queue holds bytes that Curator's queues do not write, or that the serializer does not know.
 
     Args:
-        message: What is wrong and where, for people.
+        message: The problem and its place, for people.
         data: The bytes.
     """
 
@@ -127,7 +127,7 @@ class PutFailed(CuratorError):
 
     Args:
         message: What happened, for people.
-        messages: What was put; they can be put again. Not of more than 100 failed puts.
+        messages: The messages of the first 100 failed puts; they can be put again.
         puts: How many puts failed.
     """
 

@@ -1,7 +1,6 @@
 """The queues of Apache Curator in ZooKeeper, from Python: programs in both languages may use one queue.
 
-Needs kazoo (the extra ``zookeeper``). What is meant for use stands here and is loaded when it is used
-first.
+Needs kazoo (the extra ``zookeeper``). Public names stand here and are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Lifecycle:
                                               for the connection; foreground puts wait for it; background puts that
                                               were sent and not answered are reported, others go later
     lost        the session has ended         final: nothing is taken or put any more, the ends of messages in hand are
-                                              refused, and so they are taken again by somebody else
+                                              refused, and so other consumers take them again
     closed      ``close()`` is called         final: puts are refused, no message is begun, those in hand are finished
     ==========  ============================  ======================================================================
 

@@ -115,7 +115,7 @@ class QueueOptions(Generic[T]):
             None: unless ``max_items`` is set.
         final_flush: Seconds that ``close()`` waits for puts in the background.
         threads: How many messages may be in hand at a time, 1 to 64. Only one thread keeps the order.
-        error_mode: What is done with a message for which the consumer raised an error: ``requeue`` puts its node back
+        error_mode: The fate of a message for which the consumer raised an error: ``requeue`` puts its node back
             behind those of the same priority, epoch or id; ``delete`` removes it.
         election: Messages are taken only while this contender leads, which keeps the order among several consumers. It
             has the same client. Close the queue before the election. None: consumers take messages side by side.

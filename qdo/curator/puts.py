@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from qdo.coordination.changes import MOST_BYTES, MOST_OPERATIONS, size
-from qdo.coordination.tree import Create, Rejection, RejectionReason
+from qdo.coordination.tree import Create, Rejection
 from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.znodes import Answer, Znodes
-from qdo.errors import CoordinationError, CoordinationLost, PutFailed, QdoError, SessionLost
+from qdo.curator.znodes import Answer, Znodes, not_created
+from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
 
 MOST_PENDING = 10_000
 """Max background puts that are not answered yet."""
@@ -88,17 +88,16 @@ class Puts:
             SessionLost, CoordinationRefused: It was not stored. Only in the foreground.
         """
         self._lifecycle.require()
-        path = f"{self._path}/{prefix}"
         until = None if timeout is None else time.monotonic() + timeout
         if self._most is not None and not self._found_room(until):
             return False
         if not self._background:
-            self._create(path, data)
+            self._znodes.append(self._path, prefix, data, self._patience)
             return True
         if not self._reserved(len(data), until):
             return False
         with self._lifecycle.changed:
-            self._waiting.append(Put(Create(path, data, sequence=True), messages))
+            self._waiting.append(Put(Create(f"{self._path}/{prefix}", data, sequence=True), messages))
         self._send()
         return True
 
@@ -151,20 +150,11 @@ class Puts:
             self._pending_bytes += size
         return True
 
-    def _create(self, path: str, data: bytes) -> None:
-        create = Create(path, data, sequence=True)
-        answer = self._znodes.apply(create).get(self._patience)
-        if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
-            self._znodes.ensure(self._path).get(self._patience)
-            answer = self._znodes.apply(create).get(self._patience)
-        if isinstance(answer, Rejection):
-            raise _refused(self._path, answer)
-
     def _send(self) -> None:
         """Sends waiting puts, in order, as far as they may go now: one thread at a time does it for all."""
         with self._lifecycle.changed:
             if self._sending:
-                return  # it will be seen by whoever sends
+                return  # the thread that sends will see it
             self._sending = True
         while batch := self._next():
             if self._lifecycle.state == "lost":
@@ -199,7 +189,7 @@ class Puts:
         try:
             got = answer.get(0)
             if isinstance(got, Rejection):
-                error = _refused(self._path, got)
+                error = not_created(self._path, got)
         except QdoError as failed:
             error = failed
         self._settle(batch, error)
@@ -222,11 +212,3 @@ class Puts:
             self._lifecycle.changed.notify_all()
         for failure in failures:
             self._report(failure)
-
-
-def _refused(path: str, refusal: Rejection) -> QdoError:
-    if refusal.why is RejectionReason.NODE_EXISTS:
-        return CoordinationError(
-            f"ZooKeeper has no further number for the nodes of {path}: 2147483647 were created in it. Use another path"
-        )
-    return CoordinationError(f"the node {path} of the queue is not there; somebody has removed it")

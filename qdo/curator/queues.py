@@ -120,7 +120,7 @@ class CuratorQueue(Generic[T]):
         """Ends it: puts in the background are flushed, no further message is taken, those in hand are finished.
 
         A consumer may close its own queue; its message is finished afterwards. A queue may be closed again, to wait
-        once more for what was not finished.
+        once more for unfinished messages.
 
         Args:
             timeout: Seconds to wait for messages in hand.

@@ -8,12 +8,12 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from qdo.coordination.tree import Create, Delete, Rejection, RejectionReason
+from qdo.coordination.tree import Delete, Rejection
 from qdo.curator.items import largest
 from qdo.curator.names import SIMPLE
 from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path
 from qdo.curator.znodes import Changed, Znodes
-from qdo.errors import CoordinationError, InvalidArgument
+from qdo.errors import InvalidArgument
 
 WAIT = 60.0
 """Interval after which a queue is read again, in seconds, whatever the watch said."""
@@ -73,13 +73,7 @@ class SimpleDistributedQueue:
                 f"a message of {len(data):,} bytes is too large for ZooKeeper, {self._largest:,} fit. Send a smaller "
                 "one, or raise jute.maxbuffer on the servers and node_limit here"
             )
-        create = Create(f"{self._path}/{SIMPLE.prefix()}", data, sequence=True)
-        answer = self._znodes.apply(create).get()
-        if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
-            self._znodes.ensure(self._path).get()
-            answer = self._znodes.apply(create).get()
-        if isinstance(answer, Rejection):
-            raise CoordinationError(f"a message was not stored in {self._path}: {answer.why.value}")
+        self._znodes.append(self._path, SIMPLE.prefix(), data)
 
     def peek(self) -> bytes | None:
         """Returns the first message and leaves it there; None: the queue is empty. Raises CoordinationError."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from qdo.coordination.tree import Operation, Rejection
+from qdo.coordination.tree import Create, Operation, Rejection, RejectionReason
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.requests import send
-from qdo.errors import CoordinationLost, InvalidArgument
+from qdo.errors import CoordinationError, CoordinationLost, InvalidArgument
 
 T = TypeVar("T")
 Changed: TypeAlias = Callable[[object], None]
@@ -96,9 +96,32 @@ class Znodes:
         """Asks for operations, all or none. The answer has the path of each node that was made, else an empty text."""
         return Answer(send(self._client, change), _made)
 
+    def append(self, path: str, prefix: str, data: bytes, timeout: float | None = None) -> None:
+        """Creates a node with the next sequence, and its parent if that is missing; waits until it is stored.
+
+        Raises:
+            CoordinationLost: It was stored or not.
+            CoordinationError: It was not stored.
+        """
+        create = Create(f"{path}/{prefix}", data, sequence=True)
+        answer = self.apply(create).get(timeout)
+        if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
+            self.ensure(path).get(timeout)
+            answer = self.apply(create).get(timeout)
+        if isinstance(answer, Rejection):
+            raise not_created(path, answer)
+
     def ensure(self, path: str) -> Answer[object]:
         """Asks for a persistent node, with all above it, unless it exists."""
         return Answer(self._client.ensure_path_async(path))
+
+
+def not_created(path: str, rejection: Rejection) -> CoordinationError:
+    if rejection.why is RejectionReason.NODE_EXISTS:
+        return CoordinationError(
+            f"ZooKeeper has no further number for the nodes of {path}: 2147483647 were created in it. Use another path"
+        )
+    return CoordinationError(f"the node {path} of the queue is not there; somebody has removed it")
 
 
 def _node(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's

@@ -52,7 +52,7 @@ class TaskOptions(TypedDict, total=False):
         cron: When the service calls it, without arguments: minute, hour, day of the month, month, day of the week.
         timezone: Of ``cron``, such as ``Europe/Berlin``; None: ``UTC``.
         every: The service calls it so often, in place of ``cron``: at least 10 seconds; a number is seconds.
-        missed: What is done about times at which no process of the service ran: ``skip`` (None) or ``catch_up``.
+        missed: For times at which no process of the service ran: ``skip`` (None) or ``catch_up``.
     """
 
     name: str | None

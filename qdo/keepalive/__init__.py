@@ -6,7 +6,7 @@ process from running. A thread that keeps a session alive is no use then, so a s
 
 * as long as the program is there: it ends as soon as the other end of its socket is closed;
 * while the program is not stopped (SIGSTOP): a stopped program loses its session, as before;
-* for so many seconds after the program's event loop last ran. What hangs for longer loses its session, too.
+* for a time after the program's event loop last ran. A program that hangs for longer loses its session, too.
 
 It decides nothing: ownership of a partition is decided where offsets are recorded, whatever keeps the session alive.
 

@@ -7,8 +7,9 @@
        │                 └─────too long, thread────────► given up: the run goes on and counts for nothing
        └──stop──► released at once
 
-What is waiting or running is renewed. The service decides when a released message comes again, and after how many
-deliveries it becomes a dead letter: the queue's ``backoff`` and ``max_deliveries`` are the same for all its workers.
+Claims of waiting and running messages are renewed. The service decides when a released message comes again, and after
+how many deliveries it becomes a dead letter: the queue's ``backoff`` and ``max_deliveries`` are the same for all its
+workers.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ Decision = RetryLater | DeadLetterIt | SkipMessage | StopTheWorker
 
 
 def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int, draw: float) -> Decision:
-    """Returns what becomes of a message after so many attempts; ``draw`` is a random number from 0 to 1."""
+    """Returns what becomes of a message after ``attempt`` attempts; ``draw`` is a random number from 0 to 1."""
     if failure.effect != "fail":
         return StopTheWorker("asked" if failure.effect == "stop" else "error")
     retry = settings.retry

@@ -97,7 +97,7 @@ def note_refusal(handling: Handling, seconds: float) -> None:
 
 
 class Source(Protocol):
-    """The messages of a worker: gets them, has them handled, and records what is done."""
+    """The messages of a worker: gets them, has them handled, and records progress."""
 
     async def start(self) -> None:
         """Gets ready to take messages, however long that takes.
@@ -121,7 +121,7 @@ class Source(Protocol):
         """Returns the tasks beside the worker's loop; none of them ends by itself."""
 
     async def drain(self, patience: float) -> bool:
-        """Finishes the running messages within so many seconds and records them; releases everything else.
+        """Finishes the running messages, within ``patience`` seconds, and records them; releases everything else.
 
         Returns:
             False: some were not finished or not recorded.
@@ -131,7 +131,7 @@ class Source(Protocol):
         """Waits, until a deadline of the loop's clock, for handlers that were given up."""
 
     async def close(self) -> None:
-        """Leaves; what is not recorded is handled again."""
+        """Leaves; messages that are not recorded are handled again."""
 
     async def close_all(self) -> None:
         """Closes client and coordinator."""

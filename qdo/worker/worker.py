@@ -153,7 +153,7 @@ class Worker:
     async def serve(self, *, signals: bool = False) -> int:
         """Joins the group and handles messages until it is stopped. Can be called once.
 
-        When the calling task is cancelled, the running handlers are given up, and what was handled before is recorded.
+        When the calling task is cancelled, the running handlers are given up, and messages handled before are recorded.
 
         Args:
             signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1,

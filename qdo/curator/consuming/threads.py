@@ -28,7 +28,7 @@ MOST_PARKED = 1000
 MOST_COUNTED = 10_000
 """Max messages put back whose failures are remembered."""
 LONGEST_WAIT = 60.0
-"""Max seconds until the clock is read again, which somebody may have set."""
+"""Max seconds until the clock is read again: it may have been set."""
 
 log = logging.getLogger("qdo.curator")
 

@@ -8,7 +8,7 @@ _WEIGHT = 0.2
 
 
 class BatchSize:
-    """Learns how long a message takes, and so how many fill a run of so many seconds.
+    """Learns how long a message takes, and so how many fill a run of ``seconds``.
 
     Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: another handler
     cannot get those of a run, and a partition that waits for its turn waits for all of them.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 class ContiguousOffset:
     """Messages in their order, some of them done.
 
-    Only what lies before every unfinished message may be recorded as processed, so that nothing is lost when the
+    Only messages before every unfinished one may be recorded as processed, so that nothing is lost when the
     partition goes to another worker.
     """
 

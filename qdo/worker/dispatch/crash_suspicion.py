@@ -11,8 +11,8 @@ session is lost::
 ordinary      Only offsets are recorded.
 watched       One write before each run records the offset, the last message of the run, and how many sessions are lost
               if this one is, too. Runs are as long as ever. It ends after as many messages as could be in flight.
-suspected     The messages of a run that was lost are handled one by one, other partitions beside them. What is recorded
-              then is about a single message: another loss is an attempt at it, together with those before.
+suspected     The messages of a run that was lost are handled one by one, other partitions beside them. The note is then
+              about a single message: another loss is an attempt at it, together with those before.
 last attempt  The worker handles nothing else, and the note says so. When the message has ended, that is recorded before
               another one begins.
 

@@ -68,7 +68,7 @@ class OwnedPartitions(Protocol):
 
 
 class Dispatcher:
-    """Runs what is fed to it, as far as there are places, in turn between partitions."""
+    """Runs the messages that it is fed, in turn between partitions, as far as there are free handlers."""
 
     def __init__(self, owned: OwnedPartitions, progress: OffsetCommitter, handling: Handling) -> None:
         self.busy: set[Partition] = set()
@@ -254,7 +254,7 @@ class Dispatcher:
         await work.until_quiet()
         before = work.partition_queue.count
         more = not self._halted and work.fill(deadline)
-        self._held -= before - work.partition_queue.count  # what was dropped is held no more
+        self._held -= before - work.partition_queue.count  # dropped messages are held no more
         if more:
             self._queue(work)
             self.dispatch()

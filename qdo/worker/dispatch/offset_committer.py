@@ -1,4 +1,4 @@
-"""Recording how far partitions are handled: every so many messages, every so many seconds, and on request."""
+"""Commits offsets: after a number of messages, after an interval, and on request."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ParentListener:
         self.busy = False
 
     def receive(self, count: int) -> bytes:
-        """Returns so many bytes; raises EOFError when the parent is gone."""
+        """Returns ``count`` bytes; raises EOFError when the parent is gone."""
         parts = []
         while count:
             part = self._line.recv(min(count, 1 << 20))

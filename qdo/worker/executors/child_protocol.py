@@ -60,6 +60,6 @@ def value(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
 
 
 def receive(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
-    """Reads a frame. ``read`` returns exactly so many bytes, or raises EOFError."""
+    """Reads a frame. ``read`` returns exactly the number of bytes asked for, or raises EOFError."""
     (length,) = LENGTH.unpack(read(LENGTH.size))
     return value(read(length) if length else b"")
