@@ -33,14 +33,12 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         processed: Id of the last message that was handled; None: none was.
-        worker: The worker that wrote it.
         message: Id of the status message.
     """
 
     queue: str
     number: int
     processed: str | None
-    worker: str
     message: str
 
 
@@ -61,7 +59,6 @@ class Migration(NamedTuple):
 class _StatusBody(msgspec.Struct, frozen=True):
     partition: str
     processed: str = ""
-    last_worker: str = ""
 
 
 def read_status(message: Message) -> WorkerStatus:
@@ -77,7 +74,7 @@ def read_status(message: Message) -> WorkerStatus:
     if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
         raise ValueError(f"{value.partition!r} is not <queue>-<partition>")
     processed = uuid.UUID(value.processed).hex if value.processed else None
-    return WorkerStatus(queue, int(number), processed, value.last_worker, message.id)
+    return WorkerStatus(queue, int(number), processed, message.id)
 
 
 def newest(messages: Iterable[Message]) -> tuple[list[WorkerStatus], list[str]]:

@@ -105,7 +105,7 @@ class PlainTasks:
 
     def decided(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
         """Returns the seconds until a call is tried again (None: as the queue says), and whether it is."""
-        retry = self.retry_of(message, Failure.of(error)) or TaskRetry(None, None)
+        retry = self.retry_of(message, Failure.of(error)) or TaskRetry()
         again = retry.attempts is None or deliveries < retry.attempts
         return retry.delay(deliveries, random()) if again else None, again  # noqa: S311 - spreads load
 

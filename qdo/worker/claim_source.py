@@ -257,7 +257,7 @@ class ClaimSource:
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
         handling, place, message = self._handling, self._place(job), job.message
-        retry = self._retry_of(message, failure) or TaskRetry(None, None)
+        retry = self._retry_of(message, failure) or TaskRetry()
         settings = self._settings
         if retry.attempts is not None:
             settings = replace(settings, retry=replace(settings.retry, attempts=retry.attempts))

@@ -149,8 +149,8 @@ def _trace(error: BaseException) -> str:
 class TaskRetry(NamedTuple):
     """When the call of a task is tried again; None: as the queue says."""
 
-    attempts: int | None
-    backoff: Backoff | None
+    attempts: int | None = None
+    backoff: Backoff | None = None
 
     def delay(self, deliveries: int, draw: float) -> float | None:
         return None if self.backoff is None else self.backoff.delay(deliveries, draw)

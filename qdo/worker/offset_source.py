@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from qdo.consumer.consumer import AsyncConsumer
@@ -52,13 +53,10 @@ class OffsetSource:
         self._joined = False
 
     async def start(self) -> None:
-        await self._consumer.start(self._check)
+        await self._consumer.start(partial(require_rights, self._consumer, self._settings))
         member = self._consumer.member
         self._joined = True
         logger.info("joined the group as %s", member, extra={"member": member})
-
-    async def _check(self) -> None:
-        await require_rights(self._consumer, self._settings)
 
     async def take(self) -> bool:
         self.dispatcher.dispatch()

@@ -39,7 +39,7 @@ def test_names_are_split_at_the_last_dash(name: str, number: int) -> None:
 @pytest.mark.parametrize("form", [str, str.encode, json.loads], ids=["text", "bytes", "JSON"])
 def test_any_form_of_the_body_is_read(form: Any) -> None:  # noqa: ANN401 - makes a body of text
     """However the service keeps the JSON, it is read; an empty ``processed`` means that nothing was."""
-    assert read_status(message(form(body("a-2")))) == WorkerStatus("a", 2, None, "host-1", FIRST)
+    assert read_status(message(form(body("a-2")))) == WorkerStatus("a", 2, None, FIRST)
 
 
 @pytest.mark.parametrize(
