@@ -83,7 +83,8 @@ async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
     if services and service not in services:
         log.warning(
             "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins again. If "
-            "this is the same service with another store, stop the group and run: qdo offsets seek --to TIME",
+            "this is the same service with another store, stop the group and run: "
+            "qdo offsets seek --to TIME --pattern '*'",
             coordinator.group,
             ", ".join(sorted(services)),
             service,
