@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -91,7 +93,8 @@ class StoredAssignment(NamedTuple):
     version: int
 
 
-class StoredTarget(NamedTuple):
+@dataclass(frozen=True)
+class StoredTarget:
     """The target as it was read.
 
     Attributes:
@@ -104,9 +107,8 @@ class StoredTarget(NamedTuple):
     generation: TargetGeneration
     nodes: Mapping[str, StoredAssignment]
 
-    @property
+    @cached_property  # the leader asks for it at every change of the group
     def target(self) -> Versioned:
-        """As the contract has it."""
         if not self.generation.number or self.version is None:
             return Versioned(None, UNSET)
         owners = {
