@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -420,18 +421,30 @@ class Session:
         """
         wanted = set(partitions)
         known = (wanted & self._held.keys()) - self._refused
-        doubtful = sorted(wanted - known)
-        nodes = await self.link.look(map(self._paths.owner, doubtful))
-        ours = {
-            partition
-            for partition, node in zip(doubtful, nodes, strict=True)
-            if node is not None and node.session == self.link.session
-        }
         held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
         outcomes = await apply_each(self.link, {each: self._releasing(held[each]) for each in sorted(known)})
         # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
-        left = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)} | ours
-        await apply_each(self.link, {each: (Delete(self._paths.owner(each)),) for each in sorted(left)})
+        refused = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
+        await self._remove_owners((wanted - known) | refused)
+
+    async def _remove_owners(self, doubtful: AbstractSet[Partition]) -> None:
+        """Removes the owners' nodes that are this session's.
+
+        A member of the same name may replace the node meanwhile. It raises the version of the offset then, so this is
+        read first, and checked.
+        """
+        rounds = Rounds("who owns the partitions")
+        while doubtful and rounds:
+            asked = sorted(doubtful)
+            nodes = await self.link.look([*map(self._paths.offset, asked), *map(self._paths.owner, asked)])
+            found = zip(asked, nodes[: len(asked)], nodes[len(asked) :], strict=True)
+            removing: dict[Partition, Change] = {}
+            for partition, offset, owner in found:
+                if owner is not None and owner.session == self.link.session:
+                    check = () if offset is None else (Check(self._paths.offset(partition), offset.version),)
+                    removing[partition] = (*check, Delete(self._paths.owner(partition)))
+            outcomes = await apply_each(self.link, removing)
+            doubtful = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
 
     def _releasing(self, held: OwnedOffset) -> Change:
         offset = encode_offset(replace(held.offset, held=False))

@@ -71,6 +71,8 @@ class LocalLink(Link):
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
         self._begun = False
+        self._cancelled = False
+        """A caller was cancelled whose job the thread may be doing: a read comes after it."""
         self._bell: WakeupSocket | None = None
         self._file = CoordinationFile(options.path, patience=0.0)
         self._watches = nodes.Watches()
@@ -180,6 +182,9 @@ class LocalLink(Link):
 
     async def _read(self, work: Callable[[FileTransaction], T]) -> T:
         """Reads, in the loop: no process that writes keeps one that reads waiting."""
+        if self._cancelled:
+            await self._run(lambda: None)
+            self._cancelled = False
         self._require()
         try:
             return self._read_now(work)
@@ -227,6 +232,9 @@ class LocalLink(Link):
         self._thread.jobs.put(partial(self._do, job, future))
         try:
             return await future
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
         except SessionLost as error:
             raise self._error from error
 

@@ -73,6 +73,19 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
     assert list(await again.members()) == ["a"]
 
 
+async def test_a_member_that_was_replaced_releases_nothing_of_the_other(join: Join, open_one: Open) -> None:
+    """A late release leaves the partition with the member that took it over."""
+    first, _ = await join("a", static=True)
+    await first.claim([ONE])
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    claimed = await again.claim([ONE])
+    with contextlib.suppress(SessionLost):
+        await first.release([ONE])
+    other, _ = await join("b")
+    assert await other.claim([ONE]) == {}
+    assert (await again.commit([(claimed[ONE], "1")]))[ONE]
+
+
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """Whoever starts again under its name does not wait for its session."""
     process = await start("a", session_timeout=1000)
