@@ -109,6 +109,7 @@ class Session:
         self.link = link
         self._paths = group_paths
         self._member = member
+        self._stored = encode_member(member)
         self._listen = listen
         self._watching = WatchedNodes(link)
         self._assignments = StoredAssignments(link, group_paths, member.id, self._watching, new_mark)
@@ -131,7 +132,7 @@ class Session:
             MemberExists: Another session has made it.
             CoordinationLost, CoordinationRefused
         """
-        wish: Change = (Create(self._paths.member(self._member.id), encode_member(self._member), ephemeral=True),)
+        wish: Change = (Create(self._paths.member(self._member.id), self._stored, ephemeral=True),)
         rounds = Rounds("the group")
         while rounds:
             (outcome,) = await self.link.apply([wish])
@@ -165,6 +166,8 @@ class Session:
         mine = await self._watching.node(self._paths.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
+        if mine.data != self._stored:  # A member of this name that was put out has written it since.
+            await self._write()
         return await self._assignments.own()
 
     async def lead(self) -> bool:
@@ -195,7 +198,7 @@ class Session:
         """
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
-        await self._update()
+        await self._update(self._member)
         if leads:
             await self.link.apply([(Delete(self._paths.leader),)])
 
@@ -218,11 +221,14 @@ class Session:
             CoordinationLost: It was changed or not.
             SessionLost
         """
-        self._member = msgspec.structs.replace(self._member, sight=sight)
-        await self._update()
+        await self._update(msgspec.structs.replace(self._member, sight=sight))
 
-    async def _update(self) -> None:
-        await self.link.apply([(SetData(self._paths.member(self._member.id), encode_member(self._member), ANY),)])
+    async def _update(self, member: Member) -> None:
+        self._member, self._stored = member, encode_member(member)
+        await self._write()
+
+    async def _write(self) -> None:
+        await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY),)])
 
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
