@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections import Counter
 from collections.abc import Iterable
 
 from qdo.coordination.encoding import decode_offset
-from qdo.coordination.tree import Change, Create, Delete, SetData
+from qdo.coordination.stored_assignments import (
+    StoredAssignment,
+    StoredTarget,
+    TargetGeneration,
+    decode_assigned,
+    decode_generation,
+)
+from qdo.coordination.tree import Change, Create, Delete, NodeData, SetData
 from qdo.partitions import Partition
 from queuey.client import Message, order_of
 from tests.sim.groups.service import Log, Service
 from tests.sim.groups.tree import TreeLink
 
 OWNERS, OFFSETS = "/groups/group/owners/", "/groups/group/offsets/"
+ASSIGNMENTS, TARGET = "/groups/group/assignments/", "/groups/group/target"
 PARTS = 3
 """Of the slashes in the name of a partition."""
 
@@ -48,6 +57,7 @@ class History:
         self.patient = False
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
+        self._target = StoredTarget(0, TargetGeneration(), {})
 
     def began(self, session: int, link: TreeLink) -> None:
         """See :class:`tests.sim.groups.tree.Observer`."""
@@ -62,17 +72,48 @@ class History:
     def changed(self, session: int, change: Change) -> None:
         """See :class:`tests.sim.groups.tree.Observer`."""
         before = {}
+        if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
+            self._assigned(change)
         for operation in change:
             if operation.path.startswith(OWNERS):
                 place = operation.path.removeprefix(OWNERS)
                 before[place] = self.owners.get(place)
                 if isinstance(operation, Delete):
-                    self.owners.pop(place, None)
+                    self._removed(session, place, self.owners.pop(place, None), change)
                 elif isinstance(operation, Create) and place.count("/") == PARTS:
                     self.owners[place] = session
             elif operation.path.startswith(OFFSETS) and isinstance(operation, SetData | Create) and operation.data:
                 place = operation.path.removeprefix(OFFSETS)
                 self._recorded(session, place, operation.data, {before.get(place), self.owners.get(place)})
+
+    def _removed(self, session: int, place: str, owner: int | None, change: Change) -> None:
+        """An owner's node is removed by its session, by the servers, or by the member that makes its own."""
+        taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
+        if taken:
+            self.busy.pop(place, None)  # nobody waits for a member that is put out
+        elif session not in {0, owner}:
+            self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
+
+    def _assigned(self, change: Change) -> None:
+        """The target changes at once, by one generation, and gives each partition to one member."""
+        generation, nodes = self._target.generation, dict(self._target.nodes)
+        for operation in change:
+            if operation.path == TARGET and isinstance(operation, SetData):
+                generation = decode_generation(_node(operation.data))
+                if generation.number != self._target.generation.number + 1:
+                    self.wrong.append(f"target: {generation} follows {self._target.generation}")
+            elif operation.path.startswith(ASSIGNMENTS):
+                member = operation.path.removeprefix(ASSIGNMENTS)
+                if isinstance(operation, Delete):
+                    nodes.pop(member, None)
+                elif isinstance(operation, SetData | Create):
+                    nodes[member] = StoredAssignment(decode_assigned(_node(operation.data)), 0)
+        before, self._target = self._target, StoredTarget(0, generation, nodes)
+        counts = Counter(each for node in nodes.values() for each in node.assigned.counted(generation))
+        if twice := [str(each) for each, members in counts.items() if members > 1]:
+            self.wrong.append(f"target: given to several members: {twice}")
+        if generation == before.generation and self._target.target != before.target:
+            self.wrong.append(f"target: it has changed within {generation}")
 
     def _recorded(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
         identifier, before = decode_offset(data).id, self.offsets.get(place)
@@ -120,6 +161,10 @@ class History:
         recorded = self.offsets.get(place_of(partition))
         if recorded is None or order_of(recorded) < order_of(identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")
+
+
+def _node(data: bytes) -> NodeData:
+    return NodeData(data, 0, 0, 0)
 
 
 class Stay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
@@ -13,42 +14,33 @@ from tests.sim.world import Process, ProcessLoop
 class Call:
     """Something that a loop is to call."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_life", "_loop")
+    __slots__ = ("_cancelled", "args", "callback", "context", "loop")
 
     def __init__(
         self, loop: MemberLoop, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> None:
-        self._loop = loop
-        self._life = loop.life
-        self._callback = callback
-        self._args = args
-        self._context = context or copy_context()
+        self.loop = loop
+        self.callback = callback
+        self.args = args
+        self.context = context or copy_context()
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Takes it back."""
         self._cancelled = True
 
     def cancelled(self) -> bool:
-        """Returns whether it was taken back."""
         return self._cancelled
 
-    def __call__(self) -> None:
-        """Calls it, unless its process has crashed; a pause puts it off."""
-        process = self._loop.process
-        if self._cancelled or process.life != self._life:
-            return
-        if process.world.now < process.paused_until:
-            process.world.at(process.paused_until - process.world.now, self)
-            return
-        Process.present = process
-        asyncio._set_running_loop(self._loop)
-        self._context.run(self._callback, *self._args)
-        asyncio._set_running_loop(None)
+    def due(self) -> None:
+        """Is ready now, as its time has come."""
+        if not self._cancelled:
+            self.loop.add(self)
 
 
 class MemberLoop(ProcessLoop):
     """Calls what is ready in the order in which that was asked for, as asyncio's loops do.
+
+    All that is ready is one event of the world; a pause puts it off, and a crash ends it.
 
     Args:
         process: Whose loop this is.
@@ -57,10 +49,11 @@ class MemberLoop(ProcessLoop):
     def __init__(self, process: Process) -> None:
         super().__init__(process)
         self.process = process
-        self.life = process.life
+        self._world = process.world
+        self._life_number = process.life
+        self._ready: deque[Call] = deque()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
-        """See the base class."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
         return task
@@ -71,9 +64,8 @@ class MemberLoop(ProcessLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Call:
-        """See the base class."""
         call = Call(self, callback, args, context)
-        self.process.world.at(0.0, call)
+        self.add(call)
         return call
 
     call_soon_threadsafe = call_soon
@@ -85,7 +77,29 @@ class MemberLoop(ProcessLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Call:
-        """See the base class."""
         call = Call(self, callback, args, context)
-        self.process.world.at(max(0.0, delay), call)
+        self._world.at(max(0.0, delay), call.due)
         return call
+
+    def add(self, call: Call) -> None:
+        """Has something called in the next turn."""
+        if not self._ready:
+            self._world.at(0.0, self._turn)
+        self._ready.append(call)
+
+    def _turn(self) -> None:
+        process, ready = self.process, self._ready
+        if process.life != self._life_number:
+            ready.clear()
+        elif self._world.now < process.paused_until:
+            self._world.at(process.paused_until - self._world.now, self._turn)
+        else:
+            Process.present = process
+            asyncio._set_running_loop(self)
+            # What is called adds to it, and ends it if the process ends its life.
+            while ready and process.life == self._life_number:
+                call = ready[0]
+                if not call.cancelled():
+                    call.context.run(call.callback, *call.args)
+                ready.popleft()
+            asyncio._set_running_loop(None)

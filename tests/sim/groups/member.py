@@ -44,6 +44,9 @@ class Machine(Process):
         gone: None will live there any more.
         no_tree: Its packets do not reach the tree.
         no_service: Nor the service.
+        latency: Seconds on the way to the tree, on average.
+        usual_latency: The same without trouble.
+        loses_claim: The answer to the next claim is lost.
     """
 
     def __init__(self, storm: Storm, name: str, *, static: bool, wants: tuple[str, ...], key: Key) -> None:
@@ -52,8 +55,8 @@ class Machine(Process):
         self.static = static
         self.wants = wants
         self.key = key
-        self.up = self.gone = self.no_tree = self.no_service = False
-        self._latency = storm.world.rng.choice(LATENCIES)
+        self.up = self.gone = self.no_tree = self.no_service = self.loses_claim = False
+        self.latency = self.usual_latency = storm.world.rng.choice(LATENCIES)
         self.links: list[TreeLink] = []
         self._storm = storm
         self._consumer: AsyncConsumer | None = None
@@ -83,6 +86,24 @@ class Machine(Process):
         for link in self.links:
             link.cut(notice)
 
+    def claimed(self, link: TreeLink, queue: str) -> None:
+        """The tree has carried out a claim of its member, and answers."""
+        if not self.loses_claim:
+            return
+        self.loses_claim = False
+        self.no_tree = True
+        link.cut(self.world.some(0.2))
+        self._storm.remove(queue)  # so it may not have the partition any more when it comes back
+
+        def heal() -> None:
+            self.no_tree = False
+
+        self.world.at(1.0 + self.world.some(2.0), heal)
+
+    def speed_up(self) -> None:
+        """Ends a time for which the way to the tree took long."""
+        self.latency = self.usual_latency
+
     def wake(self) -> None:
         """Ends a pause."""
         self.paused_until = 0.0
@@ -107,7 +128,7 @@ class Machine(Process):
         self.threads.append(task)
 
     def _link(self, _outlast: float) -> TreeLink:
-        link = TreeLink(self._storm.tree, self.loop, lambda: not self.no_tree, name=self.name, latency=self._latency)
+        link = TreeLink(self._storm.tree, self)
         self.links.append(link)
         return link
 

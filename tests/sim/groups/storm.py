@@ -15,13 +15,15 @@ from functools import partial
 from random import uniform
 from types import SimpleNamespace
 from typing import Any
-from zlib import crc32
 
 from qdo import ConsumerSettings
 from qdo.consumer import consumer
 from qdo.consumer.fetch import fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.coordination import stored_assignments
+from qdo.coordination.changes import bundle
+from qdo.coordination.tree import Delete
 from qdo.partitions import Partition, Queue
 from tests.replacing import replace_in
 from tests.sim.groups.history import History
@@ -30,8 +32,17 @@ from tests.sim.groups.service import APPLICATION, STORE, Key, Log, Service
 from tests.sim.groups.tree import TIMEOUT, Tree
 from tests.sim.world import Process, World
 
+LEADER = "/groups/group/leader"
 STORM = 25.0
 """Seconds of trouble."""
+AFTER = 3.0
+"""Seconds after the last trouble for which messages are posted."""
+OPERATIONS = 2, 100
+"""Max of them in a transaction that sets the target."""
+SLOW = 0.7
+"""Seconds on the way to the tree, on average, of a machine whose requests take long."""
+LOOK = 1.0
+"""Seconds between two looks at a group that comes to rest."""
 NAMES = ("a1", "a2", "b1", "b2", "c1")
 KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
 
@@ -49,7 +60,7 @@ class Storm:
         self.settings = ConsumerSettings(
             page=8,
             prefetch_messages=40,
-            wait=4.0,
+            wait=8.0,
             discover=4.0,
             settle=0.2,
             grace=rng.choice([0.0, 0.0, 8.0]),
@@ -85,11 +96,11 @@ class Storm:
                 self.world.at(self.world.some(1.0), machine.begin)
             end = self.world.now + STORM
             self._trouble(end)
-            self._post(end + self.calm / 2)
+            self._post(end + AFTER)
             self.world.run(end)
             self._heal()
-            self.world.run(end + self.calm)
-            self._judge()
+            self.world.run(end + AFTER)
+            self.history.wrong += self._judged_at_rest(end + self.calm)
             self.world.end()
         return self.history
 
@@ -102,9 +113,11 @@ class Storm:
             return Process.present.clock()
 
         with ExitStack() as stack:
+            operations = rng.choice(OPERATIONS)
             options = partial(SessionOptions, now=now, draw=rng.random, recheck=3600.0)
             stack.enter_context(replace_in(consumer, SessionOptions, options))
             stack.enter_context(replace_in(consumer, secrets, SimpleNamespace(token_hex=lambda _: self.mark())))
+            stack.enter_context(replace_in(stored_assignments, bundle, lambda changes, _: bundle(changes, operations)))
             stack.enter_context(replace_in(fetcher, uniform, rng.uniform))
             stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
             yield
@@ -131,6 +144,11 @@ class Storm:
 
         post()
 
+    def remove(self, name: str) -> None:
+        """Removes a queue, unless it is the last one."""
+        if len(self.service.queues) > 1 and self.service.queues.pop(name, None) is not None:
+            self.service.wake(name)
+
     # Trouble.
 
     def _trouble(self, end: float) -> None:
@@ -147,7 +165,10 @@ class Storm:
             self._pause,
             self._cut_tree,
             self._cut_tree,
-            self._cut_tree,
+            self._lose_claim,
+            self._slow_tree,
+            self._slow_tree,
+            self._depose,
             self._cut_service,
             self._leave,
             self._leave,
@@ -187,6 +208,30 @@ class Storm:
 
         self.world.at(self.world.some(3.0), heal)
 
+    def _lose_claim(self) -> None:
+        """The answer to the next claim of a member is lost."""
+        self._one().loses_claim = True
+
+    def _slow_tree(self) -> None:
+        """Requests to the tree and answers take about a second each."""
+        machine = self._one()
+        machine.latency = SLOW
+        self.world.at(self.world.some(5.0), machine.speed_up)
+
+    def _depose(self) -> None:
+        """Somebody removes the node of a leader that is slow to set the target, so that two members may do so."""
+
+        def remove() -> None:
+            self.tree.apply(0, (Delete(LEADER),))
+
+        leader = self.tree.nodes.get(LEADER)
+        for machine in self.machines:
+            if leader is not None and self.history.loops.get(leader.session) is machine.loop:
+                machine.latency = SLOW
+                self.world.at(self.world.some(5.0), machine.speed_up)
+                self._one().leave()
+                self.world.at(self.world.some(2.0), remove)
+
     def _cut_service(self) -> None:
         machine = self._one()
         machine.no_service = True
@@ -210,24 +255,26 @@ class Storm:
         self.world.at(2.0 + self.world.some(4.0), look)
 
     def _replace(self) -> None:
-        """Another machine takes the place of one that is taken for dead, and is so only later."""
+        """Another machine takes the place of one that is taken for dead, or leaves slowly."""
         machine = self._one()
         if not (machine.up and machine.static):
             return
         twin = Machine(self, machine.name, static=True, wants=machine.wants, key=machine.key)
         self.machines[self.machines.index(machine)] = twin
         machine.gone = True
-        twin.begin()
-        self.world.at(self.world.some(3.0), machine.crash)
+        if self.world.rng.random() < 0.5:
+            machine.latency = SLOW
+            machine.leave()
+        self.world.at(self.world.some(0.5), lambda: self._back(twin))
+        self.world.at(0.5 + self.world.some(3.0), machine.crash)
 
     def _queues(self) -> None:
         rng = self.world.rng
         name = rng.choice(NAMES)
-        if name not in self.service.queues:
+        if name in self.service.queues:
+            self.remove(name)
+        else:
             self._create(name)
-        elif len(self.service.queues) > 1:
-            del self.service.queues[name]
-            self.service.wake(name)
 
     def _grow(self) -> None:
         if self.service.queues:
@@ -244,6 +291,8 @@ class Storm:
         """Ends all trouble. Some members stay away."""
         for machine in self.machines:
             machine.no_tree = machine.no_service = False
+            machine.loses_claim = False
+            machine.speed_up()
             machine.wake()
             if machine.up:
                 continue
@@ -252,8 +301,21 @@ class Storm:
 
     # The end.
 
-    def _judge(self) -> None:
-        wrong, owners = self.history.wrong, self.history.owners
+    def _judged_at_rest(self, end: float) -> list[str]:
+        """Returns what does not hold when the group is at rest: twice in succession, or at the end."""
+        wrong = self._judged()
+        while self.world.now < end:
+            before = wrong
+            self.world.run(min(end, self.world.now + LOOK))
+            wrong = self._judged()
+            if not (wrong or before):
+                break
+        return wrong
+
+    def _judged(self) -> list[str]:
+        """Returns what does not hold now of what must hold of a group at rest."""
+        wrong: list[str] = []
+        owners = self.history.owners
         alive = [machine for machine in self.machines if machine.up]
         by_loop = {machine.loop: machine for machine in alive}
         there = {
@@ -277,10 +339,11 @@ class Storm:
                 elif not gone and any(counts[owner] - counts[other] > 1 for other in takers):
                     wrong.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
         wrong.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
+        return wrong
 
     def _is_seen(self, place: str, owner: int) -> bool:
         """Returns whether the leader or the owner sees that a queue is gone: otherwise nobody can tell."""
-        leader = self.tree.nodes.get("/groups/group/leader")
+        leader = self.tree.nodes.get(LEADER)
         sessions = {owner} if leader is None else {owner, leader.session}
         loops = [self.history.loops[session] for session in sessions]
         name = place.split("/")[2]
@@ -290,9 +353,10 @@ class Storm:
 @contextmanager
 def _same_sets() -> Iterator[None]:
     """Has sets of partitions and queues be in the same order in every run of Python, which it draws for text."""
+    numbers = {name: at for at, name in enumerate(NAMES)}
     hashes: dict[type, Callable[[Any], int]] = {
-        Queue: lambda queue: crc32(queue.name.encode()),
-        Partition: lambda partition: crc32(partition.queue.name.encode(), partition.number),
+        Queue: lambda queue: numbers[queue.name],
+        Partition: lambda partition: partition.number << 3 | numbers[partition.queue.name],
     }
     for kind, by in hashes.items():
         kind.__hash__ = by  # type: ignore[method-assign,assignment]

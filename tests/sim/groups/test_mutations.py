@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,9 +15,11 @@ from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session
 from qdo.coordination.session import ClaimCandidates
+from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
 from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
 from qdo.coordination.watched import WatchedNodes
 from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.errors import CoordinationError
 from qdo.partitions import Partition
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
@@ -32,7 +34,7 @@ class Mutation(NamedTuple):
     Attributes:
         instead: Takes it out.
         breaks: The guarantees of which one fails without it.
-        first: The history to begin with: one that shows it.
+        first: The history to begin with: it shows it.
     """
 
     instead: Callable[[], AbstractContextManager[None]]
@@ -75,6 +77,41 @@ def claiming_what_is_owned(
     return REAL_CLAIMING(one, partition, offset, recorded, todo)[-1:]
 
 
+def releasing_at_any_version(one: Session, held: OwnedOffset) -> Change:
+    """Records that a partition was released whoever has taken it meanwhile."""
+    return _any_version(REAL_RELEASING(one, held))
+
+
+async def removing_any_node(one: Session, doubtful: Iterable[Partition]) -> None:
+    """Removes the owner's node whoever has made it."""
+    await one.link.apply([(Delete(one._paths.owner(each)),) for each in sorted(doubtful)])
+
+
+async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
+    """Leaves what a member of the same name has written at its node."""
+    node = await one._watching.node(one._paths.member(one._member.id))
+    if node is None or node.session != one.link.session:
+        raise one._removed()
+    return await one._assignments.own()
+
+
+def claiming_at_any_version(
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+) -> Change:
+    """Writes over what others have recorded since the offset was read."""
+    return _any_version(REAL_CLAIMING(one, partition, offset, recorded, todo))
+
+
+def setting_at_any_version(
+    one: StoredAssignments,
+    present: StoredTarget,
+    nodes: Mapping[str, MemberAssignment | None],
+    generation: TargetGeneration,
+) -> Iterator[Change]:
+    """Sets the target whoever has set it meanwhile."""
+    return map(_any_version, REAL_SETTING(one, present, nodes, generation))
+
+
 def lasting(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
     """Makes a node that stays when its session ends."""
     return Create(path, data, ephemeral and where not in path)
@@ -93,6 +130,16 @@ def hearing_nothing(one: WatchedNodes, paths: object) -> None:
 
 
 # What a consumer does.
+
+
+async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition]) -> None:
+    """Forgets partitions that it may have claimed."""
+    rows = dict(table._rows)
+    try:
+        await REAL_CLAIM(table, partitions)
+    except CoordinationError:
+        table._rows = rows
+        raise
 
 
 async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) -> None:
@@ -116,21 +163,40 @@ async def finding_once(one: QueueFinder) -> None:
 
 REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._releasing, Session._claiming
 REAL_REVOKE = PartitionTable._revoke_row
+REAL_SETTING = StoredAssignments._transactions
+REAL_CLAIM = PartitionTable.claim
 REAL_ASSIGNED, REAL_FIND = PartitionListener.assigned, QueueFinder._check_once
 
 MUTATIONS: Mapping[str, Mutation] = {
     "version at a commit": Mutation(
-        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=74
+        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=34
     ),
     "a claim raises the version": Mutation(
-        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=74
+        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=10
     ),
+    "version at a release": Mutation(
+        lambda: replace(Session._releasing, releasing_at_any_version), ("owner", "two"), first=7
+    ),
+    "version at a claim": Mutation(lambda: replace(Session._claiming, claiming_at_any_version), ("back",), first=24),
+    "version of an owner's node": Mutation(
+        lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=10
+    ),
+    "a member writes its own node": Mutation(
+        lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=10
+    ),
+    "a claim in doubt": Mutation(
+        lambda: replace(PartitionTable.claim, forgetting_doubt), ("balance", "lost", "gone"), first=25
+    ),
+    "version of the target": Mutation(
+        lambda: replace(StoredAssignments._transactions, setting_at_any_version), ("target",), first=84
+    ),
+    "generation of an assignment": Mutation(lambda: replace(MemberAssignment.pending, lambda *_: False), ("target",)),
     "node of an owner": Mutation(lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner")),
     "owner's node goes at a release": Mutation(
-        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost"), first=1
+        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost")
     ),
     "owner's node goes with the session": Mutation(
-        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost"), first=1
+        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost")
     ),
     "member's node goes with the session": Mutation(
         lambda: replace_in(session, Create, partial(lasting, "/members/")), ("balance", "lost")
@@ -138,21 +204,19 @@ MUTATIONS: Mapping[str, Mutation] = {
     "leader's node goes with the session": Mutation(
         lambda: replace_in(session, Create, partial(lasting, "/leader")), ("balance", "lost")
     ),
-    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=93),
+    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=23),
     "revoke before release": Mutation(
-        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=49
+        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=8
     ),
     "forget when connected": Mutation(
-        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost"), first=2
+        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
     ),
     "changes are heard": Mutation(lambda: replace(WatchedNodes.hear, hearing_nothing), ("balance", "lost")),
     "sight of a member": Mutation(lambda: replace(Sight.covers, lambda *_: True), ("rights", "lost")),
     "begin at the offset": Mutation(
-        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",), first=1
+        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",)
     ),
-    "look for queues": Mutation(
-        lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=1
-    ),
+    "look for queues": Mutation(lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone")),
 }
 
 

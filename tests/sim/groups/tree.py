@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, State
+from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.unit.zookeeper.simulated import Servers
 from tests.sim.groups.loop import MemberLoop
 from tests.sim.world import World
 
+OWNERS = "/groups/group/owners/"
 TIMEOUT = 6.0
 """Seconds that servers keep a session of which they hear nothing."""
 LATE = 1.0
@@ -111,6 +112,9 @@ class Connection:
 
     Args:
         link: The client's side.
+
+    Attributes:
+        cut: Nothing arrives any more.
     """
 
     def __init__(self, link: TreeLink) -> None:
@@ -154,30 +158,48 @@ class Connection:
             self.deliver(lambda: self._link.on_watch([path]))
 
 
+class Host(Protocol):
+    """Where a member lives.
+
+    Attributes:
+        name: Of the machine.
+        loop: Of the member.
+        no_tree: Its packets do not reach the tree.
+        latency: Seconds on the way to the tree, on average.
+    """
+
+    name: str
+    loop: MemberLoop
+    no_tree: bool
+    latency: float
+
+    def claimed(self, link: TreeLink, queue: str) -> None:
+        """The tree has carried out a claim of a partition of a queue, and answers."""
+
+
 class TreeLink(Link):
     """A session of a member.
 
     Args:
         tree: The servers.
-        loop: Of the member.
-        reachable: Returns whether packets get through.
-        name: Of the machine.
-        latency: Seconds on the way, on average.
+        host: Where the member lives.
     """
 
-    def __init__(
-        self, tree: Tree, loop: MemberLoop, reachable: Callable[[], bool], *, name: str, latency: float
-    ) -> None:
+    def __init__(self, tree: Tree, host: Host) -> None:
         super().__init__(0.0)
         self.tree = tree
-        self.loop = loop
-        self.name = name
-        self.latency = latency
-        self._reachable = reachable
-        self._lease = SessionLease(TIMEOUT, loop.time)
+        self.loop = host.loop
+        self.name = host.name
+        self._host = host
+        self._lease = SessionLease(TIMEOUT, host.loop.time)
         self._state: State = "new"
         self._connection: Connection | None = None
         self._pending: dict[asyncio.Future[Any], None] = {}
+
+    @property
+    def latency(self) -> float:
+        """Seconds on the way, on average."""
+        return self._host.latency
 
     @property
     def state(self) -> State:
@@ -198,7 +220,7 @@ class TreeLink(Link):
         """See the contract."""
         world = self.tree.world
         await asyncio.sleep(world.some(self.latency))
-        if not self._reachable():
+        if self._host.no_tree:
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
         self.session = self.tree.begin(self)
@@ -255,7 +277,7 @@ class TreeLink(Link):
             return
         if self._lease.lapsed:
             self.end(_ended())
-        elif not self._reachable():
+        elif self._host.no_tree:
             self.loop.call_later(0.1 + self.tree.world.some(0.2), self._reconnect)
         elif not self.tree.lives(self.session):
             self.end(_ended())
@@ -338,7 +360,15 @@ class TreeLink(Link):
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract."""
-        return await self._ask(lambda _, change: self.tree.apply(self.session, change), changes)
+
+        def one(_: Connection, change: Change) -> Outcome:
+            outcome = self.tree.apply(self.session, change)
+            for each in change:
+                if isinstance(each, Create) and each.path.startswith(OWNERS) and each.ephemeral:
+                    self._host.claimed(self, each.path.split("/")[-2])
+            return outcome
+
+        return await self._ask(one, changes)
 
     async def sync(self, path: str) -> None:
         """See the contract."""

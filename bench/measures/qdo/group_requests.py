@@ -1,0 +1,285 @@
+"""The requests that a group makes of its coordination service: counted on a tree in memory, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections import Counter
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from bench.harness import Bench, Void, measure
+from bench.results import Report, Row, Verdict
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.coordination import Coordinator, Sight
+from qdo.coordination.paths import GroupPaths
+from qdo.coordination.tree import Applied, Change, NodeData, Outcome
+from qdo.partitions import Queue
+from qdo.subscriptions import Subscription
+from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedLink, Wanted
+
+LEADER = GroupPaths("", "group").leader
+ROUND_TRIP = 0.002
+"""Seconds that a request takes, on average."""
+PAUSE = 10.0
+"""Seconds after each step; it is over long before."""
+GRACE = 60.0
+"""Seconds for which a member with a name may be away and keeps its partitions."""
+LINEAR = 2.2
+"""Max growth of a step when members and queues double: a step that costs the square of members grows fourfold."""
+RESTARTS = 20
+"""Max members of a group that are restarted one after another."""
+RESTART, NAMED_RESTART = "rolling restart, one member", "rolling restart, one member with a name and a grace time"
+
+
+class SkippingSelector(selectors.SelectSelector):
+    """Lets a loop's time pass at once while the loop has nothing to do.
+
+    Attributes:
+        now: The time of the loop, in seconds.
+    """
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+Steps = dict[str, Counter[str]]
+
+
+def run_skipping(counted: Coroutine[Any, Any, Steps]) -> Steps:
+    """Runs a coroutine in simulated time."""
+    selector = SkippingSelector()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(counted)
+
+
+class CountedLink(SimulatedLink):
+    """A session whose requests are counted.
+
+    Args:
+        servers: The tree.
+        counted: By kind the requests, the bytes of paths and data sent and received, and the watches that fired.
+        rng: Draws how long a request takes.
+    """
+
+    def __init__(self, servers: Servers, counted: Counter[str], rng: random.Random) -> None:
+        super().__init__(servers)
+        self._counted = counted
+        self._rng = rng
+
+    def tell(self, path: str) -> None:
+        self._counted["watches fired"] += 1
+        self._counted["received"] += len(path)
+        super().tell(path)
+
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        wanted = list(paths)
+        found = await super().read(wanted, watch=watch)
+        self._count("reads", wanted, sum(len(node.data) for node in found if node is not None))
+        return found
+
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        wanted = list(paths)
+        self._count("reads", wanted, 0)
+        return await super().look(wanted, watch=watch)
+
+    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
+        wanted = list(paths)
+        found = await super().children(wanted, watch=watch)
+        self._count("reads", wanted, sum(len(name) for names in found for name in names or ()))
+        return found
+
+    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        wanted = list(changes)
+        outcomes = await super().apply(wanted)
+        self._counted["writes"] += len(wanted)
+        self._counted["refused"] += sum(not isinstance(outcome, Applied) for outcome in outcomes)
+        self._counted["sent"] += sum(len(each.path) + len(each.data) for change in wanted for each in change)
+        return outcomes
+
+    def _count(self, kind: str, paths: Collection[str], received: int) -> None:
+        self._counted[kind] += len(paths)
+        self._counted["sent"] += sum(map(len, paths))
+        self._counted["received"] += received
+
+    async def _ask(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        await asyncio.sleep(self._rng.expovariate(1 / ROUND_TRIP))
+        return await super()._ask(wanted)
+
+
+class KnownQueues:
+    """The queues of the service, which every member sees."""
+
+    sight = Sight(("*",))
+
+    def __init__(self, queues: Mapping[Queue, int]) -> None:
+        self.found = queues
+        first = next(iter(queues))
+        self.own = Subscription(frozenset(), ("*",), first.service, first.application)
+
+    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+        """All are known."""
+
+    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+        """The leader sees all."""
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
+        """None is unseen."""
+
+
+class IdleOwner:
+    """Owns partitions and handles nothing."""
+
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None: ...
+
+    def stop(self, rows: Collection[OwnedPartition]) -> None: ...
+
+    async def revoke(self, row: OwnedPartition) -> None: ...
+
+    async def lost(self, rows: Collection[OwnedPartition]) -> None: ...
+
+    def refused(self, error: Exception) -> None:
+        raise Void("the tree allows everything") from error
+
+    def suspended(self) -> None: ...
+
+    def resumed(self) -> None: ...
+
+
+class CountedGroup:
+    """A group whose members run here, each with a session of its own.
+
+    Args:
+        queues: How many queues of one partition there are.
+        named: Members have names that they keep, and a grace time.
+
+    Attributes:
+        members: By name.
+        counted: What was asked of the tree since :meth:`step` was last called.
+    """
+
+    def __init__(self, queues: int, *, named: bool = False) -> None:
+        self.members: dict[str, GroupMember] = {}
+        self.counted: Counter[str] = Counter()
+        self._servers = Servers()
+        self._rng = random.Random(7)
+        self._queues = KnownQueues({Queue("host:5000", "app", f"crashes-{at:05}"): 1 for at in range(queues)})
+        self._named = named
+        self._options = SessionOptions(
+            grace=GRACE if named else 0.0, recheck=1e9, now=asyncio.get_running_loop().time, draw=self._rng.random
+        )
+
+    @property
+    def leader(self) -> str:
+        """The member that leads."""
+        return self._servers.nodes[LEADER].data.decode()
+
+    async def join(self, name: str) -> None:
+        coordinator = Coordinator("group", self._link, SimulatedLink.timeout, clock=self._options.now)
+        member = GroupMember(
+            coordinator, name, IdleOwner(), queues=self._queues, static=self._named, options=self._options
+        )
+        self.members[name] = member
+        await member.start()
+
+    def _link(self, _outlast: float) -> CountedLink:
+        return CountedLink(self._servers, self.counted, self._rng)
+
+    async def leave(self, name: str) -> None:
+        await self.members.pop(name).stop()
+
+    async def step(self, *calls: Awaitable[None]) -> Counter[str]:
+        """Makes some calls at the same time; returns what was asked of the tree until all have come to rest.
+
+        Raises:
+            Void: Partitions are not shared out evenly then.
+        """
+        self.counted.clear()
+        await asyncio.gather(*calls)
+        await asyncio.sleep(PAUSE)
+        counted = self.counted.copy()
+        sizes = [len(member.table.held) for member in self.members.values()]
+        if sum(sizes) != len(self._queues.found) or max(sizes) - min(sizes) > 1:
+            raise Void(f"{sum(sizes)} of {len(self._queues.found)} partitions are owned, {min(sizes)} to {max(sizes)}")
+        return counted
+
+    async def restart(self, count: int) -> Counter[str]:
+        """Restarts members, one after another; returns what that asked of the tree for one of them, on average."""
+        total: Counter[str] = Counter()
+        names = self._rng.sample(sorted(self.members), min(count, len(self.members)))
+        for name in names:
+            leads = name == self.leader
+            self.counted.clear()
+            await self.leave(name)
+            await asyncio.sleep(PAUSE)
+            total += self.counted + Counter({"leader changes": int(leads)})
+            total += await self.step(self.join(name if self._named else f"{name}+"))
+        return Counter({kind: round(count / len(names), 2) for kind, count in total.items()})
+
+
+async def counted_steps(members: int, queues: int) -> Steps:
+    """Returns what each step asks of the tree."""
+    group = CountedGroup(queues)
+    names = [f"worker-{number:04}.example.org-{number:06x}" for number in range(members)]
+    steps = {"start of all members": await group.step(*map(group.join, names))}
+    steps["a member joins"] = await group.step(group.join("worker-0500-and-a-half"))
+    follower = next(name for name in names if name != group.leader)
+    steps["a member leaves"] = await group.step(group.leave(follower))
+    steps["the leader leaves"] = await group.step(group.leave(group.leader))
+    steps[RESTART] = await group.restart(RESTARTS)
+    await asyncio.gather(*map(group.leave, list(group.members)))
+    return steps
+
+
+async def counted_named_steps(members: int, queues: int) -> Steps:
+    """Returns what a restart asks of the tree in a group whose members have names."""
+    group = CountedGroup(queues, named=True)
+    await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
+    steps = {NAMED_RESTART: await group.restart(RESTARTS)}
+    await asyncio.gather(*map(group.leave, list(group.members)))
+    return steps
+
+
+def take_steps(members: int, queues: int) -> Steps:
+    """Returns what each step asks of the tree; for rolling restarts the average of a member."""
+    return run_skipping(counted_steps(members, queues)) | run_skipping(counted_named_steps(members, queues))
+
+
+def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
+    """Returns by how much requests and bytes grow."""
+    return {
+        "requests": (large["reads"] + large["writes"]) / (small["reads"] + small["writes"]),
+        "bytes": (large["sent"] + large["received"]) / (small["sent"] + small["received"]),
+    }
+
+
+@measure("qdo-requests", "Requests of a group of 1,000 members on 10,000 queues to its coordination service")
+def group_requests(bench: Bench) -> Report:
+    """Counts at a tree in memory, for the group and for one of half its size."""
+    members, queues = bench.size(1000, 20), bench.size(10_000, 200)
+    large = take_steps(members, queues)
+    bench.say(f"{members} members counted")
+    small = take_steps(members // 2, queues // 2)
+    rows = [
+        Row(name, [counted["reads"] + counted["writes"]], "requests", {kind: counted[kind] for kind in sorted(counted)})
+        for name, counted in large.items()
+    ]
+    verdicts = [
+        Verdict(f"{name}: {what}, twice the members and queues", [times], goal=LINEAR, better="lower")
+        for name in large
+        for what, times in growth(small[name], large[name]).items()
+    ]
+    notes = [
+        f"{members:,} members, {queues:,} queues of one partition; sent and received: bytes of paths and data.",
+        "Nothing is timed: requests are counted at a tree in memory, in simulated time.",
+    ]
+    return Report("qdo-requests", "", rows, verdicts, notes)

@@ -1,0 +1,31 @@
+"""A group's requests of its coordination service: no step costs the square of members."""
+
+from __future__ import annotations
+
+from bench.measures.qdo.group_requests import LINEAR, counted_steps, growth, run_skipping, take_steps
+from qdo.consumer.rebalance.group_member import GroupSession
+from tests.replacing import replace
+
+MEMBERS, QUEUES = 16, 64
+"""Of the smaller of two groups."""
+
+
+def test_requests_and_bytes_grow_no_faster_than_members_and_queues() -> None:
+    """Twice the members and queues: each step takes about twice the requests and bytes at most."""
+    small, large = take_steps(MEMBERS, QUEUES), take_steps(2 * MEMBERS, 2 * QUEUES)
+    grown = {name: growth(small[name], large[name]) for name in small}
+    assert all(times < LINEAR for each in grown.values() for times in each.values()), grown
+
+
+def test_members_that_all_read_the_group_would_be_noticed() -> None:
+    """When each member reads all members at each change, a change of the leader grows with their square."""
+    check = GroupSession._check_once
+
+    async def reading_all(session: GroupSession) -> float | None:
+        session._session._watching.forget()
+        await session._session.members()
+        return await check(session)
+
+    with replace(GroupSession._check_once, reading_all):
+        small, large = (run_skipping(counted_steps(count, QUEUES)) for count in (MEMBERS, 2 * MEMBERS))
+    assert growth(small["the leader leaves"], large["the leader leaves"])["requests"] > LINEAR
