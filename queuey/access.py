@@ -10,31 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
+from queuey.api.queues import Action, Verb
 from queuey.messages import Principal, Queue, Scope
 
-Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
-"""What a grant may allow:
-
-* ``send``: store new messages.
-* ``read``: read messages, and all that ``measure`` shows.
-* ``delete``: delete messages by id or name. With ``send`` it also overwrites them by id and replaces them by name.
-* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows. With ``read`` it also
-  claims messages and acknowledges them; ``read`` with ``delete`` does so, too.
-* ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.
-* ``measure``: list queues; see their fields, counts, groups, offsets and lags, and no message.
-"""
-
 VERBS: tuple[Verb, ...] = get_args(Verb)
-
-Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
-"""What a request does with a queue.
-
-``overwrite`` writes messages at ids that the caller names. ``work`` claims messages and says that they are done.
-"""
 
 _ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
     "send": (frozenset({"send"}),),

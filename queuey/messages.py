@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
 from queuey import ids
 from queuey.ids import Position
+from queuey.partitions import MAX_PARTITIONS
 
 Location = tuple[int, Position]
 """Partition and position of a message."""
@@ -21,14 +22,14 @@ MAX_TTL = 33_554_432
 MAX_WAIT = 300
 """Seconds of the longest long poll, whatever the setting ``max_wait`` says."""
 
-TYPES = ("user", "public")
-CONSISTENCIES = ("weak", "strong", "very_strong")
-ON_ACK = ("keep", "delete")
-KINDS = ("plain", "dedup", "ordered")
 MAX_DELIVERIES = 1000
+"""Max deliveries that a queue may limit claims to."""
 MAX_CLAIMED = 1_000_000
 MAX_CLAIMED_PER_KEY = 1000
-"""Deliveries that a queue may limit claims to at most."""
+MAX_READ_DELAY = 3600
+"""Max read delay of a queue, in seconds."""
+MAX_DESCRIPTION = 200
+"""Max characters of a queue's description."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -78,44 +79,157 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return float(min(self.most, grown)) * (1 - self.jitter * draw)
 
 
-class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller may choose about a queue. None means: not given."""
+def _option(
+    label: str,
+    about: str,
+    *,
+    seconds: bool = False,
+    line: bool = False,
+    words: tuple[str, ...] = (),
+    resets: bool = True,
+    changes: bool = True,
+    **bounds: Any,  # noqa: ANN401 - of msgspec.Meta
+) -> msgspec.Meta:
+    """Describes an option of queues wherever it is read or shown.
 
-    partitions: int | None = None
-    type: str | None = None
-    consistency: str | None = None
+    Args:
+        label: In tables and forms.
+        about: Help on the command line and in the API's document.
+        seconds: A length of time; on the command line such as ``12h``.
+        line: Text without line breaks and control characters.
+        words: The only values of a text.
+        resets: An update may set it back to the default.
+        changes: An update may change it.
+        bounds: Of :class:`msgspec.Meta`.
+    """
+    extra = {"seconds": seconds, "line": line, "resets": resets and changes, "changes": changes}
+    more = {"enum": list(words)} if words else None
+    return msgspec.Meta(title=label, description=about, extra=extra, extra_json_schema=more, **bounds)
+
+
+TYPES = ("user", "public")
+CONSISTENCIES = ("weak", "strong", "very_strong")
+ON_ACK = ("keep", "delete")
+KINDS = ("plain", "dedup", "ordered")
+CountOption = Annotated[
+    int, _option("partitions", "Partitions; they can only grow.", ge=1, le=MAX_PARTITIONS, resets=False)
+]
+TypeOption = Annotated[str, _option("type", "user; or public: everybody may read.", words=TYPES, resets=False)]
+ConsistencyOption = Annotated[
+    str, _option("consistency", "weak, strong or very_strong.", words=CONSISTENCIES, resets=False)
+]
+TtlOption = Annotated[
+    int, _option("ttl", "Seconds that messages live, else the service's default.", ge=1, le=MAX_TTL, seconds=True)
+]
+ReadDelayOption = Annotated[
+    float,
+    _option("read delay", "Seconds that range reads stay behind the clock.", ge=0, le=MAX_READ_DELAY, seconds=True),
+]
+DeliveriesOption = Annotated[
+    int, _option("max deliveries", "Deliveries by claims before a dead letter; 0: no limit.", ge=0, le=MAX_DELIVERIES)
+]
+BACKOFF = _option("backoff", "Delay after a delivery that has failed, such as first=5,factor=2,most=600,jitter=0.1.")
+DeadLetterOption = Annotated[
+    str, _option("dead letters to", "Queue of dead letters, else the queue's name and .dead.", max_length=50)
+]
+OnAckOption = Annotated[
+    str, _option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
+]
+KindOption = Annotated[
+    str,
+    _option(
+        "kind",
+        "plain; dedup: of messages with equal bodies that wait one is delivered; "
+        "or ordered: messages of one key are claimed one after another. It never changes.",
+        words=KINDS,
+        changes=False,
+    ),
+]
+ClaimedOption = Annotated[
+    int,
+    _option(
+        "claimed at most",
+        "Max live claims, divided among the partitions, so at least as many as they are; 0: no limit.",
+        ge=0,
+        le=MAX_CLAIMED,
+    ),
+]
+ClaimedPerKeyOption = Annotated[
+    int,
+    _option(
+        "claimed of one key",
+        "Max live claims of one message key, in a plain queue, from its creation on; 0: no limit.",
+        ge=0,
+        le=MAX_CLAIMED_PER_KEY,
+        resets=False,
+    ),
+]
+DescriptionOption = Annotated[
+    str, _option("description", "The purpose of the queue, for people.", line=True, max_length=MAX_DESCRIPTION)
+]
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a queue that a request may name. None: not given."""
+
+    partitions: CountOption | None = None
+    type: TypeOption | None = None
+    consistency: ConsistencyOption | None = None
+    ttl: TtlOption | None = None
+    read_delay: ReadDelayOption | None = None
+    max_deliveries: DeliveriesOption | None = None
+    backoff: Annotated[Backoff, BACKOFF] | None = None
+    dead_letter: DeadLetterOption | None = None
+    on_ack: OnAckOption | None = None
+    kind: KindOption | None = None
+    max_claimed: ClaimedOption | None = None
+    max_claimed_per_key: ClaimedPerKeyOption | None = None
+    description: DescriptionOption | None = None
+
+
+def options() -> dict[str, msgspec.Meta]:
+    """Returns the description of each option of a queue, in the order of tables and forms."""
+    hints = get_type_hints(QueueOptions, include_extras=True)
+    return {name: get_args(get_args(hint)[0])[1] for name, hint in hints.items()}
+
+
+RESETTABLE = (*(name for name, option in options().items() if (option.extra or {})["resets"]), "principals")
+"""Fields that an update may set back to their defaults."""
+
+
+class QueueSpec(QueueOptions, frozen=True, kw_only=True):
+    """The fields of a queue that its maker chooses. None: not given."""
+
     principals: tuple[Principal, ...] | None = None
-    ttl: int | None = None
-    read_delay: float | None = None
-    max_deliveries: int | None = None
-    backoff: Backoff | None = None
-    dead_letter: str | None = None
-    on_ack: str | None = None
-    kind: str | None = None
-    max_claimed: int | None = None
-    max_claimed_per_key: int | None = None
     facade: str | None = None
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a queue as they stand. ``ttl``, ``read_delay`` and ``backoff`` None: the service's default."""
+
+    partitions: CountOption = 1
+    type: TypeOption = "user"
+    consistency: ConsistencyOption = "strong"
+    ttl: TtlOption | None = None
+    read_delay: ReadDelayOption | None = None
+    max_deliveries: DeliveriesOption = 0
+    backoff: Annotated[Backoff, BACKOFF] | None = None
+    dead_letter: DeadLetterOption = ""
+    on_ack: OnAckOption = "keep"
+    kind: KindOption = "plain"
+    max_claimed: ClaimedOption = 0
+    max_claimed_per_key: ClaimedPerKeyOption = 0
+    description: DescriptionOption = ""
+
+
+class Queue(ChosenOptions, frozen=True, kw_only=True):
     """A queue as the catalogue has it.
 
     Attributes:
         uid: Names the queue from creation to deletion, also over purges. Offsets hang on it.
         qid: Names the queue's present messages; a purge changes it.
-        ttl: Default TTL of messages in seconds; None: the deployment's.
-        read_delay: Seconds; None: what the consistency level means on this store.
-        max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
-        backoff: The delay after a delivery that has failed; None: as :class:`Backoff` has it.
-        dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
-        on_ack: ``keep``: an acknowledged message stays until its TTL, for range reads; or ``delete``.
-        kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
-            ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
-            queue that is not plain.
-        max_claimed: Live claims at most, divided among the partitions; 0: no limit.
-        max_claimed_per_key: Live claims of one key at most, in a plain queue; 0: no limit. A queue has this limit from
-            its creation on, or never. If it has, its partitions never change.
-        facade: What a facade keeps with the queue, as JSON; nothing else reads it.
+        principals: Callers other than the application that may use it.
+        facade: JSON that a facade keeps with the queue; nothing else reads it.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
     """
@@ -124,19 +238,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: int
     qid: int
-    partitions: int = 1
-    type: str = "user"
-    consistency: str = "strong"
     principals: tuple[Principal, ...] = ()
-    ttl: int | None = None
-    read_delay: float | None = None
-    max_deliveries: int = 0
-    backoff: Backoff | None = None
-    dead_letter: str = ""
-    on_ack: str = "keep"
-    kind: str = "plain"
-    max_claimed: int = 0
-    max_claimed_per_key: int = 0
     facade: str = ""
     created: float = 0.0
     version: int = 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import msgspec
 
 from queuey import ids
+from queuey.api.reads import Code
 from queuey.claims import State, limited_key_of
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice
@@ -18,34 +18,6 @@ from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 from queuey.terminal.time_parsing import iso, length
-
-Code = Literal[
-    "readable",
-    "delayed",
-    "read_delay",
-    "expires",
-    "claimed",
-    "attempt",
-    "state",
-    "waiting",
-    "unclaimed",
-    "done",
-    "dead_letter",
-    "moved",
-    "superseded",
-    "duplicates",
-    "order",
-    "limits",
-    "not_claimable",
-    "no_partition",
-    "absent",
-    "older_than_queue",
-    "ahead",
-    "expired",
-    "not_proven",
-    "no_trace",
-]
-"""What a reason says, in a word that stays; ``docs/api.md`` has a line for each."""
 
 MOST_SHOWN = 10
 """Partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of them."""

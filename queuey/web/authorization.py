@@ -10,7 +10,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import get_args
 
-from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking, matches
+from queuey.access import ANYBODY, Caller, allowed, concerns, lacking, matches
+from queuey.api.queues import Action
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.messages import Queue

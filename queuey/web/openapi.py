@@ -1,16 +1,20 @@
-"""OpenAPI 3.1 documents, put together from the msgspec types of an API's bodies and a table of its operations."""
+"""OpenAPI 3.1 documents, made of the structs of an API and a table of its operations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from queuey.web.responses import STATUS_LINES
 
 JSON = "application/json"
 REFERENCE = "#/components/schemas/{name}"
+BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
+_BOUNDS = {"integer": "maximum", "number": "maximum", "string": "maxLength", "array": "maxItems"}
 
 Schema = dict[str, Any]
 Content = Mapping[str, Any]
@@ -26,7 +30,6 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"type": "string"})
 
     def document(self) -> Schema:
-        """Returns it as OpenAPI has it."""
         return {
             "name": self.name,
             "in": self.place,
@@ -43,14 +46,35 @@ class ResponseSpec(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
+class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request to an operation and its answer, as a client would see them.
+
+    Attributes:
+        operation: Its ``operationId``.
+        path: Values of the names in braces.
+        query, headers: Parameters.
+        body: Text, or a JSON value.
+        answer: Text, or a JSON value.
+    """
+
+    operation: str
+    path: dict[str, str] = {}
+    query: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    body: Any = None
+    status: int = 200
+    answer: Any = None
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path.
 
     Attributes:
-        parameters: Beside those of the path.
-        body: What is sent; empty: nothing.
-        body_may_be_empty: Nothing may be sent instead.
-        about: What neither the summary nor a schema can say.
+        query: The struct of the query.
+        parameters: Beside those of the path and the query.
+        body: The content of the request; empty: none.
+        body_may_be_empty: The request may come without.
+        about: Rules that neither the summary nor a schema can state.
         success: Answers by status.
         errors: Statuses with the API's error bodies.
     """
@@ -60,11 +84,129 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     success: Mapping[int, ResponseSpec]
     errors: Sequence[int]
+    query: type[msgspec.Struct] | None = None
     parameters: Sequence[Parameter] = ()
     body: Content = {}
     body_may_be_empty: bool = False
     about: str = ""
     anonymous: bool = False
+
+    @property
+    def id(self) -> str:
+        """A name for generated clients: the words of the summary up to the first comma."""
+        words = self.summary.partition(",")[0].lower().split()
+        return words[0] + "".join(word.capitalize() for word in words[1:])
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True):
+    """An API as it stands in its document.
+
+    Attributes:
+        version: Of this program.
+        about: Rules for all operations.
+        security: The one way to give a credential, as a security scheme.
+        path_parameters: Every name in braces that a path may have.
+        strict: The parameter that every query may have.
+        errors: The response of each error status.
+    """
+
+    title: str
+    version: str
+    about: str
+    security: Mapping[str, Any]
+    path_parameters: Sequence[Parameter]
+    strict: Parameter
+    operations: Sequence[Operation]
+    errors: Mapping[int, ResponseSpec]
+    examples: Sequence[Example]
+
+
+def document(api: Api, limits: msgspec.Struct) -> Schema:
+    """Returns the document; upper bounds, and names of limits in texts, are those of ``limits``."""
+    requests = [kind for operation in api.operations for kind in _kinds([operation.body])]
+    answers = [spec.content for operation in api.operations for spec in operation.success.values()]
+    answered = _kinds([*answers, *(spec.content for spec in api.errors.values())])
+    kinds = list(dict.fromkeys([*requests, *answered]))
+    found, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    for kind in set(_structs(answered)).difference(_structs(requests)):
+        _complete(components[kind.__name__], kind)
+    for kind in _structs(kinds):
+        _describe(components[kind.__name__], kind)
+    schemas = dict(zip(kinds, found, strict=True))
+    paths: dict[str, Schema] = {}
+    for operation in api.operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, api, schemas)
+    whole = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": api.title,
+            "version": api.version,
+            "description": api.about,
+            "license": {"name": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "responses": {str(status): _response(status, spec, schemas) for status, spec in api.errors.items()},
+            "securitySchemes": {"credential": dict(api.security)},
+        },
+    }
+    resolved: Schema = _in_force(whole, msgspec.structs.asdict(limits))
+    return resolved
+
+
+def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
+    parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
+    asked = [] if operation.query is None else [*_query(operation.query), api.strict]
+    answers = {str(status): _response(status, spec, schemas) for status, spec in operation.success.items()}
+    answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.errors}
+    entry: Schema = {
+        "summary": operation.summary,
+        "operationId": operation.id,
+        "parameters": [p.document() for p in (*parts, *asked, *operation.parameters)],
+        "responses": answers,
+        "security": [{}] if operation.anonymous else [{"credential": []}, {}],
+    }
+    if operation.about:
+        entry["description"] = operation.about
+    if operation.body:
+        content = _content(operation.body, schemas)
+        entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
+    for example in api.examples:
+        if example.operation == operation.id:
+            _show(entry, example)
+    return entry
+
+
+def _show(entry: Schema, example: Example) -> None:
+    """Adds an example to the parts of an operation."""
+    given = example.path | example.query | example.headers
+    for parameter in entry["parameters"]:
+        if parameter["name"] in given:
+            parameter["example"] = given[parameter["name"]]
+    for content, value in (
+        (entry.get("requestBody", {}).get("content", {}), example.body),
+        (entry["responses"][str(example.status)].get("content", {}), example.answer),
+    ):
+        if value is not None and content:
+            media = JSON if JSON in content and not isinstance(value, str) else list(content)[-1]
+            content[media]["example"] = value
+
+
+def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
+    """Yields the parameters of a query."""
+    _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+    for name, whole in components[kind.__name__]["properties"].items():
+        forms = [form for form in whole.get("anyOf", [whole]) if form.get("type") not in {"null", "array"}]
+        texts = [form for form in forms if form.get("type") == "string"]
+        schema = {**(texts or forms)[0]}
+        about = whole.get("description") or schema.get("description", "")
+        schema.pop("description", None)
+        if any(form.get("type") == "boolean" for form in forms):
+            schema = BOOLEAN if len(forms) == 1 else {"type": "string"}
+        elif whole.get("default") not in {None, ""}:
+            schema["default"] = whole["default"]
+        yield Parameter(name=name, place="query", about=about, schema=schema)
 
 
 def _schema(kind: Any, schemas: Mapping[Any, Schema]) -> Schema:  # noqa: ANN401 - a type or a schema
@@ -88,71 +230,66 @@ def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]
     return answer
 
 
-def _types(operations: Sequence[Operation], errors: Mapping[int, ResponseSpec]) -> list[Any]:
+def _kinds(contents: Iterable[Content]) -> list[Any]:
     """Returns every type that some body has, each once."""
-    contents = [operation.body for operation in operations]
-    contents += [response.content for operation in operations for response in operation.success.values()]
-    contents += [response.content for response in errors.values()]
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
-def document(
-    *,
-    title: str,
-    version: str,
-    about: str,
-    security: Mapping[str, Any],
-    path_parameters: Sequence[Parameter],
-    operations: Sequence[Operation],
-    errors: Mapping[int, ResponseSpec],
-) -> Schema:
-    """Returns the document.
-
-    Args:
-        title: Of the API.
-        version: Of this program.
-        about: What holds for all operations.
-        security: The one way to give a credential, as a security scheme.
-        path_parameters: Every name in braces that a path may have.
-        operations: What the API does.
-        errors: The response of each error status.
-    """
-    kinds = _types(operations, errors)
-    found, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
-    schemas = dict(zip(kinds, found, strict=True))
-    paths: dict[str, Schema] = {}
-    for operation in operations:
-        parts = [p for p in path_parameters if f"{{{p.name}}}" in operation.path]
-        answers = {str(status): _response(status, r, schemas) for status, r in operation.success.items()}
-        answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.errors}
-        entry: Schema = {
-            "summary": operation.summary,
-            "operationId": _operation_id(operation),
-            "parameters": [p.document() for p in (*parts, *operation.parameters)],
-            "responses": answers,
-            "security": [{}] if operation.anonymous else [{"credential": []}, {}],
-        }
-        if operation.about:
-            entry["description"] = operation.about
-        if operation.body:
-            content = _content(operation.body, schemas)
-            entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
-        paths.setdefault(operation.path, {})[operation.method.lower()] = entry
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": title, "version": version, "description": about, "license": {"name": "Apache-2.0"}},
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "responses": {str(status): _response(status, r, schemas) for status, r in errors.items()},
-            "securitySchemes": {"credential": dict(security)},
-        },
-    }
+def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+    """Returns the structs that types are made of, each once."""
+    found: dict[type[msgspec.Struct], None] = {}
+    left = list(inspect.multi_type_info(kinds))
+    while left:
+        kind = left.pop()
+        if isinstance(kind, inspect.StructType):
+            if kind.cls in found:
+                continue
+            found[kind.cls] = None
+            left += [each.type for each in kind.fields]
+        for name in ("type", "item_type", "value_type"):
+            if (inner := getattr(kind, name, None)) is not None:
+                left.append(inner)
+        left += [*getattr(kind, "types", ())]
+    return list(found)
 
 
-def _operation_id(operation: Operation) -> str:
-    """Returns a name for generated clients: the words of the summary up to the first comma."""
-    words = operation.summary.partition(",")[0].lower().split()
-    return words[0] + "".join(word.capitalize() for word in words[1:])
+def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
+    """Says which fields an answer always has: all, but for those that are left out where they have their default."""
+    shown = {each.encode_name: each for each in msgspec.structs.fields(kind)}
+    optional = {name for name, each in shown.items() if not each.required and kind.__struct_config__.omit_defaults}
+    schema["required"] = [name for name in schema["properties"] if name not in optional]
+    for name, value in schema["properties"].items():
+        if value.pop("default", None) is None and name in optional and shown[name].default is None:
+            [left] = [form for form in value.pop("anyOf") if form != {"type": "null"}]
+            value.update(left)
+
+
+def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
+    """Describes a struct and its fields in the words of its docstring."""
+    text, _, more = (kind.__doc__ or "").partition("\n\n")
+    schema["description"] = " ".join(text.split())
+    lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)
+    for names, about in re.findall(
+        r"^ +([\w, ]+): ((?:.|\n(?! +[\w, ]+: ))+)", lines[1] if lines else "", re.MULTILINE
+    ):
+        for name in names.split(", "):
+            encoded = {each.name: each.encode_name for each in msgspec.structs.fields(kind)}.get(name, name)
+            if encoded in schema["properties"]:
+                schema["properties"][encoded]["description"] = " ".join(about.split()).replace("``", "`")
+    schema["description"] = schema["description"].replace("``", "`")
+
+
+def _in_force(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Returns a part of a document with the limits in force."""
+    if isinstance(part, list):
+        return [_in_force(each, limits) for each in part]
+    if isinstance(part, str):
+        return re.sub(r"\{(\w+)\}", lambda name: f"{limits[name[1]]:,}" if name[1] in limits else name[0], part)
+    if not isinstance(part, Mapping):
+        return part
+    found = {name: _in_force(value, limits) for name, value in part.items()}
+    if (limit := found.pop("x-limit", None)) is not None:
+        found[_BOUNDS[found["type"]]] = limits[limit]
+    return found

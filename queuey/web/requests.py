@@ -164,6 +164,12 @@ class Request:
         return self.client is not None and self.client.has_left
 
     @property
+    def origin(self) -> str:
+        """The scheme and host by which the client reaches the service, also through a proxy."""
+        scheme = self.headers.get("x-forwarded-proto", "")
+        return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
+
+    @property
     def peer(self) -> str:
         """The address that its connection comes from, without the port; blank: not known."""
         return self.address if self.connection is None else self.connection.peer

@@ -130,8 +130,24 @@ def plain_text(value: object, longest: int) -> str:
     return found
 
 
+def items(value: object, longest: int | None) -> list[Any]:
+    """Reads a list, whatever its items are."""
+    if not isinstance(value, list):
+        raise BadField("Is not a list")
+    if longest is not None and len(value) > longest:
+        raise BadField(f"Longer than maximum length {longest}")
+    return value
+
+
 def boolean(value: object) -> bool:
     """Reads truth: ``false``, ``0`` and nothing are false, everything else is true."""
     if isinstance(value, str):
         return value.strip().lower() not in {"", "false", "0"}
     return bool(value)
+
+
+def true_or_false(value: object) -> bool:
+    """Reads truth where a mistake would lose something."""
+    if not isinstance(value, bool):
+        raise BadField("Is not true or false")
+    return value

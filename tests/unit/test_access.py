@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from queuey.access import (
     ANYBODY,
     VERBS,
-    Action,
     Caller,
     Grant,
-    Verb,
     allowed,
     format_principal,
     lacking,
@@ -25,6 +23,7 @@ from queuey.access import (
     parse_principals,
     parse_scope,
 )
+from queuey.api.queues import Action, Verb
 from queuey.messages import Principal, Queue, Scope
 
 NAMES = [

@@ -9,7 +9,7 @@ from typing import Any
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pyramid.interfaces import IRoutesMapper
 
-from queuey import settings
+from queuey.service import Limits
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.web.caller import Caller
 
@@ -20,9 +20,11 @@ def test_document_is_valid() -> None:
     assert errors == []
 
 
-def test_document_is_served(anonymous: Caller) -> None:
-    """Everybody can get the document."""
-    assert anonymous.get("/v1/openapi.json").json == json.loads(json.dumps(document()))
+def test_document_is_served(anonymous: Caller, limits: Limits) -> None:
+    """Everybody can get the document, with the limits in force and the address that was used."""
+    answer = anonymous("GET", "/v1/openapi.json", headers={"Host": "queues.example.com", "X-Forwarded-Proto": "https"})
+    servers = [{"url": "https://queues.example.com"}]
+    assert answer.json == {"servers": servers, **json.loads(json.dumps(document(limits)))}
 
 
 def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
@@ -42,12 +44,22 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
     assert operations == {(operation.method, operation.path) for operation in OPERATIONS}
 
 
-def test_no_wait_that_a_service_allows_is_refused_by_the_document() -> None:
-    """Clients that are made from the document may wait for as long as the setting ``max_wait`` may say."""
-    longest = next(line for line in settings.table() if line.name == "max_wait").hint.__metadata__[0].le
-    queries = [parameter for each in OPERATIONS for parameter in each.parameters if parameter.name == "wait"]
-    body = document()["components"]["schemas"]["ManyRanges"]["properties"]["wait"]["anyOf"][0]
-    assert [schema["maximum"] for schema in (*(each.schema for each in queries), body)] == [longest] * 4
+def test_limits_are_those_in_force() -> None:
+    """A service with other limits has them in its document: of waits, bodies, batches, pages, and in texts."""
+    limits = Limits(max_wait=300.0, max_body=77, max_batch=7, max_limit=55, default_ttl=66)
+    found = document(limits)
+    parameters = [p for path in found["paths"].values() for access in path.values() for p in access["parameters"]]
+    schemas = found["components"]["schemas"]
+    assert {p["schema"]["maximum"] for p in parameters if p["name"] == "wait"} == {300.0}
+    assert schemas["ManyRanges"]["properties"]["wait"]["maximum"] == 300.0
+    assert schemas["MessagesToPost"]["properties"]["messages"]["maxItems"] == 7
+    assert 55 in {p["schema"].get("maximum") for p in parameters if p["name"] == "limit"}
+    assert {p["description"] for p in parameters if p["name"] == "X-TTL"} == {
+        "Seconds to live; else the queue's `ttl`, or 66"
+    }
+    post = found["paths"]["/v1/{app}/{queue}"]["post"]["requestBody"]["content"]
+    assert post["*/*"]["schema"] == {"description": "Up to 77 bytes"}
+    assert "x-limit" not in json.dumps(found)
 
 
 def test_operations_are_told_apart() -> None:

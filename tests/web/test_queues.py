@@ -29,6 +29,7 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "kind": "plain",
         "max_claimed": 0,
         "max_claimed_per_key": 0,
+        "description": "",
     }
 
 
@@ -293,6 +294,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "kind": "plain",
         "max_claimed": 5,
         "max_claimed_per_key": 0,
+        "description": "",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]
 

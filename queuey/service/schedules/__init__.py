@@ -24,9 +24,6 @@ from queuey.service.schedules.firing import FireUseCases
 from queuey.service.schedules.runner import ScheduleRunner, ScheduleTiming
 from queuey.service.schedules.states import Outcome, Plan, Schedule, kept
 from queuey.service.schedules.timetables import (
-    MAX_EXPRESSION,
-    MAX_INTERVAL,
-    MIN_INTERVAL,
     Timetable,
     check_cron,
     check_zone,
@@ -34,11 +31,8 @@ from queuey.service.schedules.timetables import (
 from queuey.storage import Store
 
 __all__ = [
-    "MAX_EXPRESSION",
-    "MAX_INTERVAL",
     "MAX_MESSAGE",
     "MAX_NAME",
-    "MIN_INTERVAL",
     "Outcome",
     "Plan",
     "ScheduleReport",

@@ -19,12 +19,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-MIN_INTERVAL = 10
-"""Seconds."""
-MAX_INTERVAL = 366 * 86_400
-"""Seconds."""
-MAX_EXPRESSION = 200
-"""Characters."""
+from queuey.api.schedules import MAX_EXPRESSION
 
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")

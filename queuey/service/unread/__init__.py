@@ -30,8 +30,6 @@ from queuey.storage.offset_changes import READERS
 __all__ = ["MAX_COUNTED", "ReadMark", "Unread", "UnreadUseCases"]
 
 DEFAULT_COUNTED = 100
-MAX_COUNTED = 1000
-"""Unread messages of one queue that a call counts; beyond, it says that there are more."""
 MAX_ROWS = 200_000
 """Ids that one call reads, about: no further queue is counted after as many."""
 SLICE_ROWS = 10

@@ -9,42 +9,29 @@ from typing import Any
 import msgspec
 
 from queuey.errors import QueueChanged
-from queuey.messages import Backoff, Meta, Principal, Queue, stored_meta
+from queuey.messages import Meta, Queue, stored_meta
+from queuey.storage import queue_rows
 from queuey.storage.sqlite.connection import Connection
 
 CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
 CATALOGUE = "SELECT catalogue_version FROM clock"
 
-QUEUE_COLUMNS = (
-    "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, kind, backoff, max_claimed, max_claimed_per_key, facade, created"
-)
-_QUEUE_FIELDS = QUEUE_COLUMNS.split(", ")
+_QUEUE_FIELDS = ("application", "name", "uid", "qid", *queue_rows.CHOSEN, "created")
+QUEUE_COLUMNS = ", ".join(_QUEUE_FIELDS)
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
-_decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
-_decode_backoff = msgspec.json.Decoder(Backoff).decode
 _encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
     """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
-    fields = {name: value for name, value in zip(_QUEUE_FIELDS, row, strict=True) if value is not None}
-    if "principals" in fields:
-        fields["principals"] = _decode_principals(fields["principals"])
-    if "backoff" in fields:
-        fields["backoff"] = _decode_backoff(fields["backoff"])
-    return Queue(**fields, version=version)
+    return Queue(**queue_rows.fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
 
 
-def queue_to_row(queue: Queue) -> tuple[Any, ...]:
+def queue_to_row(queue: Queue) -> list[Any]:
     """Returns the values of ``QUEUE_COLUMNS``."""
-    encoded = {
-        name: msgspec.json.encode(value).decode() if value else None
-        for name, value in (("principals", queue.principals), ("backoff", queue.backoff))
-    }
-    return tuple(encoded[name] if name in encoded else getattr(queue, name) for name in _QUEUE_FIELDS)
+    return queue_rows.values(queue, _QUEUE_FIELDS)
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:

@@ -176,6 +176,7 @@ LATER_COLUMNS = (
     ("queues", "facade", "TEXT NOT NULL DEFAULT ''"),
     ("queues", "max_claimed", "INTEGER NOT NULL DEFAULT 0"),
     ("queues", "max_claimed_per_key", "INTEGER NOT NULL DEFAULT 0"),
+    ("queues", "description", "TEXT NOT NULL DEFAULT ''"),
 )
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 

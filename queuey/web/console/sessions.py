@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.access import Action, Caller, matches
+from queuey.access import Caller, matches
+from queuey.api.queues import Action
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from queuey.access import USERS_OF, Grant, Verb, name_within
+from queuey.access import USERS_OF, Grant, name_within
+from queuey.api.queues import Verb
 from queuey.errors import NotAuthenticated
 from queuey.service.sessions import UserLogin
 from queuey.settings import UserIssuer, Users

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey import ids
-from queuey.access import Action, Caller, matches
+from queuey.access import Caller, matches
+from queuey.api.queues import Action
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
 from queuey.messages import Location, Queue, QueueSpec
 from queuey.service import QueueAccess, Service

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
@@ -24,7 +25,6 @@ from queuey.web.json_values import check_value
 from queuey.web.requests import JSON_ERRORS, Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
-from queuey.web.v1.spec import MAX_CLAIM, MOST_CLAIMS
 from queuey.web.validators import Errors
 
 FETCH_TIMEOUT = 0.25
@@ -200,7 +200,7 @@ def _asked(request: Request) -> dict[str, Any]:
     time = errors.take("time", _number, given.get("time"), 0)
     errors.check()
     return {
-        "limit": int(min(count or COUNT, MOST_CLAIMS)),
+        "limit": int(min(count or COUNT, MAX_CLAIMS)),
         "ttl": min(max(TIME if time is None else time, MIN_LOCK), MAX_CLAIM),
         "wait": FETCH_TIMEOUT,
         "max_bytes": SHORT_BYTES,

@@ -5,19 +5,16 @@ One include, which owns its routes, its bodies (:mod:`.structs`), its views and 
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from queuey.messages import OPERATORS
 from queuey.service import Service
-from queuey.web import api_page
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Handler, Match, View
+from queuey.web.endpoint import Handler, View
 from queuey.web.requests import Request, body_may_wait, may_follow, may_wait
-from queuey.web.responses import JSON, Response, encode
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explain import ExplainView
+from queuey.web.v1.files import FileViews
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
@@ -26,7 +23,6 @@ from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules.views import ScheduleViews
-from queuey.web.v1.spec import document
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.unread import UnreadViews
 
@@ -37,68 +33,9 @@ ORIGINAL = frozenset({"v1.queue", "v1.application", "v1.ids"})
 """The resources that the original had, too: its clients know their 403 and 404."""
 
 
-@cache
-def _document() -> bytes:
-    return encode(document())
-
-
-async def show_document(request: Request, match: Match) -> Response:
-    """Serves the OpenAPI document."""
-    return Response(200, _document(), JSON)
-
-
-@cache
-def _page(link: str) -> bytes:
-    return api_page.page(document(), link).encode()
-
-
-def show_page(request: Request, match: Match) -> Response:
-    """Serves the OpenAPI document as a page. It is the same for everybody, until another version runs."""
-    # The link to the document is relative, because a proxy may serve everything under a path.
-    link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
-    return Response(
-        200,
-        _page(link),
-        ("Content-Type", "text/html; charset=utf-8"),
-        ("Content-Security-Policy", api_page.policy()),
-        ("Cache-Control", "public, max-age=3600"),
-        ("X-Content-Type-Options", "nosniff"),
-        ("Referrer-Policy", "no-referrer"),
-    )
-
-
-@cache
-def _client(name: str) -> bytes:
-    return (files("queuey.web.javascript") / name).read_bytes()
-
-
-def show_client(request: Request, match: Match) -> Response:
-    """Serves the client for browsers, or its types, to pages of any origin."""
-    name = request.path.rstrip("/").rpartition("/")[2]
-    kind = "text/javascript" if name.endswith(".js") else "application/typescript"
-    return Response(
-        200,
-        _client(name),
-        ("Content-Type", f"{kind}; charset=utf-8"),
-        ("Access-Control-Allow-Origin", "*"),
-        ("Cross-Origin-Resource-Policy", "cross-origin"),
-        ("Cache-Control", "public, max-age=3600"),
-        ("X-Content-Type-Options", "nosniff"),
-    )
-
-
 def always(request: Request) -> bool:
     """Says of a stream that it waits."""
     return True
-
-
-FILES: list[tuple[str, str, dict[str, View | Handler]]] = [
-    ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
-    ("v1.docs", "/docs", {"GET": show_page}),
-    ("v1.client", "/client/queuey.js", {"GET": show_client}),
-    ("v1.client_types", "/client/queuey.d.ts", {"GET": show_client}),
-]
-"""What is the same for everybody."""
 
 
 def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
@@ -121,7 +58,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ),
         ("v1.root", "/", {"GET": hello.show}),
         ("v1.hello", "/v1", {"GET": hello.show}),
-        *FILES,
+        *_of_files(FileViews(service.limits)),
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
         ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),
@@ -167,6 +104,15 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
                 "DELETE": messages.delete,
             },
         ),
+    ]
+
+
+def _of_files(files: FileViews) -> list[tuple[str, str, dict[str, View | Handler]]]:
+    return [
+        ("v1.openapi", "/v1/openapi.json", {"GET": files.document}),
+        ("v1.docs", "/docs", {"GET": files.page}),
+        ("v1.client", "/client/queuey.js", {"GET": files.client}),
+        ("v1.client_types", "/client/queuey.d.ts", {"GET": files.client}),
     ]
 
 

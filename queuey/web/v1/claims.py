@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
-from msgspec import UNSET, Raw, structs
+from msgspec import Raw, structs
 
 from queuey import ids
+from queuey.api import claims as api
+from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
@@ -19,51 +21,21 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.fields import Fields
+from queuey.web.requests import Request, read_body, read_object
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
-from queuey.web.v1 import claim_schemas, schemas
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
-from queuey.web.v1.spec import (
-    DEFAULT_CLAIM,
-    DEFAULT_CLAIMS,
-    DEFAULT_COUNTED,
-    MAX_CLAIM,
-    MOST_CLAIMS,
-    MOST_COUNTED,
-    MOST_NESTED,
-    MOST_OF_ERROR,
-    MOST_OF_STATE,
-    MOST_OF_TEXT,
-    MOST_OF_WORKER,
-    MOST_QUEUES,
-    MOST_STATES,
-    MOST_WITH_REASON,
-)
 from queuey.web.validators import Errors
 
-T = TypeVar("T")
-CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions", "worker"})
-LIMIT_FIELDS = frozenset({"limit"})
-JOBS_FIELDS = frozenset({"limit", "states"})
+S = TypeVar("S", bound=api.SomeReceipts)
 
 
-class _Given(NamedTuple):
-    """What a request says: receipts, as texts and read; seconds for which to renew, and after which to release them.
+class _Given(NamedTuple, Generic[S]):
+    """The body of a request about receipts, and these read."""
 
-    ``reason`` is why they are released; without ``retry`` they become dead letters.
-    """
-
-    texts: list[str]
+    asked: S
     receipts: list[ClaimReceipt]
-    ttl: float
-    delay: float | None
-    reason: ReleaseReason | None
-    retry: bool
-
-
-_Settle = Callable[[_Given, Queue], Coroutine[Any, Any, list[Settlement]]]
-"""Settles receipts."""
 
 
 class ClaimViews:
@@ -73,6 +45,17 @@ class ClaimViews:
         self._claims = service.claims
         self._limits = service.limits
         self._authorization = authorization
+        limits = service.limits
+        self._claim_query = Fields(api.ClaimQuery, limits)
+        self._several_query = Fields(api.SeveralClaimsQuery, limits)
+        self._counted = Fields(api.CountQuery, limits)
+        self._limited = Fields(api.LimitQuery, limits)
+        self._jobs_query = Fields(api.JobsQuery, limits)
+        self._first = Fields(api.ClaimRequest, limits)
+        self._receipts = Fields(api.SomeReceipts, limits)
+        self._renewal = Fields(api.Renewal, limits)
+        self._release = Fields(api.Release, limits)
+        self._reason = Fields(api.ReleaseReason, limits)
 
     # Claims
 
@@ -118,8 +101,8 @@ class ClaimViews:
         errors = Errors()
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
-        elif not 1 <= len(names) <= MOST_QUEUES or len(set(names)) < len(names):
-            errors["queues"] = f"Names not 1 to {MOST_QUEUES} different queues"
+        elif not 1 <= len(names) <= api.MAX_QUEUES or len(set(names)) < len(names):
+            errors["queues"] = f"Names not 1 to {api.MAX_QUEUES} different queues"
         elif receipts is not None and not (isinstance(receipts, dict) and receipts.keys() <= set(names)):
             errors["acknowledge"] = "Is not an object with receipts by queue, of those named"
         errors.check()
@@ -127,7 +110,7 @@ class ClaimViews:
 
     async def _acknowledge_each(
         self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object]
-    ) -> list[schemas.Settlement]:
+    ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues, unless an earlier try of the request has."""
         ack = request.first = request.first or JoinedAck()
         if ack.settled is not None:
@@ -140,8 +123,9 @@ class ClaimViews:
                 continue
 
             async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
-                errors = Errors()
-                read = _receipts(f"acknowledge.{queue.name}", given, queue, errors)
+                errors, name = Errors(), f"acknowledge.{queue.name}"
+                some = errors.take(name, validators.items, given, api.MAX_CLAIMS)
+                read = _parsed(name, some or [], queue, errors)
                 errors.check()
                 return await self._claims.acknowledge(queue, read)
 
@@ -155,87 +139,102 @@ class ClaimViews:
         """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
         ack = request.first = request.first or JoinedAck()
         if ack.settled is None and (body := read_body(request, self._limits.max_body)):
-            texts = read_object(body).get("acknowledge")
             errors = Errors()
-            ack.receipts = [] if texts is None else _receipts("acknowledge", texts, queue, errors)
+            ack.texts = self._first.read(read_object(body), errors).acknowledge or []
+            ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
-            ack.texts = texts or ()
         return ack
 
     def _asked(self, request: Request) -> dict[str, Any]:
-        """Reads what the query asks for, as the use case takes it."""
-        given = read_query(request, CLAIM_FIELDS)
+        """Reads the query, as the arguments of the use case."""
+        asked = self._claim_query.query(request)
         errors = Errors()
-        limit = errors.take("limit", validators.integer, given.get("limit"), 1, MOST_CLAIMS)
-        ttl = _ttl(given, errors)
-        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait)
-        partitions = errors.take("partitions", read_partitions, given.get("partitions"))
+        partitions = errors.take("partitions", read_partitions, asked.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
-        worker = errors.take("worker", validators.plain_text, given.get("worker"), MOST_OF_WORKER)
         errors.check()
         return {
-            "limit": limit or DEFAULT_CLAIMS,
-            "ttl": ttl,
-            "wait": wait or 0.0,
+            "limit": asked.limit,
+            "ttl": round(asked.ttl, 3),
+            "wait": asked.wait,
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
             "waiter": request.poll,
-            "worker": worker or "",
+            "worker": asked.worker,
         }
 
     # Receipts
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        """Acknowledges messages."""
-        return await self._settle(request, match, lambda given, queue: self._claims.acknowledge(queue, given.receipts))
-
-    async def renew(self, request: Request, match: Match) -> Response:
-        """Renews claims."""
         return await self._settle(
-            request, match, lambda given, queue: self._claims.renew(queue, given.receipts, given.ttl)
+            request, match, self._receipts, lambda given, queue: self._claims.acknowledge(queue, given.receipts)
         )
 
-    async def release(self, request: Request, match: Match) -> Response:
-        """Releases claims."""
+    async def renew(self, request: Request, match: Match) -> Response:
         return await self._settle(
             request,
             match,
-            lambda given, queue: self._claims.release(
-                queue, given.receipts, given.delay, given.reason, retry=given.retry
-            ),
+            self._renewal,
+            lambda given, queue: self._claims.renew(queue, given.receipts, round(given.asked.ttl, 3)),
         )
 
-    async def _settle(self, request: Request, match: Match, settle: _Settle) -> Response:
+    async def release(self, request: Request, match: Match) -> Response:
+        def release(given: _Given[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
+            asked = given.asked
+            reason = (
+                None
+                if asked.reason is None
+                else ReleaseReason(asked.reason.error or "Released", asked.reason.text or "")
+            )
+            return self._claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
+
+        return await self._settle(request, match, self._release, release)
+
+    async def _settle(
+        self,
+        request: Request,
+        match: Match,
+        fields: Fields[S],
+        settle: Callable[[_Given[S], Queue], Coroutine[Any, Any, list[Settlement]]],
+    ) -> Response:
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
-            given = await request.read(partial(self._read, request, queue))
-            return _settled(given.texts, await settle(given, queue))
+            given = await request.read(partial(self._read, request, fields, queue))
+            return _settled(given.asked.receipts, await settle(given, queue))
 
         return await access.apply(call)
 
     async def _enter(self, request: Request, match: Match) -> QueueAccess:
         return await self._authorization.admit(request, match, "work")
 
-    def _read(self, request: Request, queue: Queue) -> _Given:
-        """Reads receipts, and what to do with them."""
-        given = read_object(read_body(request, self._limits.max_body))
+    def _read(self, request: Request, fields: Fields[S], queue: Queue) -> _Given[S]:
+        """Reads receipts, and the fields beside them."""
         errors = Errors()
-        receipts = _receipts("receipts", given.get("receipts"), queue, errors)
-        ttl = _ttl(given, errors)
-        delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
-        reason = _reason(given.get("reason"), len(receipts), errors)
-        retry = given.get("retry", True)
-        if not isinstance(retry, bool):
-            errors["retry"] = "Is not true or false"
-        elif not retry and len(receipts) > MOST_WITH_REASON:
-            errors["retry"] = f"False is for at most {MOST_WITH_REASON} receipts at a time"
+        asked = fields.body(request, errors)
+        receipts = _parsed("receipts", asked.receipts or [], queue, errors)
+        if isinstance(asked, api.Release):
+            asked = cast("S", self._with_reason(asked, len(receipts), errors))
         errors.check()
-        return _Given(given["receipts"], receipts, ttl, delay, reason, retry)
+        return _Given(asked, receipts)
+
+    def _with_reason(self, asked: api.Release, count: int, errors: Errors) -> api.Release:
+        """Reads why messages are released, and checks that they are not too many for that."""
+        if not asked.retry and count > api.MAX_WITH_REASON:
+            errors.setdefault("retry", f"False is for at most {api.MAX_WITH_REASON} receipts at a time")
+        if asked.reason is None:
+            return asked
+        if not isinstance(asked.reason, dict):
+            errors["reason"] = "Is not an object with error and text"
+            return asked
+        if count > api.MAX_WITH_REASON:
+            errors["reason"] = f"Is for at most {api.MAX_WITH_REASON} receipts at a time"
+        own = Errors()
+        reason = self._reason.read(asked.reason, own)
+        errors.update({f"reason.{name}": text for name, text in own.items()})
+        return structs.replace(asked, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
-        """Sets what a worker says of messages that it has."""
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
@@ -251,16 +250,16 @@ class ClaimViews:
         if not isinstance(given, dict):
             text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
             raise InvalidRequest({"states": text})
-        if len(given) > MOST_STATES:
-            raise InvalidRequest({"states": f"Has {len(given)} receipts: at most {MOST_STATES} at a time"})
+        if len(given) > api.MAX_STATES:
+            raise InvalidRequest({"states": f"Has {len(given)} receipts: at most {api.MAX_STATES} at a time"})
         errors = Errors()
-        receipts = _receipts("states", list(given), queue, errors)
+        receipts = _parsed("states", list(given), queue, errors)
         states = [encode(value) for value in given.values()]
         for index, (value, state) in enumerate(zip(given.values(), states, strict=True)):
-            if len(state) > MOST_OF_STATE:
-                errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {MOST_OF_STATE}"
-            elif _levels(value) > MOST_NESTED:
-                errors[f"states.{index}"] = f"Is nested more than {MOST_NESTED} levels deep"
+            if len(state) > api.MAX_STATE:
+                errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {api.MAX_STATE}"
+            elif _levels(value) > api.MAX_NESTED:
+                errors[f"states.{index}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         errors.check()
         return dict(zip(given, zip(receipts, states, strict=True), strict=True))
 
@@ -270,57 +269,57 @@ class ClaimViews:
         """Ends every claim."""
         access = await self._authorization.admit(request, match, "admin")
         await access.apply(self._claims.release_all)
-        return json_response(schemas.Done())
+        return json_response(Done())
 
     def counts(self, request: Request, match: Match) -> Response:
         """Counts claimed messages."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         partitions = {
-            str(number): claim_schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
+            number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
             for number, each in self._claims.counts(access).items()
         }
         claimed = sum(each.claimed for each in partitions.values())
         waiting = sum(each.waiting for each in partitions.values())
-        return json_response(claim_schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
+        return json_response(api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
     def size(self, request: Request, match: Match) -> Response:
         """Counts messages that are not acknowledged."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        size = self._claims.size(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
-        return json_response(claim_schemas.QueueSize(size=size.count, exact=size.exact))
+        size = self._claims.size(access, self._counted.query(request).limit)
+        return json_response(api.QueueSize(size=size.count, exact=size.exact))
 
     def backlog(self, request: Request, match: Match) -> Response:
         """Says how much is to be done."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        found = self._claims.backlog(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
-        return json_response(claim_schemas.Backlog(**structs.asdict(found)))
+        found = self._claims.backlog(access, self._counted.query(request).limit)
+        return json_response(api.Backlog(**structs.asdict(found)))
 
     def jobs(self, request: Request, match: Match) -> Response:
         """Shows which messages are claimed, and by whom."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
-        given, errors = read_query(request, JOBS_FIELDS), Errors()
-        states = errors.take("states", validators.boolean, given.get("states")) or False
-        most = MOST_STATES if states else MOST_CLAIMS
-        limit = errors.take("limit", validators.integer, given.get("limit"), 1, most)
-        errors.check()
-        found = self._claims.outstanding(access, limit or DEFAULT_CLAIMS, states=states)
+        asked = self._jobs_query.query(request)
+        if asked.states:
+            errors = Errors()
+            errors.take("limit", validators.integer, asked.limit, 1, api.MAX_STATES)
+            errors.check()
+        found = self._claims.outstanding(access, asked.limit, states=asked.states)
         jobs = [
-            claim_schemas.Job(
+            api.Job(
                 message_id=ids.to_hex(one.position),
                 partition=one.partition,
                 deliveries=one.deliveries,
                 worker=one.worker,
                 expires=one.expires or None,
-                **(_said(one.state) if states else {}),
+                **(_said(one.state) if asked.states else {}),
             )
             for one in found
         ]
-        return json_response(claim_schemas.Jobs(jobs=jobs))
+        return json_response(api.Jobs(jobs=jobs))
 
     def peek(self, request: Request, match: Match) -> Response:
         """Shows the oldest messages that are not acknowledged."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
-        messages = self._claims.peek(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
+        messages = self._claims.peek(access, self._limited.query(request).limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
@@ -338,24 +337,11 @@ def _said(state: JobState | None) -> dict[str, Any]:
     return {"state": None if state is None else Raw(state.json), "state_at": None if state is None else state.at}
 
 
-def _limit(request: Request, most: int) -> int | None:
-    errors = Errors()
-    limit = errors.take("limit", validators.integer, read_query(request, LIMIT_FIELDS).get("limit"), 1, most)
-    errors.check()
-    return limit
-
-
-def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Reads the receipts of a field; bad ones are noted in ``errors``."""
-    if not isinstance(value, list):
-        errors[name] = validators.REQUIRED if value is None else "Is not a list"
-        return []
-    if len(value) > MOST_CLAIMS:
-        errors[name] = f"Longer than maximum length {MOST_CLAIMS}"
-        return []
+def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
+    """Reads receipts; bad ones are in ``errors`` by their index."""
     found = []
     mark = mark_of(queue)
-    for index, item in enumerate(value):
+    for index, item in enumerate(texts):
         text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
             receipt = parse_receipt(text)
@@ -370,29 +356,9 @@ def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[Cl
     return found
 
 
-def _reason(value: object, count: int, errors: Errors) -> ReleaseReason | None:
-    """Reads why messages are released; what is wrong is noted in ``errors``."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        errors["reason"] = "Is not an object with error and text"
-        return None
-    if count > MOST_WITH_REASON:
-        errors["reason"] = f"Is for at most {MOST_WITH_REASON} receipts at a time"
-    error = errors.take("reason.error", validators.plain_text, value.get("error"), MOST_OF_ERROR)
-    text = errors.take("reason.text", validators.text, value.get("text"), MOST_OF_TEXT)
-    return ReleaseReason(error or "Released", text or "")
-
-
 def mark_of(queue: Queue) -> str:
     """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
     return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
-
-
-def _ttl(given: Mapping[str, Any], errors: Errors) -> float:
-    """Reads how long claims are to last, in whole milliseconds, as they are recorded."""
-    ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
-    return DEFAULT_CLAIM if ttl is None else round(ttl, 3)
 
 
 def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
@@ -404,15 +370,15 @@ def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Respons
     results = _results(texts, settlements)
     if any(each.status is ReceiptStatus.SUPERSEDED for each in settlements):
         raise ClaimLost(results)
-    return json_response(claim_schemas.Settled(results=results))
+    return json_response(api.Settled(results=results))
 
 
-def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[schemas.Settlement]:
+def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[api.Settlement]:
     return [
-        schemas.Settlement(
+        api.Settlement(
             receipt=text,
             status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
-            expires=each.expires or UNSET,
+            expires=each.expires or None,
         )
         for text, each in zip(texts, settlements, strict=True)
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from queuey import ids
+from queuey.api.reads import Explanation, Reason
 from queuey.service import Service
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 from queuey.web.v1.messages import parse_place
 
 
@@ -24,10 +24,10 @@ class ExplainView:
         queue = self._authorization.find(request, match)
         partition, position = parse_place(match["id"])
         found = self._explaining.explain(self._authorization.enter(request, queue, "read"), position, partition)
-        reasons = [schemas.Reason(each.code, each.text, each.partition, each.at) for each in found.reasons]
+        reasons = tuple(Reason(each.code, each.text, each.partition, each.at) for each in found.reasons)
         return json_response(
-            schemas.Explanation(
-                message_id=ids.to_hex(position),
+            Explanation(
+                id=ids.to_hex(position),
                 timestamp=ids.timestamp_text(position[0]),
                 stored=found.stored,
                 readable=found.readable,

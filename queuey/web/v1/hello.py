@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from queuey import __version__
+from queuey.api.queues import Hello
 from queuey.service import Service
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 
 LINKS = {
     "api": "/v1/",
@@ -30,4 +30,4 @@ class HelloView:
         """Returns what runs here. The store is asked once for its id."""
         if self._id is None:
             self._id = self._store.identity()
-        return json_response(schemas.Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
+        return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))

@@ -12,6 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from queuey import ids
+from queuey.api.messages import FetchQuery
+from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
@@ -20,6 +22,7 @@ from queuey.service.messages import partition_error
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
+from queuey.web.fields import Fields
 from queuey.web.json_values import list_decoder, read_value
 from queuey.web.requests import (
     JSON_ERRORS,
@@ -28,16 +31,13 @@ from queuey.web.requests import (
     Request,
     bad_json,
     read_body,
-    read_query,
     too_large,
 )
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
-from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.post_keys import REPLAYED, read_key
 from queuey.web.validators import Errors
 
-FETCH_FIELDS = frozenset({"raw"})
 _NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
@@ -137,6 +137,7 @@ class MessageViews:
         self._messages = service.messages
         self._limits = service.limits
         self._authorization = authorization
+        self._fetch = Fields(FetchQuery, service.limits)
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
@@ -181,7 +182,7 @@ class MessageViews:
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(request, queue, "read")
-        raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
+        raw = self._fetch.query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
         messages = self._messages.fetch(access, locations)
@@ -198,14 +199,14 @@ class MessageViews:
         access = self._authorization.enter(request, queue, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._messages.put(access, locations, draft)
-        return json_response(schemas.Done())
+        return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
         """Deletes messages by id, whether they are there or not."""
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         self._messages.delete(self._authorization.enter(request, queue, "delete"), locations)
-        return json_response(schemas.Done())
+        return json_response(Done())
 
 
 # Reading messages from requests

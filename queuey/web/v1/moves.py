@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any
 
+from queuey.api.progress import Move, MoveList, MoveState, NewMove
 from queuey.service import MoveReport, Service
-from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_body, read_object
+from queuey.web.fields import Fields
+from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 from queuey.web.validators import Errors
-
-M = TypeVar("M", bound=schemas.ListedMove)
 
 
 class MoveViews:
@@ -23,18 +21,15 @@ class MoveViews:
         self._moves = service.moves
         self._limits = service.limits
         self._authorization = authorization
+        self._new = Fields(NewMove, service.limits)
 
     def begin(self, request: Request, match: Match) -> Response:
         """Begins a move, or finds the one that is under way between the same queues."""
-        given = read_object(read_body(request, self._limits.max_body))
         errors = Errors()
-        names = {field: errors.take(field, validators.text, given.get(field)) for field in ("from", "to")}
-        for field, name in names.items():
-            if name is None:
-                errors.setdefault(field, validators.REQUIRED)
+        asked = self._new.body(request, errors)
         errors.check()
         enter, find = self._authorization.enter, self._authorization.find
-        source, target = (find(request, {"app": match["app"], "queue": name or ""}) for name in names.values())
+        source, target = (find(request, {"app": match["app"], "queue": name}) for name in (asked.source, asked.target))
         enter(request, source, "read")
         way = enter(request, source, "delete")
         report = self._moves.begin(way, enter(request, target, "send"))
@@ -46,7 +41,7 @@ class MoveViews:
         """Lists moves, the newest first."""
         seen = self._authorization.matching(request, match["app"], "measure")
         found = self._moves.list(match["app"], seen)
-        return json_response(schemas.MoveList(moves=[_fields(schemas.ListedMove, report) for report in found]))
+        return json_response(MoveList(moves=tuple(Move(**_fields(report)) for report in found)))
 
     def show(self, request: Request, match: Match) -> Response:
         """Shows how a move stands."""
@@ -59,21 +54,10 @@ class MoveViews:
         return json_response(_shown(self._moves.cancel(match["app"], match["move"], seen)))
 
 
-def _shown(report: MoveReport) -> schemas.Move:
-    return _fields(schemas.Move, report)
+def _shown(report: MoveReport) -> MoveState:
+    return MoveState(**_fields(report))
 
 
-def _fields(kind: type[M], report: MoveReport) -> M:
-    return kind(
-        move=report.id,
-        source=report.source,
-        target=report.target,
-        state=report.state,  # type: ignore[arg-type] # the records hold only these words
-        moved=report.moved,
-        total=report.total,
-        left=report.left,
-        began=report.began,
-        updated=report.updated,
-        ended=report.ended,
-        error=report.error or None,
-    )
+def _fields(report: MoveReport) -> dict[str, Any]:
+    shared = {name: getattr(report, name) for name in Move.__struct_fields__}
+    return shared | {"error": report.error or None}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
+from queuey.api.messages import FetchQuery
+from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import LONGEST_NAME
 from queuey.service import Draft, Service
 from queuey.service.names import Changed
-from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_body, read_query
+from queuey.web.fields import Fields
+from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
-from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import render_fetched
-from queuey.web.v1.messages import FETCH_FIELDS, raw_response, read_single, render_posted
+from queuey.web.v1.messages import raw_response, read_single, render_posted
 
 
 class NameNotFound(NotFound):
@@ -32,6 +33,7 @@ class NameViews:
         self._names = service.names
         self._limits = service.limits
         self._authorization = authorization
+        self._fetch = Fields(FetchQuery, service.limits)
 
     async def create(self, request: Request, match: Match) -> Response:
         """Stores a message under a name that is free."""
@@ -53,7 +55,7 @@ class NameViews:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _name(match)
-        raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
+        raw = self._fetch.query(request).raw
         message = await access.apply(lambda queue: self._names.fetch(queue, name, request.in_thread))
         if message is None:
             raise NameNotFound(name)
@@ -64,7 +66,7 @@ class NameViews:
         access = await self._authorization.admit(request, match, "delete")
         name = _name(match)
         await access.apply(lambda queue: self._names.delete(queue, name, request.in_thread))
-        return json_response(schemas.Done())
+        return json_response(Done())
 
     def _draft(self, request: Request) -> Draft:
         if "idempotency-key" in request.headers:

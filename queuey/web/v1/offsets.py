@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from queuey import ids
+from queuey.api import progress as api
+from queuey.api.values import Done
 from queuey.messages import OffsetChange
 from queuey.service import Service
 from queuey.web import validators
@@ -10,7 +12,6 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, bad_json, read_body, read_object
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 from queuey.web.validators import Errors
 
 
@@ -57,14 +58,14 @@ class OffsetViews:
     def groups(self, request: Request, match: Match) -> Response:
         """Lists the groups."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        return json_response(schemas.GroupList(groups=self._offsets.groups(access)))
+        return json_response(api.GroupList(groups=tuple(self._offsets.groups(access))))
 
     def show(self, request: Request, match: Match) -> Response:
         """Shows how far a group is."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         progress = self._offsets.progress(access, match["group"])
         partitions = {
-            str(part.partition): schemas.OffsetState(
+            part.partition: api.GroupOffset(
                 offset=None if part.offset is None else ids.to_hex(part.offset.position),
                 updated=None if part.offset is None else part.offset.updated,
                 lag=part.lag.count,
@@ -74,7 +75,7 @@ class OffsetViews:
             for part in progress
         }
         lag = sum(part.lag.count for part in progress)
-        return json_response(schemas.GroupState(group=match["group"], partitions=partitions, lag=lag))
+        return json_response(api.Offsets(group=match["group"], partitions=partitions, lag=lag))
 
     def record(self, request: Request, match: Match) -> Response:
         """Records offsets by compare-and-set."""
@@ -89,8 +90,8 @@ class OffsetViews:
             errors["partitions"] = "Names a partition twice"
         errors.check()
         recorded = self._offsets.record(access, match["group"], [change for change in changes if change is not None])
-        partitions = {str(o.partition): schemas.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
-        return json_response(schemas.RecordedOffsets(group=match["group"], partitions=partitions))
+        partitions = {o.partition: api.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
+        return json_response(api.RecordedOffsets(group=match["group"], partitions=partitions))
 
     def lag(self, request: Request, match: Match) -> Response:
         """Returns the lag behind the caller's cursors; nothing is recorded."""
@@ -109,14 +110,13 @@ class OffsetViews:
         errors.check()
         lags = self._offsets.lag(access, cursors)
         partitions = {
-            str(number): schemas.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
-            for number, lag in lags
+            number: api.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds) for number, lag in lags
         }
-        return json_response(schemas.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
+        return json_response(api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
     def forget(self, request: Request, match: Match) -> Response:
         """Forgets a group."""
         self._offsets.forget(
             self._authorization.enter(request, self._authorization.find(request, match), "claim"), match["group"]
         )
-        return json_response(schemas.Done())
+        return json_response(Done())

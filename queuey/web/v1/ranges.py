@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from queuey.errors import InvalidRequest, QueueyError
+from queuey.api.reads import ManyRanges, QueueRange, RangeFields, RangeQuery
+from queuey.errors import QueueyError
 from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.validators import Errors
 
-ORDERS = ("ascending", "descending")
 BOUNDS = ("since", "after", "before", "until")
-FIELDS = frozenset({*BOUNDS, "partitions", "limit", "order", "delay", "early", "merge", "wait"})
 
 
 def _bound(value: object) -> Bound:
@@ -47,9 +48,8 @@ def read_partitions(value: object) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def take_partitions(given: dict[str, Any], errors: Errors, otherwise: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Reads the partitions to read; None: all. What is wrong with them is noted in ``errors``."""
-    named = given.get("partitions")
+def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Reads the partitions to read; None: all. Bad ones are in ``errors``."""
     if named is None:
         return otherwise
     try:
@@ -59,22 +59,20 @@ def take_partitions(given: dict[str, Any], errors: Errors, otherwise: tuple[int,
         return otherwise
 
 
-def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
-    """Reads what to read; bad fields are noted in ``errors``."""
-    since, after, before, until = (errors.take(name, _bound, given.get(name)) for name in BOUNDS)
-    partitions = take_partitions(given, errors, (1,))
-    limit = errors.take("limit", validators.integer, given.get("limit"), 1, limits.max_limit)
-    order = errors.take("order", validators.one_of, given.get("order"), ORDERS)
-    delay = given.get("delay")
-    delayed = delay is None or delay == "" or validators.boolean(delay)
-    early, early_after = _early(given.get("early"), errors)
-    if early and (order == "descending" or not delayed):
+def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
+    """Reads the positions and flags of a range; bad fields are in ``errors``."""
+    since, after, before, until = (errors.take(name, _bound, getattr(asked, name)) for name in BOUNDS)
+    # Blank text names no partition.
+    partitions = take_partitions(given.get("partitions"), errors, (1,))
+    delayed = validators.boolean(asked.delay)
+    early, early_after = _early(asked.early, errors)
+    descending = asked.order == "descending"
+    if early and (descending or not delayed):
         errors["early"] = "Early messages follow an ascending read that keeps the read delay"
-    merge = given.get("merge")
     return Range(
         partitions=partitions,
-        limit=limit or limits.default_limit,
-        descending=order == "descending",
+        limit=asked.limit or limits.default_limit,
+        descending=descending,
         since=since,
         after=after,
         before=before,
@@ -82,7 +80,7 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
         delayed=delayed,
         early=early,
         early_after=early_after,
-        merge=merge is not None and validators.boolean(merge),
+        merge=validators.boolean(asked.merge),
     )
 
 
@@ -101,6 +99,9 @@ class RangeViews:
         self._reader = service.reader
         self._limits = service.limits
         self._authorization = authorization
+        self._query = Fields(RangeQuery, service.limits)
+        self._many = Fields(ManyRanges, service.limits)
+        self._one_of_many = Fields(QueueRange, service.limits)
 
     async def read(self, request: Request, match: Match) -> Response:
         """Reads a range of one queue: a short one at once if the store can, any other in a thread."""
@@ -117,28 +118,25 @@ class RangeViews:
 
     def _asked(self, request: Request) -> tuple[Range, float]:
         """Reads what the query asks for, and for how many seconds to wait for it."""
-        given = read_query(request, FIELDS)
+        given = read_query(request, self._query.names)
         if not given:
             return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()
-        wanted = read_range(given, self._limits, errors)
-        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+        asked = self._query.read(given, errors)
+        wanted = read_range(asked, given, self._limits, errors)
         errors.check()
-        return wanted, wait
+        return wanted, asked.wait
 
     def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         given = read_object(read_body(request, self._limits.max_body))
-        asked = given.get("queues")
-        if not isinstance(asked, list):
+        if not isinstance(given.get("queues"), list):
             raise bad_json('It has no list "queues"')
-        if len(asked) > self._limits.max_queues_per_read:
-            raise InvalidRequest({"queues": f"Longer than maximum length {self._limits.max_queues_per_read}"})
         errors = Errors()
-        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
-        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked)]
+        asked = self._many.read(given, errors)
+        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked.queues or [])]
         errors.check()
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
@@ -146,7 +144,7 @@ class RangeViews:
             sources.append(Source(access, wanted) if isinstance(access, QueueAccess) else access)
         readable = [source for source in sources if isinstance(source, Source)]
         # A request that would get an error at once does not wait.
-        wait = wait if len(readable) == len(sources) else 0.0
+        wait = asked.wait if len(readable) == len(sources) else 0.0
         found = iter(self._reader.read_many(readable, wait, waiter=request.poll) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
@@ -163,12 +161,10 @@ class RangeViews:
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
         own = Errors()
-        name = own.take("queue_name", validators.text, item.get("queue_name"))
-        if name is None:
-            own.setdefault("queue_name", validators.REQUIRED)
-        wanted = read_range(item, self._limits, own)
+        named = self._one_of_many.read(item, own)
+        wanted = read_range(named, item, self._limits, own)
         errors.update({prefix + field: text for field, text in own.items()})
-        return name or "", wanted
+        return named.queue_name, wanted
 
 
 def _shown(reading: Reading) -> Response:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from queuey import __version__
-from queuey.messages import LONGEST_NAME, MAX_WAIT
+from queuey.api import claims, errors, messages, progress, queues, reads, schedules, values
+from queuey.messages import LONGEST_NAME, MAX_TTL
+from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Limits
 from queuey.web import openapi
-from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
-from queuey.web.v1 import claim_schemas, post_keys, schemas
-from queuey.web.v1.schedules import bodies
+from queuey.web.openapi import BOOLEAN, JSON, Api, Content, Example, Operation, Parameter, ResponseSpec
+from queuey.web.v1 import post_keys
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
-LIMITS = Limits()
-"""Of these, only constants may be used here: the document is the same whatever the settings are."""
 ANY_TEXT: dict[str, Any] = {"type": "string"}
 FORM = "application/x-www-form-urlencoded"
 
@@ -37,27 +39,6 @@ ABOUT = (
     "which looks like a batch was stored as one message, because it was not sent as `application/json`."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
-
-
-MOST_CLAIMS = 1000
-"""Messages that one request claims, shows or settles."""
-MOST_QUEUES = 10
-"""Queues that one request claims from."""
-MOST_OF_WORKER, MOST_OF_ERROR, MOST_OF_TEXT = 64, 200, 4096
-"""Characters of what a worker calls itself, and of a reason."""
-MOST_WITH_REASON = 100
-"""Receipts that are released with a reason at a time: it is noted for each."""
-MOST_STATES, MOST_OF_STATE = 100, 4096
-"""Jobs whose states are set, or shown, at a time: each is written and read by itself; and bytes of a state."""
-MOST_NESTED = 100
-"""Objects and lists of a state within each other: readers of JSON give up at some depth."""
-MAX_CLAIM = 43200
-"""Seconds of the longest claim."""
-DEFAULT_CLAIM = 30.0
-DEFAULT_CLAIMS = 10
-DEFAULT_COUNTED = 10_000
-MOST_COUNTED = 100_000
-"""Messages that one request has counted one by one."""
 
 
 def _pattern(pattern: str) -> dict[str, Any]:
@@ -84,37 +65,36 @@ PATH_PARAMETERS = (
 )
 
 
-def _number(least: float, most: float, default: float | None = None, kind: str = "integer") -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": kind, "minimum": least, "maximum": most}
-    return schema if default is None else schema | {"default": default}
+def _number(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
+    return {"type": kind, "minimum": least, "maximum": most}
 
 
-def _query(name: str, about: str, schema: dict[str, Any] | None = None) -> Parameter:
-    return Parameter(name=name, place="query", about=about, schema=schema or ANY_TEXT)
+def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
+    return Parameter(name=name, place="header", about=about, schema=schema)
 
 
-def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Parameter:
-    return Parameter(name=name, place="header", about=about, schema=schema or ANY_TEXT)
-
-
-BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
-STRICT = _query("strict", "Refuse unknown fields of the query by 400 in place of naming them in `Warning`", BOOLEAN)
-TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
-KEPT_HEADERS = f"Up to {LIMITS.max_headers} headers `X-Header-<name>`, whatever the name, are kept with the message."
+STRICT = Parameter(
+    name="strict",
+    place="query",
+    about="Refuse unknown fields of the query by 400 in place of naming them in `Warning`",
+    schema=BOOLEAN,
+)
+TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
+KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>`, whatever the name, are kept with the message."
+ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
 ENCODING = _header(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
 )
-AFTER = _header("X-After", "An id that the new ones must be above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})"))
 POST_HEADERS = (
     TTL,
-    _header("X-Partition", "Partition to write to", _number(1, 200)),
+    _header("X-Partition", "Partition to write to", _number(1, MAX_PARTITIONS)),
     _header(
         "X-Message-Key",
         "Picks the partition by hash; not with X-Partition",
-        ANY_TEXT | {"maxLength": LIMITS.max_message_key},
+        ANY_TEXT | {"x-limit": "max_message_key"},
     ),
-    _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
-    AFTER,
+    _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
+    _header("X-After", "An id that the new ones must be above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
     ENCODING,
     _header(
         "Idempotency-Key",
@@ -122,73 +102,14 @@ POST_HEADERS = (
         _pattern(f"({post_keys.PATTERN})"),
     ),
 )
-RANGE_PARAMETERS = (
-    _query(
-        "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "1"}
-    ),
-    _query("limit", "Messages per partition, or in all with merge", _number(1, LIMITS.max_limit, LIMITS.default_limit)),
-    _query("order", "Direction", {"type": "string", "enum": ["ascending", "descending"], "default": "ascending"}),
-    _query("since", "Where to start, inclusive: an id, an instant or a cursor"),
-    _query("after", "Only above it"),
-    _query("before", "Only below it"),
-    _query("until", "Only at or below it"),
-    _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
-    _query(
-        "early",
-        "1: give as well what may be stored and is not certain yet, marked `early`; a cursor or an id: only above it",
-    ),
-    _query("merge", "One list in time order over the partitions", BOOLEAN),
-    _query(
-        "wait",
-        "Seconds to wait if there is nothing to answer; at most the setting `max_wait`",
-        _number(0, MAX_WAIT, 0, "number"),
-    ),
-    STRICT,
-)
-LAST_EVENT = _header("Last-Event-ID", "With a stream: the `id` of the last event that has come")
-STREAM_PARAMETERS = (
-    _query("queues", "Comma list of queues, each percent-encoded once more if it has a comma or a percent sign"),
-    _query("since", "Where to begin: an instant, an id, `now`; by default with the oldest message"),
-    _query("partitions", "Comma list of partitions, `*` for all", {**RANGE_PARAMETERS[0].schema, "default": "*"}),
-    _query("limit", "Messages of a partition that are read together", _number(1, LIMITS.max_limit)),
-    _query("early", "1: give each message as soon as it is stored, marked `early`, and again in its place", BOOLEAN),
-    _query("read_marks", "1: tell of the caller's read marks when they move", BOOLEAN),
-    _query("last_event_id", "As the header `Last-Event-ID`"),
-)
+LAST_EVENT = _header("Last-Event-ID", "With a stream: the `id` of the last event that has come", ANY_TEXT)
 EVENTS: Content = {"text/event-stream": {}}
 STREAM = (
     "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `read`: the caller's mark in a "
     "queue, and what is unread; `gone`: a queue is not read any more; `expiring`: the credential ends soon; `bye`: the "
     "stream ends, and why. HEAD answers with the head alone."
 )
-LIST_PARAMETERS = (
-    _query("limit", "Names in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
-    _query("offset", "Queue name to start at, inclusive"),
-    _query("details", "All fields", BOOLEAN),
-    _query("include_count", "Message counts and all fields", BOOLEAN),
-    STRICT,
-)
-MOST_MESSAGES = _query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS))
-COUNT_PARAMETERS = (
-    _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
-    STRICT,
-)
-CLAIM_PARAMETERS = (
-    MOST_MESSAGES,
-    _query(
-        "ttl",
-        "Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
-        _number(0, MAX_CLAIM, DEFAULT_CLAIM, "number"),
-    ),
-    _query(
-        "wait", "Seconds to wait if there are none; at most the setting `max_wait`", _number(0, MAX_WAIT, 0, "number")
-    ),
-    _query(
-        "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "*"}
-    ),
-    _query("worker", "What the caller calls itself", {"type": "string", "maxLength": MOST_OF_WORKER}),
-    STRICT,
-)
+OF_ALL = f"Without queues: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
 RAW_HEADERS = {
     "X-Message-Id": "The message's id",
     "X-Timestamp": "Its time",
@@ -200,8 +121,8 @@ RAW_HEADERS = {
 RAW_JSON = {"description": "With raw: the JSON value that was posted"}
 
 PLAIN = {"text/plain": ANY_TEXT}
-PROBLEM = {"application/problem+json": schemas.Problem}
-FAILURE: Content = {JSON: schemas.ErrorBody, **PROBLEM}
+PROBLEM = {"application/problem+json": errors.Problem}
+FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
 ERRORS = {
     400: ResponseSpec(FAILURE),
     401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
@@ -250,149 +171,146 @@ QUEUE_OPERATIONS = (
     _operation(
         "GET /v1/@all",
         "List applications, for operators",
-        schemas.ApplicationList,
-        parameters=(LIST_PARAMETERS[0], _query("offset", "Application to start at, inclusive"), STRICT),
+        queues.ApplicationList,
+        query=queues.ListQuery,
     ),
     _operation(
         f"POST {APP}",
         "Create queue",
-        {201: ResponseSpec({JSON: schemas.CreatedQueue}), 200: ResponseSpec({JSON: schemas.CreatedQueue})},
-        body=_bodies(schemas.NewQueue),
+        {201: ResponseSpec({JSON: queues.CreatedQueue}), 200: ResponseSpec({JSON: queues.CreatedQueue})},
+        body=_bodies(queues.NewQueue),
         body_may_be_empty=True,
         errors=(*WITH_BODY, 409),
     ),
-    _operation(f"GET {APP}", "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
-    _operation(f"GET {APP}/_me", "Show the caller", schemas.Me),
-    _asked_by_post(APP + "/_rights", "Ask what the caller may do", schemas.RightsAsked, schemas.Rights),
+    _operation(f"GET {APP}", "List queues", queues.QueueList, query=queues.QueueListQuery),
+    _operation(f"GET {APP}/_me", "Show the caller", queues.Me),
+    _asked_by_post(APP + "/_rights", "Ask what the caller may do", queues.RightsAsked, queues.Rights),
     _operation(
         f"PUT {QUEUE}",
         "Update queue",
-        schemas.UpdatedQueue,
-        body=_bodies(schemas.QueueFields),
+        queues.UpdatedQueue,
+        body=_bodies(queues.QueueFields),
         body_may_be_empty=True,
         errors=WITH_BODY,
     ),
-    _operation(f"DELETE {QUEUE}", "Delete queue", schemas.Done),
-    _operation(f"DELETE {QUEUE}/messages", "Purge queue", schemas.Done),
-    _operation(f"GET {QUEUE}/info", "Describe queue", schemas.QueueInfo),
+    _operation(f"DELETE {QUEUE}", "Delete queue", values.Done),
+    _operation(f"DELETE {QUEUE}/messages", "Purge queue", values.Done),
+    _operation(f"GET {QUEUE}/info", "Describe queue", queues.QueueInfo),
 )
 MESSAGE_OPERATIONS = (
     _operation(
         f"POST {QUEUE}",
         "Post messages, one with any body or a batch as JSON",
-        {201: ResponseSpec({JSON: schemas.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
+        {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
         about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with that key is being carried out; 422, the key "
         "is that of another post.",
         parameters=POST_HEADERS,
-        body={JSON: schemas.MessagesToPost, "*/*": {}},
+        body={JSON: messages.MessagesToPost, **ANY_BODY},
         errors=(*WITH_BODY, 409, 422),
     ),
     _operation(
         f"GET {QUEUE}",
         "Read range, or with `Accept: text/event-stream` follow the queue",
-        {200: ResponseSpec({JSON: schemas.RangeRead, **EVENTS})},
+        {200: ResponseSpec({JSON: reads.RangeRead, **EVENTS})},
         about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
         f"`read_marks` and `last_event_id`. {STREAM}",
-        parameters=(*RANGE_PARAMETERS, LAST_EVENT),
+        query=reads.RangeQuery,
+        parameters=(LAST_EVENT,),
     ),
-    *(
-        _operation(
-            f"{method} {APP}/_stream",
-            summary,
-            {200: ResponseSpec(EVENTS)},
-            about=f"Without queues: all that the credential may read, up to {LIMITS.max_queues_per_stream:,}. {STREAM}",
-            **more,
-        )
-        for method, summary, more in (
-            ("GET", "Follow queues", {"parameters": (*STREAM_PARAMETERS, LAST_EVENT, STRICT)}),
-            (
-                "POST",
-                "Follow many queues",
-                {
-                    "parameters": (LAST_EVENT,),
-                    "body": {JSON: schemas.StreamAsked},
-                    "body_may_be_empty": True,
-                    "errors": WITH_BODY,
-                },
-            ),
-        )
+    _operation(
+        f"GET {APP}/_stream",
+        "Follow queues",
+        {200: ResponseSpec(EVENTS)},
+        about=OF_ALL,
+        query=reads.StreamQuery,
+        parameters=(LAST_EVENT,),
     ),
-    _asked_by_post(APP + "/_read", "Read several ranges", schemas.ManyRanges, schemas.ManyRead),
+    _operation(
+        f"POST {APP}/_stream",
+        "Follow many queues",
+        {200: ResponseSpec(EVENTS)},
+        about=OF_ALL,
+        parameters=(LAST_EVENT,),
+        body={JSON: reads.StreamAsked},
+        body_may_be_empty=True,
+        errors=WITH_BODY,
+    ),
+    _asked_by_post(APP + "/_read", "Read several ranges", reads.ManyRanges, reads.ManyRead),
     _operation(
         "GET " + QUEUE + "/{ids}",
         "Get messages, by id",
-        {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
-        parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN), STRICT),
+        {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        query=messages.FetchQuery,
         errors=TOO_LONG,
     ),
     _operation(
         "PUT " + QUEUE + "/{ids}",
         "Put messages, one body at all the ids",
-        schemas.Done,
+        values.Done,
         about=KEPT_HEADERS,
         parameters=(TTL, ENCODING),
-        body={"*/*": {}},
+        body=ANY_BODY,
         errors=WITH_BODY,
     ),
-    _operation("DELETE " + QUEUE + "/{ids}", "Delete messages, by id", schemas.Done),
+    _operation("DELETE " + QUEUE + "/{ids}", "Delete messages, by id", values.Done),
 )
 NAME_OPERATIONS = (
     _operation(
         "POST " + QUEUE + "/named/{name}",
         "Create named message",
-        {201: ResponseSpec({JSON: schemas.Posted}), 200: ResponseSpec({JSON: schemas.Posted})},
+        {201: ResponseSpec({JSON: messages.Posted}), 200: ResponseSpec({JSON: messages.Posted})},
         about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
         parameters=(TTL, ENCODING),
-        body={"*/*": {}},
+        body=ANY_BODY,
         errors=(*WITH_BODY, 409),
     ),
     _operation(
         "PUT " + QUEUE + "/named/{name}",
         "Replace named message",
-        schemas.Posted,
+        messages.Posted,
         about=f"The message that has the name is removed; who had claimed it learns that at ack. {KEPT_HEADERS}",
         parameters=(TTL, ENCODING),
-        body={"*/*": {}},
+        body=ANY_BODY,
         errors=(*WITH_BODY, 409),
     ),
     _operation(
         "GET " + QUEUE + "/named/{name}",
         "Get named message",
-        {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
-        parameters=(_query("raw", "The bytes as they were posted", BOOLEAN), STRICT),
+        {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        query=messages.FetchQuery,
         errors=(*USUAL, 409),
     ),
-    _operation("DELETE " + QUEUE + "/named/{name}", "Delete named message", schemas.Done, errors=(*USUAL, 409)),
+    _operation("DELETE " + QUEUE + "/named/{name}", "Delete named message", values.Done, errors=(*USUAL, 409)),
 )
 OFFSET_OPERATIONS = (
-    _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", schemas.Cursors, schemas.LagRead),
-    _operation(f"GET {QUEUE}/offsets", "List groups", schemas.GroupList),
-    _operation("GET " + QUEUE + "/offsets/{group}", "Show offsets", schemas.GroupState),
+    _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", progress.Cursors, progress.LagRead),
+    _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList),
+    _operation("GET " + QUEUE + "/offsets/{group}", "Show offsets", progress.Offsets),
     _operation(
         "PUT " + QUEUE + "/offsets/{group}",
         "Record offsets",
-        schemas.RecordedOffsets,
+        progress.RecordedOffsets,
         about="409: an offset is not the expected one, and `partitions` says which, or the queue has 1,000 groups.",
-        body={JSON: schemas.NewOffsets},
+        body={JSON: progress.NewOffsets},
         errors=(*WITH_BODY, 409),
     ),
-    _operation("DELETE " + QUEUE + "/offsets/{group}", "Forget group", schemas.Done),
+    _operation("DELETE " + QUEUE + "/offsets/{group}", "Forget group", values.Done),
 )
 UNREAD_OPERATIONS = (
     _operation(
         f"PUT {QUEUE}/read",
         "Mark messages as read",
-        schemas.ReadMark,
+        reads.ReadMark,
         about="The mark is the caller's own. It does not go back without `back`. 409: 10,000 others have a mark.",
-        body={JSON: schemas.NewReadMark},
+        body={JSON: reads.NewReadMark},
         errors=(*WITH_BODY, 409),
     ),
     _operation(
         f"POST {APP}/_unread",
         "Count unread messages",
-        schemas.UnreadQueues,
-        about=f"Without queues: of all that the credential may read, up to {LIMITS.max_queues_per_stream:,}.",
-        body={JSON: schemas.UnreadAsked},
+        reads.UnreadQueues,
+        about="Without queues: of all that the credential may read, up to {max_queues_per_stream}.",
+        body={JSON: reads.UnreadAsked},
         body_may_be_empty=True,
         errors=WITH_BODY,
     ),
@@ -404,7 +322,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
     return _operation(
         f"POST {QUEUE}/claims/{what}",
         summary,
-        claim_schemas.Settled,
+        claims.Settled,
         about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
         body={JSON: body},
         errors=(*WITH_BODY, 409),
@@ -415,84 +333,80 @@ CLAIM_OPERATIONS = (
     _operation(
         f"POST {QUEUE}/claims",
         "Claim messages",
-        claim_schemas.Claims,
+        claims.Claims,
         about="409: this queue's consistency level cannot be claimed from. A receipt that is superseded does not fail "
         "the request. Sending the same request again is safe.",
-        parameters=CLAIM_PARAMETERS,
-        body={JSON: claim_schemas.ClaimRequest},
+        query=claims.ClaimQuery,
+        body={JSON: claims.ClaimRequest},
         body_may_be_empty=True,
         errors=(*WITH_BODY, 409),
     ),
     _operation(
         f"POST {APP}/_claims",
         "Claim messages of one of several queues, the first that has any",
-        claim_schemas.ClaimsOfOne,
+        claims.ClaimsOfOne,
         about="Up to 10 queues, in order of preference; one wait is for all of them.",
-        parameters=tuple(each for each in CLAIM_PARAMETERS if each.name != "partitions"),
-        body={JSON: claim_schemas.ClaimOfSeveral},
+        query=claims.SeveralClaimsQuery,
+        body={JSON: claims.ClaimOfSeveral},
         errors=(*WITH_BODY, 409),
     ),
-    _by_receipts("ack", "Acknowledge messages", claim_schemas.Receipts),
-    _by_receipts("renew", "Renew claims", claim_schemas.Renewal),
-    _by_receipts("release", "Release claims", claim_schemas.Release),
-    _by_receipts("state", "Set states of jobs", claim_schemas.States),
-    _operation(f"GET {QUEUE}/claims", "Count claims", claim_schemas.ClaimCounts, errors=(*USUAL, 409)),
-    _operation(f"DELETE {QUEUE}/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
+    _by_receipts("ack", "Acknowledge messages", claims.SomeReceipts),
+    _by_receipts("renew", "Renew claims", claims.Renewal),
+    _by_receipts("release", "Release claims", claims.Release),
+    _by_receipts("state", "Set states of jobs", claims.States),
+    _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, errors=(*USUAL, 409)),
+    _operation(f"DELETE {QUEUE}/claims", "Release all claims", values.Done, errors=(*USUAL, 409)),
     _operation(
         f"GET {QUEUE}/size",
         "Count messages, those that are not acknowledged",
-        claim_schemas.QueueSize,
-        parameters=COUNT_PARAMETERS,
+        claims.QueueSize,
+        query=claims.CountQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
         "Say how much is to be done",
-        claim_schemas.Backlog,
-        parameters=COUNT_PARAMETERS,
+        claims.Backlog,
+        query=claims.CountQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
         "Show which messages are claimed, and by whom",
-        claim_schemas.Jobs,
-        parameters=(
-            MOST_MESSAGES,
-            _query("states", f"Show what workers say of them; `limit` is at most {MOST_STATES} then", BOOLEAN),
-            STRICT,
-        ),
+        claims.Jobs,
+        query=claims.JobsQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/peek",
         "Peek at messages, the oldest that are not acknowledged",
-        schemas.Fetched,
-        parameters=(MOST_MESSAGES, STRICT),
+        reads.Fetched,
+        query=claims.LimitQuery,
         errors=(*USUAL, 409),
     ),
 )
 EXPLAIN_OPERATION = _operation(
     "GET " + QUEUE + "/explain/{id}",
     "Explain message",
-    schemas.Explanation,
+    reads.Explanation,
     about="Says why a message is not read or claimed, yet or any more. An id that is not there is explained, too.",
 )
 MOVE_OPERATIONS = (
     _operation(
         f"POST {APP}/_moves",
         "Move messages to another queue",
-        {202: ResponseSpec({JSON: schemas.Move}, {"Location": "Where to ask how it stands"})},
+        {202: ResponseSpec({JSON: progress.MoveState}, {"Location": "Where to ask how it stands"})},
         about="Begins a job that moves what the queue has now. While it runs, the same request gives the same job. "
         "409: the queue is being moved elsewhere, or its consistency level cannot be claimed from.",
-        body={JSON: schemas.NewMove},
+        body={JSON: progress.NewMove},
         errors=(*WITH_BODY, 409),
     ),
-    _operation(f"GET {APP}/_moves", "List moves", schemas.MoveList),
-    _operation("GET " + APP + "/_moves/{move}", "Show move", schemas.Move),
+    _operation(f"GET {APP}/_moves", "List moves", progress.MoveList),
+    _operation("GET " + APP + "/_moves/{move}", "Show move", progress.MoveState),
     _operation(
         "DELETE " + APP + "/_moves/{move}",
         "Cancel move",
-        schemas.Move,
+        progress.MoveState,
         about="What has been moved stays in the target. A move that has ended stays as it is.",
     ),
 )
@@ -501,29 +415,29 @@ SCHEDULE_OPERATIONS = (
     _operation(
         f"PUT {SCHEDULE}",
         "Make or change schedule",
-        {201: ResponseSpec({JSON: bodies.Schedule}), 200: ResponseSpec({JSON: bodies.Schedule})},
+        {201: ResponseSpec({JSON: schedules.ScheduleState}), 200: ResponseSpec({JSON: schedules.ScheduleState})},
         about="Posts a message at certain times. It goes on when the credential that made it has ended. "
         "409: others change it at the same moment. 429: the application has 1,000.",
-        body={JSON: bodies.SchedulePlan},
+        body={JSON: schedules.SchedulePlan},
         errors=(*WITH_BODY, 409),
     ),
-    _operation(f"GET {SCHEDULE}", "Show schedule", bodies.Schedule),
+    _operation(f"GET {SCHEDULE}", "Show schedule", schedules.ScheduleState),
     _operation(
         f"GET {APP}/_schedules",
         "List schedules, up to 100",
-        bodies.ScheduleList,
-        parameters=(_query("start", "Schedule to start at, inclusive"), STRICT),
+        schedules.ScheduleList,
+        query=schedules.ScheduleQuery,
     ),
-    _operation(f"DELETE {SCHEDULE}", "Remove schedule", schemas.Done, errors=(*USUAL, 409)),
+    _operation(f"DELETE {SCHEDULE}", "Remove schedule", values.Done, errors=(*USUAL, 409)),
     _operation(
         f"POST {SCHEDULE}/run",
         "Run schedule now",
-        bodies.Schedule,
+        schedules.ScheduleState,
         about="Posts its message once more, also if it is paused; `last` says what became of that.",
     ),
 )
 HELLO_OPERATIONS = tuple(
-    _operation(f"GET {path}", summary, schemas.Hello, errors=(400, 500, 503), anonymous=True)
+    _operation(f"GET {path}", summary, queues.Hello, errors=(400, 500, 503), anonymous=True)
     for path, summary in (("/", "Show service"), ("/v1", "Show api"))
 )
 DOCUMENT_OPERATION = _operation(
@@ -570,14 +484,18 @@ OPERATIONS = (
 )
 
 
-def document() -> dict[str, Any]:
-    """Returns the OpenAPI document of version 1."""
-    return openapi.document(
+def document(limits: Limits | None = None) -> dict[str, Any]:
+    """Returns the OpenAPI document of version 1 with the limits in force, or the usual ones; without an address."""
+    examples = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
+    api = Api(
         title="Queuey",
         version=__version__,
         about=ABOUT,
         security=SECURITY,
         path_parameters=PATH_PARAMETERS,
+        strict=STRICT,
         operations=OPERATIONS,
         errors=ERRORS,
+        examples=examples,
     )
+    return openapi.document(api, limits or Limits())

@@ -7,11 +7,12 @@ come since. ``id`` of an event is the cursor behind it: a reader that sends the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from queuey.api.reads import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
@@ -21,6 +22,7 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
@@ -29,8 +31,6 @@ from queuey.web.v1.unread import unread_fields
 from queuey.web.validators import Errors
 
 LAST_EVENT = "last_event_id"
-FIELDS = frozenset({"since", "partitions", "limit", "early", "read_marks", LAST_EVENT})
-FIELDS_OF_MANY = FIELDS | {"queues"}
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("Cache-Control", "no-cache, no-store"),
@@ -56,6 +56,9 @@ class StreamViews:
         self._service = service
         self._limits = service.limits
         self._authorization = authorization
+        self._one_query = Fields(StreamFields, service.limits)
+        self._many_query = Fields(StreamQuery, service.limits)
+        self._many_body = Fields(StreamAsked, service.limits)
 
     async def read(self, request: Request, match: Match) -> Response:
         """Gives what comes to one queue if the request asks for events, else a page of it."""
@@ -67,19 +70,21 @@ class StreamViews:
         access = await self._authorization.admit(request, match, "read")
         stream, first = request.stream, request.stream is None
         if stream is None:
-            given = read_query(request, FIELDS)
-            stream = self._begin(request, given, access.queue.name)
-            await self._watch_marks(request, stream, match["app"], given)
+            stream, marks = self._begin(
+                request, self._one_query, read_query(request, self._one_query.names), access.queue.name
+            )
+            if marks:
+                await self._watch_marks(request, stream, match["app"])
         stream.admit(access)
         return await self._next(request, stream, first=first, named=False)
 
     async def many(self, request: Request, match: Match) -> Response:
         """Gives what comes to the queues that are named, or to all that the caller's rights open to it."""
-        stream, first, given = request.stream, request.stream is None, dict[str, Any]()
+        stream, first, marks = request.stream, request.stream is None, False
         if stream is None:
             given = self._asked(request)
             names = self._names(given.get("queues"))
-            stream = self._begin(request, given, None)
+            stream, marks = self._begin(request, self._many_body, given, None)
             stream.is_of_all = names is None
         else:
             names = None if stream.is_of_all else list(stream.queues)
@@ -90,13 +95,12 @@ class StreamViews:
             failed = await request.in_thread(admitted)
             if failed and first:
                 raise failed[0][1]
-        await self._watch_marks(request, stream, match["app"], given)
+        if marks:
+            await self._watch_marks(request, stream, match["app"])
         return await self._next(request, stream, first=first, named=True, failed=failed)
 
-    async def _watch_marks(self, request: Request, stream: Stream, application: str, given: dict[str, Any]) -> None:
-        """Has a stream that begins tell of its reader's marks if that is asked for."""
-        if not validators.boolean(given.get("read_marks")):
-            return
+    async def _watch_marks(self, request: Request, stream: Stream, application: str) -> None:
+        """Has a stream that begins tell of its reader's marks."""
         await self._authorization.identify(request)
         assert request.poll is not None  # noqa: S101 - a stream waits
         reader = self._authorization.reader(request, application)
@@ -105,7 +109,7 @@ class StreamViews:
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
             return read_object(read_body(request, self._limits.max_body) or b"{}")
-        given: dict[str, Any] = read_query(request, FIELDS_OF_MANY)
+        given: dict[str, Any] = read_query(request, self._many_query.names)
         if given.get("queues"):
             given["queues"] = [unquote(name) for name in given["queues"].split(",")]
         return given
@@ -126,17 +130,20 @@ class StreamViews:
             )
             raise InvalidRequest({"queues": text})
 
-    def _begin(self, request: Request, given: dict[str, Any], queue: str | None) -> Stream:
+    def _begin(
+        self, request: Request, fields: Fields[Any], given: Mapping[str, Any], queue: str | None
+    ) -> tuple[Stream, bool]:
+        """Returns a stream as it is asked for, and whether it tells of read marks."""
         errors = Errors()
-        partitions = take_partitions(given, errors, None)
-        limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_limit)
-        last = request.headers.get("last-event-id") or given.get(LAST_EVENT)
+        asked: StreamFields = fields.read(given, errors)
+        partitions = take_partitions(given.get("partitions"), errors, None)
+        last = request.headers.get("last-event-id") or asked.last_event_id
         field = LAST_EVENT if last else "since"
         reader = self._service.reader
-        cursor = errors.take(field, _cursor, last or given.get("since"), queue, reader.now) or Cursor()
+        cursor = errors.take(field, _cursor, last or asked.since, queue, reader.now) or Cursor()
         errors.check()
-        early = validators.boolean(given.get("early"))
-        return Stream(reader, cursor, limit or self._limits.default_limit, partitions, queue, early=early)
+        limit = asked.limit or self._limits.default_limit
+        return Stream(reader, cursor, limit, partitions, queue, early=asked.early), asked.read_marks
 
     def _admit(
         self, request: Request, stream: Stream, application: str, names: Sequence[str] | None

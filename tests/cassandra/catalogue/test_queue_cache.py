@@ -12,13 +12,13 @@ from msgspec import structs
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import MAX_TTL, Backoff, NewMessage, Principal, Queue, QueueSpec
+from queuey.storage import queue_rows
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import (
     SHORTEST,
     QueueCache,
     Row,
-    fields_of,
     next_longest_ttl,
     row_of,
 )
@@ -31,7 +31,7 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scripted import REFUSED, ScriptedDriver
 
-ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", *[None] * 11, 5.0, 77)
+ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", *[None] * 12, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 
@@ -278,7 +278,7 @@ def test_reach(seconds: int) -> None:
 )
 def test_fields_come_back(queue: Queue) -> None:
     """What is written of a queue is what is read."""
-    values = (queue.uid, queue.qid, 1, 9, 1088, *fields_of(queue), queue.created, queue.version)
+    values = (queue.uid, queue.qid, 1, 9, 1088, *queue_rows.values(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue
 
 

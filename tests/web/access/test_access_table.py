@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.access import VERBS, Grant, Verb, matches, parse_principals
+from queuey.access import VERBS, Grant, matches, parse_principals
+from queuey.api.queues import Verb
 from queuey.errors import NotAuthenticated, QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.storage import Store

@@ -11,7 +11,8 @@ import pytest
 
 import qdo.cli
 import queuey.cli
-from queuey.access import VERBS, Grant, Verb, parse_scope
+from queuey.access import VERBS, Grant, parse_scope
+from queuey.api.queues import Verb
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials import Identity

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from queuey import ids
+from queuey.api.reads import Code
 from queuey.messages import MAX_TTL
-from queuey.service.explaining import Code
 from tests.backends import Clock
 from tests.web.caller import Caller
 

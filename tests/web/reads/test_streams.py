@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuey.access import Grant, Verb
+from queuey.access import Grant
+from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store

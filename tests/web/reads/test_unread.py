@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.access import Grant, Verb
+from queuey.access import Grant
+from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.ranges import OTHERS

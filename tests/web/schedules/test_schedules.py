@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
-from queuey.access import Verb
+from queuey.api.queues import Verb
 from queuey.messages import Scope
 from queuey.service import schedules
 from queuey.service.schedules import timetables

@@ -9,7 +9,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from queuey.access import VERBS, Action, parse_principals, parse_scope
+from queuey.access import VERBS, parse_principals, parse_scope
+from queuey.api.queues import Action
 from queuey.messages import QueueSpec
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb

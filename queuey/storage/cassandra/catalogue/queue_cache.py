@@ -23,7 +23,8 @@ from typing import Any
 import msgspec
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import Backoff, Principal, Queue
+from queuey.messages import Queue
+from queuey.storage import queue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -32,11 +33,9 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.recent import Recent
 from queuey.storage.cassandra.timing_in_force import TimingInForce
 
-COLUMNS = (
-    "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
-    "max_deliveries, dead_letter, on_ack, kind, backoff, max_claimed, max_claimed_per_key, facade, created, version"
-)
-_FIELDS = COLUMNS.split(", ")
+_OWN = ("home_class", "longest_ttl", "longest_row")
+_FIELDS = ("uid", "qid", *_OWN, *queue_rows.CHOSEN, "created", "version")
+COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
 """Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
@@ -54,10 +53,6 @@ _COVER = Statement(
     "IF version = ? AND longest_ttl = ? AND longest_row = ?",
     idempotent=False,
 )
-
-_encode = msgspec.json.Encoder().encode
-_decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
-_decode_backoff = msgspec.json.Decoder(Backoff).decode
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,24 +75,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    found = zip(_FIELDS, values, strict=True)
-    fields = {column: value for column, value in found if value is not None and value != ""}
-    own = {column: fields.pop(column, 0) for column in ("home_class", "longest_ttl", "longest_row")}
-    if "principals" in fields:
-        fields["principals"] = _decode_principals(fields["principals"])
-    if "backoff" in fields:
-        fields["backoff"] = _decode_backoff(fields["backoff"])
+    fields = queue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
+    own = {column: fields.pop(column, 0) for column in _OWN}
     return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
-
-
-def fields_of(queue: Queue) -> tuple[Any, ...]:
-    """Returns the values of the columns that callers choose: partitions to facade in ``COLUMNS``."""
-    principals = _encode(queue.principals).decode() if queue.principals else None
-    backoff = _encode(queue.backoff).decode() if queue.backoff else None
-    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff
-    limits = queue.max_claimed or None, queue.max_claimed_per_key or None
-    fields = queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay
-    return *fields, *claims, *limits, queue.facade or None
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:

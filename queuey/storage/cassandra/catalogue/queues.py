@@ -18,10 +18,10 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Applications, Catalogue, specs
+from queuey.storage import Applications, Catalogue, queue_rows, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, fields_of, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -32,13 +32,11 @@ from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 23)}) IF NOT EXISTS",
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(COLUMNS.split(','))}) IF NOT EXISTS",
     idempotent=False,
 )
 _UPDATE = Statement(
-    "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, max_claimed = ?, "
-    "max_claimed_per_key = ?, facade = ?, version = ? WHERE application = ? AND name = ? IF version = ?",
+    f"UPDATE queues SET {queue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(
@@ -155,7 +153,7 @@ class CassandraCatalogue(Catalogue, Applications):
         self._change_row(
             queue,
             _UPDATE,
-            (*fields_of(updated), updated.version, queue.application, queue.name, queue.version),
+            (*queue_rows.values(updated), updated.version, queue.application, queue.name, queue.version),
             updated.version,
         )
         self._wait_for_others()
@@ -248,4 +246,4 @@ class CassandraCatalogue(Catalogue, Applications):
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
     numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
-    return queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version
+    return queue.application, queue.name, *numbers, *queue_rows.values(queue), queue.created, queue.version

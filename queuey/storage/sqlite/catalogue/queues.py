@@ -9,12 +9,16 @@ import msgspec
 from queuey import ids
 from queuey.errors import ApplicationNotFound, QueueExists, QueueNotFound
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Catalogue, specs
+from queuey.storage import Catalogue, queue_rows, specs
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_INSERT = f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
+_INSERT = (
+    f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) "  # noqa: S608 - constants
+    f"VALUES ({', '.join('?' for _ in row_codec.QUEUE_COLUMNS.split(','))})"
+)
+_UPDATE = f"UPDATE queues SET {queue_rows.assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
 _LIST = (
     f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
@@ -83,12 +87,7 @@ class SqliteCatalogue(Catalogue):
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
-            transaction.connection.execute(
-                "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-                "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, max_claimed = ?, "
-                "max_claimed_per_key = ?, facade = ? WHERE application = ? AND name = ?",
-                (*row_codec.queue_to_row(changed)[4:18], queue.application, queue.name),
-            )
+            transaction.connection.execute(_UPDATE, (*queue_rows.values(changed), queue.application, queue.name))
             return changed
 
         return self._changed(queue, self._db.writer.perform(work))

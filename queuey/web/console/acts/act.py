@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from queuey.access import Action
+from queuey.api.queues import Action
 from queuey.web.console import pages
 from queuey.web.console.sessions import Ask
 

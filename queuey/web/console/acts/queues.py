@@ -9,10 +9,10 @@ import msgspec
 
 from queuey.access import format_principal
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed
-from queuey.messages import CONSISTENCIES, ON_ACK, TYPES, Queue
+from queuey.messages import CONSISTENCIES, ON_ACK, RESETTABLE, TYPES, Queue
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.sessions import Ask
-from queuey.web.v1.queues import RESETTABLE, read_spec
+from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
 

@@ -7,7 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from queuey.access import Action, matches
+from queuey.access import matches
+from queuey.api.claims import MAX_COUNTED
+from queuey.api.queues import Action
 from queuey.claims import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.messages import Message, Queue, QueueSpec
@@ -22,7 +24,6 @@ from queuey.web.facades.emodb.parameters import check_partitioned, read_count_li
 from queuey.web.facades.facade import Facade, Mount, Resource
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
-from queuey.web.v1.spec import MOST_COUNTED
 
 PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
@@ -236,7 +237,7 @@ class EmodbFacade(Facade):
 
     def size(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
-        limit = read_count_limit(_read_query(request), MOST_COUNTED)
+        limit = read_count_limit(_read_query(request), MAX_COUNTED)
         return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).count))
 
     def count_claims(self, request: Request, match: Match) -> Response:

@@ -55,8 +55,4 @@ class Asked(NamedTuple):
 
     def url_of(self, name: str) -> str:
         """Returns the URL by which clients name a queue, and which some of them use for their next requests."""
-        headers = self.request.headers
-        host, scheme = headers.get("host", "localhost"), headers.get("x-forwarded-proto", "")
-        if scheme not in {"http", "https"}:
-            scheme = self.request.scheme
-        return f"{scheme}://{host}{self.prefix}/{ACCOUNT}/{quote(name, safe='')}"
+        return f"{self.request.origin}{self.prefix}/{ACCOUNT}/{quote(name, safe='')}"

@@ -13,17 +13,17 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
+from queuey.api import schedules as api
+from queuey.api.messages import ScheduledMessage
+from queuey.api.values import Done
 from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Meta, Queue
 from queuey.service import Draft, Limits, ScheduleReport, Service
 from queuey.service.schedules import (
-    MAX_INTERVAL,
     MAX_MESSAGE,
     MAX_NAME,
-    MIN_INTERVAL,
     Outcome,
     Plan,
     Timetable,
@@ -34,17 +34,14 @@ from queuey.service.schedules import (
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.fields import Fields
+from queuey.web.requests import Request, read_body, read_object
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 from queuey.web.v1.messages import read_batch
-from queuey.web.v1.schedules import bodies
 from queuey.web.validators import Errors
 
-LIST_FIELDS = frozenset({"start"})
-_FIELDS = frozenset(bodies.SchedulePlan.__struct_fields__)
+_FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
 _NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
-_MISSED = ("skip", "catch_up")
 
 
 class _MessageText(msgspec.Struct):
@@ -66,6 +63,8 @@ class ScheduleViews:
         self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
         self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_MESSAGE))
         self._authorization = authorization
+        self._listed = Fields(api.ScheduleQuery, service.limits)
+        self._plan = Fields(api.SchedulePlan, service.limits)
 
     def put(self, request: Request, match: Match) -> Response:
         """Makes a schedule, or changes what is given of one."""
@@ -81,7 +80,7 @@ class ScheduleViews:
         given = read_object(text)
         _check_names(name, given)
         queue = self._target(request, match, given, may_see)
-        build = _builder(given, text, queue, self._limits)
+        build = self._builder(given, text, queue)
         return self._schedules.put(application, name, build, may_see)
 
     def _target(
@@ -107,13 +106,53 @@ class ScheduleViews:
         self._authorization.enter(request, queue, "admin")
         return self._authorization.enter(request, queue, "send").queue
 
+    def _builder(self, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
+        """Reads what is given of a plan; returns what makes a plan of it and of the present one.
+
+        Args:
+            given: The fields.
+            text: The same as JSON, because a message keeps the text of its values.
+            queue: The row of the schedule's queue; None: it does not matter.
+
+        Raises:
+            InvalidRequest: Naming every bad field.
+        """
+        errors = Errors()
+        asked = self._plan.read(given, errors)
+        cron, every = asked.cron, asked.every
+        zone = errors.take("timezone", _zone, asked.timezone)
+        message = None
+        if given.get("message") is not None and queue is not None:
+            message = _read_message(text, queue, self._limits, errors)
+        errors.check()
+
+        def build(before: Plan | None, now: float) -> Plan:
+            if before is None:
+                _require(given, "queue", "message", "cron" if every is None else "every")
+            timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
+            if before is None:
+                assert queue is not None  # noqa: S101 - the fields are there
+                assert message is not None  # noqa: S101
+                plan = Plan(queue.name, timetable, kept(message))
+            elif queue is not None and given.get("queue") is None and before.queue != queue.name:
+                raise RecordChanged("queue")
+            else:
+                plan = replace(before, timetable=timetable)
+            if queue is not None:
+                plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
+            if asked.paused is not None:
+                plan = replace(plan, paused=asked.paused)
+            return plan if asked.missed is None else replace(plan, missed=asked.missed)
+
+        return build
+
     def list(self, request: Request, match: Match) -> Response:
         """Lists schedules by name."""
         may_see = self._authorization.matching(request, match["app"], "admin")
-        start = read_query(request, LIST_FIELDS).get("start", "")
+        start = self._listed.query(request).start
         found, more = self._schedules.list(match["app"], may_see, start=start)
-        listed = [bodies.ListedSchedule(**_fields(report)) for report in found]
-        return json_response(bodies.ScheduleList(schedules=listed, more=more))
+        listed = [api.ListedSchedule(**_fields(report)) for report in found]
+        return json_response(api.ScheduleList(schedules=listed, more=more))
 
     def show(self, request: Request, match: Match) -> Response:
         """Shows a schedule."""
@@ -124,7 +163,7 @@ class ScheduleViews:
         """Removes a schedule."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         self._schedules.remove(match["app"], match["schedule"], may_see)
-        return json_response(schemas.Done())
+        return json_response(Done())
 
     async def run(self, request: Request, match: Match) -> Response:
         """Posts a schedule's message now."""
@@ -151,49 +190,6 @@ def _check_names(name: str, given: dict[str, Any]) -> None:
     if given.get("every") is not None and given.get("timezone") is not None:
         errors["timezone"] = "Belongs to cron"
     errors.check()
-
-
-def _builder(given: dict[str, Any], text: bytes, queue: Queue | None, limits: Limits) -> Build:
-    """Reads what is given of a plan; returns what makes a plan of it and of the present one.
-
-    Args:
-        given: The fields.
-        text: The same as JSON, because a message keeps the text of its values.
-        queue: The row of the schedule's queue; None: it does not matter.
-        limits: Of a message.
-
-    Raises:
-        InvalidRequest: Naming every bad field.
-    """
-    errors = Errors()
-    cron = errors.take("cron", validators.text, given.get("cron"))
-    zone = errors.take("timezone", _zone, given.get("timezone"))
-    every = errors.take("every", validators.integer, given.get("every"), MIN_INTERVAL, MAX_INTERVAL)
-    missed: Any = errors.take("missed", validators.one_of, given.get("missed"), _MISSED)
-    message = None
-    if given.get("message") is not None and queue is not None:
-        message = _read_message(text, queue, limits, errors)
-    errors.check()
-
-    def build(before: Plan | None, now: float) -> Plan:
-        if before is None:
-            _require(given, "queue", "message", "cron" if every is None else "every")
-        timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
-        if before is None:
-            assert queue is not None  # noqa: S101 - the fields are there
-            assert message is not None  # noqa: S101
-            plan = Plan(queue.name, timetable, kept(message))
-        elif queue is not None and given.get("queue") is None and before.queue != queue.name:
-            raise RecordChanged("queue")
-        else:
-            plan = replace(before, timetable=timetable)
-        if queue is not None:
-            plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
-        if given.get("paused") is not None:
-            plan = replace(plan, paused=validators.boolean(given["paused"]))
-        return plan if missed is None else replace(plan, missed=missed)
-
-    return build
 
 
 def _zone(value: object) -> str:
@@ -246,14 +242,14 @@ def _read_message(text: bytes, queue: Queue, limits: Limits, errors: Errors) -> 
     return draft
 
 
-def _shown(report: ScheduleReport) -> bodies.Schedule:
-    return bodies.Schedule(**_fields(report), message=_message(report.plan.message.draft))
+def _shown(report: ScheduleReport) -> api.ScheduleState:
+    return api.ScheduleState(**_fields(report), message=_message(report.plan.message.draft))
 
 
 def _fields(report: ScheduleReport) -> dict[str, Any]:
     plan, timetable = report.plan, report.plan.timetable
     return {
-        "schedule": report.name,
+        "name": report.name,
         "queue": plan.queue,
         "cron": timetable.cron or None,
         "timezone": timetable.zone if timetable.cron else None,
@@ -262,32 +258,32 @@ def _fields(report: ScheduleReport) -> dict[str, Any]:
         "paused": plan.paused,
         "created": report.created,
         "changed": report.changed,
-        "next": list(report.next),
+        "next": tuple(report.next),
         "firing": report.firing,
         "last": None if report.last is None else _tick(report.last),
     }
 
 
-def _tick(outcome: Outcome) -> bodies.Tick:
-    return bodies.Tick(
+def _tick(outcome: Outcome) -> api.Tick:
+    return api.Tick(
         instant=outcome.instant,
         at=outcome.at,
         state=outcome.state,
-        message_id=outcome.message_id or UNSET,
-        partition=outcome.partition or UNSET,
-        queue=outcome.queue or UNSET,
-        error=outcome.error or UNSET,
+        message_id=outcome.message_id or None,
+        partition=outcome.partition or None,
+        queue=outcome.queue or None,
+        error=outcome.error or None,
     )
 
 
-def _message(draft: Draft) -> bodies.ScheduledMessage:
+def _message(draft: Draft) -> ScheduledMessage:
     meta = draft.meta or Meta()
     body: Any = draft.body
     if isinstance(body, bytes):
         body = b64encode(body).decode()
     elif meta.json:
         body = msgspec.Raw(body.encode())
-    return bodies.ScheduledMessage(
+    return ScheduledMessage(
         body=body,
         ttl=draft.ttl,
         partition=draft.partition,

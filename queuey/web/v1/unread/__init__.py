@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey import ids
+from queuey.api import reads
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.service import Mark, QueueAccess, Service, parse_bound
 from queuey.service.ranges import OTHERS
-from queuey.service.unread import DEFAULT_COUNTED, MAX_COUNTED, Marks, Unread
+from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object
 from queuey.web.responses import Response, json_response
-from queuey.web.v1 import schemas
 from queuey.web.validators import Errors
 
 
@@ -36,10 +37,10 @@ def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
     return {number: end(mark) for number, mark in marks.items()}
 
 
-def _take_ends(given: dict[str, Any], errors: Errors) -> Marks:
-    """Reads up to where messages are read; what is wrong with that is noted in ``errors``."""
-    until = errors.take("until", _ends, given.get("until"), lambda mark: mark.end)
-    cursor = errors.take("cursor", _ends, given.get("cursor"), lambda mark: mark.start)
+def _take_ends(asked: reads.NewReadMark, errors: Errors) -> Marks:
+    """Reads up to where messages are read; bad fields are in ``errors``."""
+    until = errors.take("until", _ends, asked.until, lambda mark: mark.end)
+    cursor = errors.take("cursor", _ends, asked.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
         errors["cursor"] = "Not together with until"
     if until is None and cursor is None and not errors:
@@ -47,8 +48,8 @@ def _take_ends(given: dict[str, Any], errors: Errors) -> Marks:
     return until or cursor or {}
 
 
-def _texts(marks: Marks) -> dict[str, str]:
-    return {str(number): ids.to_hex(at) for number, at in marks.items()}
+def _texts(marks: Marks) -> dict[int, str]:
+    return {number: ids.to_hex(at) for number, at in marks.items()}
 
 
 def unread_fields(unread: Unread) -> dict[str, Any]:
@@ -63,18 +64,19 @@ class UnreadViews:
         self._service = service
         self._limits = service.limits
         self._authorization = authorization
+        self._mark = Fields(reads.NewReadMark, service.limits)
+        self._asked = Fields(reads.UnreadAsked, service.limits)
 
     def mark(self, request: Request, match: Match) -> Response:
         """Marks messages of a queue as read."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         reader = self._authorization.reader(request, match["app"])
-        given = read_object(read_body(request, self._limits.max_body))
         errors = Errors()
-        ends = _take_ends(given, errors)
+        asked = self._mark.body(request, errors)
+        ends = _take_ends(asked, errors)
         errors.check()
-        back = validators.boolean(given.get("back"))
-        marked = self._service.unread.mark(access, reader, ends, back=back)
-        return json_response(schemas.ReadMark(read=_texts(marked.marks), pending=marked.pending))
+        marked = self._service.unread.mark(access, reader, ends, back=asked.back)
+        return json_response(reads.ReadMark(read=_texts(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
         """Counts unread messages of several queues; an error of one does not keep the rest from being counted."""
@@ -82,14 +84,14 @@ class UnreadViews:
         reader = self._authorization.reader(request, match["app"])
         given = read_object(read_body(request, self._limits.max_body) or b"{}")
         errors = Errors()
-        limit = errors.take("limit", validators.integer, given.get("limit"), 1, MAX_COUNTED) or DEFAULT_COUNTED
+        limit = self._asked.read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
         names = self._names(request, match["app"], given.get("queues"), errors)
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
         accesses = [each for each in entered if isinstance(each, QueueAccess)]
         counts = iter(self._service.unread.unread(accesses, reader, limit))
         found = [next(counts) if isinstance(each, QueueAccess) else each for each in entered]
-        return json_response(schemas.UnreadQueues(queues=list(map(_shown, names, found))))
+        return json_response(reads.UnreadQueues(queues=tuple(map(_shown, names, found))))
 
     def _names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
         most = self._limits.max_queues_per_stream
@@ -101,9 +103,9 @@ class UnreadViews:
         return list(dict.fromkeys(names))
 
 
-def _shown(name: str, found: Unread | QueueyError | None) -> schemas.UnreadQueue | schemas.QueueReadError:
+def _shown(name: str, found: Unread | QueueyError | None) -> reads.UnreadQueue | reads.QueueReadError:
     if isinstance(found, QueueyError):
-        return schemas.QueueReadError(queue_name=name, error_msg=error_texts(found))
+        return reads.QueueReadError(queue_name=name, error_msg=error_texts(found))
     if found is None:
-        return schemas.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return schemas.UnreadQueue(queue_name=name, **unread_fields(found))
+        return reads.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
+    return reads.UnreadQueue(queue_name=name, **unread_fields(found))

@@ -1,0 +1,271 @@
+"""Claims: a message is delivered to one caller, until it is acknowledged, released or its claim expires."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from queuey.api.reads import ReadMessage
+from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
+
+MAX_CLAIMS = 1000
+"""Max messages that one request claims, shows or settles."""
+MAX_QUEUES = 10
+"""Max queues that one request claims from."""
+MAX_WORKER, MAX_ERROR, MAX_TEXT = 64, 200, 4096
+"""Max characters of a worker's name, and of a reason."""
+MAX_WITH_REASON = 100
+"""Max receipts that are released with a reason at a time: it is recorded for each."""
+MAX_STATES, MAX_STATE = 100, 4096
+"""Max jobs whose states are set or shown at a time: each is written and read by itself; and max bytes of a state."""
+MAX_NESTED = 100
+"""Max objects and lists of a state within each other: readers of JSON give up at some depth."""
+MAX_CLAIM = 43_200
+"""Max length of a claim, in seconds."""
+DEFAULT_CLAIM = 30.0
+DEFAULT_CLAIMS = 10
+DEFAULT_COUNTED = 10_000
+MAX_COUNTED = 100_000
+"""Max messages that one request has counted one by one."""
+
+ClaimReceipt = Annotated[str, Meta(max_length=100, description="names a claim; as it was given, unread")]
+Receipts = Annotated[list[ClaimReceipt], Meta(max_length=MAX_CLAIMS)]
+Pause = Annotated[float, Meta(ge=0, le=MAX_CLAIM, description="seconds")]
+
+
+class LimitQuery(Struct, frozen=True, kw_only=True):
+    """How many messages to show."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIMS, description="Messages at most")] = DEFAULT_CLAIMS
+
+
+class JobsQuery(LimitQuery, frozen=True, kw_only=True):
+    """The jobs to show."""
+
+    states: Annotated[
+        bool, Meta(description=f"Show what workers say of them; `limit` is at most {MAX_STATES} then")
+    ] = False
+
+
+class CountQuery(Struct, frozen=True, kw_only=True):
+    """How far to count."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED, description="Count up to so many, and estimate beyond")] = (
+        DEFAULT_COUNTED
+    )
+
+
+class SeveralClaimsQuery(LimitQuery, frozen=True, kw_only=True):
+    """The claims that are asked for."""
+
+    ttl: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_CLAIM,
+            description="Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
+        ),
+    ] = DEFAULT_CLAIM
+    wait: Wait = 0.0
+    worker: Annotated[str, line(MAX_WORKER, "The caller's name for itself")] = ""
+
+
+class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
+    """The claims that are asked for."""
+
+    partitions: Partitions | None = None
+
+
+class ClaimRequest(Struct, frozen=True):
+    """Claims to acknowledge, before anything is claimed and at once."""
+
+    acknowledge: Receipts | None = None
+
+
+class ClaimOfSeveral(Struct, frozen=True):
+    """Queues to claim from, in order of preference, and receipts to acknowledge before that, by queue."""
+
+    queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_QUEUES)]
+    acknowledge: dict[str, Receipts] | None = None
+
+
+class SomeReceipts(Struct, frozen=True):
+    """Claims that are to end."""
+
+    receipts: Receipts
+
+
+class Renewal(SomeReceipts, frozen=True):
+    """Claims that are to last longer: until ``ttl`` seconds from now; 0 releases."""
+
+    ttl: Pause = DEFAULT_CLAIM
+
+
+class ReleaseReason(Struct, frozen=True):
+    """Why messages could not be handled: a class of error, and its text; for at most 100 receipts at a time."""
+
+    error: Annotated[str, line(MAX_ERROR)] | None = None
+    text: Annotated[str, Meta(max_length=MAX_TEXT)] | None = None
+
+
+class Release(SomeReceipts, frozen=True):
+    """Claims that are to end ``delay`` seconds from now; not given: at once, or with a reason as ``backoff`` says.
+
+    Attributes:
+        retry: False: the messages become dead letters; at most 100 at a time.
+    """
+
+    delay: Pause | None = None
+    reason: ReleaseReason | None = None
+    retry: Annotated[bool, Meta(extra={"exact": True})] = True
+
+
+class States(Struct, frozen=True):
+    """How far a worker has come with messages that it has claimed: any JSON of up to 4,096 bytes, by receipt."""
+
+    states: Annotated[dict[ClaimReceipt, Any], Meta(max_length=MAX_STATES)]
+
+
+class Settlement(Struct, frozen=True, omit_defaults=True):
+    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter."""
+
+    receipt: str
+    status: Literal["ok", "superseded"]
+    expires: float | None = None
+
+
+class Settled(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The results of the receipts, in the order given."""
+
+    results: list[Settlement]
+
+
+class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A message that is claimed by the caller alone.
+
+    Attributes:
+        deliveries: Number of deliveries, including this one.
+        expires: End of the claim, in seconds since 1970, by the server's clock.
+    """
+
+    receipt: ClaimReceipt
+    deliveries: Count
+    expires: float
+
+
+class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
+    """Messages that were claimed, oldest first; none, when there are none.
+
+    Attributes:
+        acknowledged: The results of the receipts, in the order given, if there were any.
+    """
+
+    messages: tuple[ClaimedMessage, ...]
+    acknowledged: tuple[Settlement, ...] = ()
+
+
+class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
+    """Messages of the first queue that has any; null: none has."""
+
+    queue_name: str | None
+
+
+class PartitionClaims(Struct, frozen=True):
+    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> jobs.counts().partitions[1].claimed
+        1
+
+    Attributes:
+        waiting: Released or expired; they are delivered next.
+    """
+
+    claimed: Count
+    waiting: Count
+
+
+class ClaimCounts(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(2)
+        >>> counts = jobs.counts()
+        >>> counts.claimed, counts.waiting
+        (2, 0)
+    """
+
+    claimed: Count
+    waiting: Count
+    partitions: dict[int, PartitionClaims]
+
+
+class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
+
+    Example:
+        >>> size = client.job_queue("orders").size()
+        >>> size.size, size.exact
+        (2, True)
+    """
+
+    size: Count
+    exact: bool
+
+
+class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
+    """How much of a queue is to be done.
+
+    Example:
+        >>> backlog = client.job_queue("orders").backlog()
+        >>> backlog.waiting, backlog.claimed, backlog.failed
+        (2, 0, 0)
+
+    Attributes:
+        waiting: Messages for a claim; delayed ones do not count.
+        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
+        delayed: Messages that are not due yet.
+        claimed: Now, or released with a delay that is not over.
+        failed: Of those that wait: delivered before.
+        dead: In ``<queue>.dead``.
+        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
+    """
+
+    waiting: Count
+    exact: bool
+    delayed: Count
+    claimed: Count
+    failed: Count
+    dead: Count
+    oldest: float | None
+    due: float | None
+
+
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that was delivered and is not acknowledged.
+
+    Attributes:
+        worker: The name of the worker that has it, or had it last.
+        expires: Seconds since 1970; null: its claim has ended.
+        state: What its worker has said of it; null: nothing. With ``states`` only.
+        state_at: When it was said, in seconds since 1970; null: it was not. With ``states`` only.
+    """
+
+    message_id: Id
+    partition: Partition
+    deliveries: Count
+    worker: str
+    expires: float | None
+    state: Any = UNSET
+    state_at: float | UnsetType | None = UNSET
+
+
+class Jobs(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Claimed messages; those whose claims have ended or end first come first."""
+
+    jobs: list[Job]

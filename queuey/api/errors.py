@@ -1,0 +1,44 @@
+"""Answers that are errors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from queuey.api.claims import Settlement
+from queuey.api.values import Id, Outcome
+
+
+class ConflictingOffset(Struct, frozen=True):
+    """An offset as it is recorded now, and whether this request set it."""
+
+    offset: Id | None
+    applied: bool
+
+
+class Details(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of a write that failed, of each of several, or of each partition or receipt."""
+
+    outcome: Outcome | None = None
+    outcomes: list[Outcome] | None = None
+    partitions: dict[int, ConflictingOffset] | None = None
+    results: list[Settlement] | None = None
+
+
+class ErrorBody(Details, frozen=True, kw_only=True, omit_defaults=True):
+    """The reasons, by field or name."""
+
+    status: Literal["error"]
+    error_msg: dict[str, str]
+
+
+class Problem(Details, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457 problem details, for clients that accept application/problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: dict[str, str]

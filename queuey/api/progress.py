@@ -1,0 +1,158 @@
+"""Progress of consumer groups in queues, and of moves between them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from queuey.api.values import Count, Id, Seconds, words
+
+
+class NewOffset(Struct, frozen=True):
+    """An offset to record.
+
+    Attributes:
+        expected: The offset that must be recorded now, null for none; absent: any.
+    """
+
+    offset: str
+    expected: str | UnsetType | None = UNSET
+
+
+class NewOffsets(Struct, frozen=True):
+    """Offsets to record, by partition."""
+
+    partitions: dict[str, NewOffset]
+
+
+class RecordedOffset(Struct, frozen=True):
+    """An offset as it is recorded now."""
+
+    offset: Id
+
+
+class RecordedOffsets(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The offsets that were recorded."""
+
+    group: str
+    partitions: dict[int, RecordedOffset]
+
+
+class GroupOffset(Struct, frozen=True, kw_only=True):
+    """The offset and the lag of a consumer group in one partition.
+
+    Example:
+        >>> last = client.read("orders", limit=1).messages[0].id
+        >>> committed = client.commit("orders", "billing", {1: last})
+        >>> client.offsets("orders", "billing").partitions[1].lag
+        1
+
+    Attributes:
+        offset: The id of the last message handled; None: no offset is recorded.
+        updated: Seconds since 1970 when it was recorded.
+        lag: Messages after it.
+        lag_exact: They were counted, otherwise estimated.
+        lag_seconds: Age of the oldest of them.
+    """
+
+    offset: Id | None
+    updated: float | None
+    lag: Count
+    lag_exact: bool
+    lag_seconds: float
+
+
+class Offsets(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The offsets of a consumer group in a queue. ``lag`` is the sum over the partitions.
+
+    Example:
+        >>> last = client.read("orders").messages[-1].id
+        >>> committed = client.commit("orders", "billing", {1: last})
+        >>> offsets = client.offsets("orders", "billing")
+        >>> offsets.group, offsets.lag
+        ('billing', 0)
+    """
+
+    group: str
+    partitions: dict[int, GroupOffset]
+    lag: Count
+
+
+class Cursors(Struct, frozen=True):
+    """Ids up to which partitions were processed; null: from the beginning on nothing was."""
+
+    partitions: dict[str, str | None]
+
+
+class LagState(Struct, frozen=True):
+    """The messages behind a cursor in one partition."""
+
+    lag: Count
+    lag_exact: bool
+    lag_seconds: float
+
+
+class LagRead(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The lag behind cursors, in each named partition and in all of them."""
+
+    partitions: dict[int, LagState]
+    lag: Count
+
+
+class GroupList(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Consumer groups, sorted."""
+
+    groups: tuple[str, ...]
+
+
+class NewMove(Struct, frozen=True):
+    """Two queues of the application."""
+
+    source: str = field(name="from")
+    target: str = field(name="to")
+
+
+class Move(Struct, frozen=True):
+    """How a move of messages from one queue to another stands.
+
+    Example:
+        >>> _ = client.create_queue("old-orders")
+        >>> move = client.move("orders", "old-orders").wait()
+        >>> move.state, move.moved, move.left
+        ('done', 2, 0)
+
+    Attributes:
+        id: Names it.
+        source, target: The queues.
+        state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
+        moved: Messages that have been moved.
+        total: About how many there were at the beginning; None: not known yet.
+        left: Messages that stay because they are claimed.
+        began: Seconds since 1970.
+        updated: When a message was last moved; None: never.
+        ended: When it ended; None: it has not.
+        error: Why it failed; None: it has not.
+    """
+
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] = field(name="move")
+    source: str = field(name="from")
+    target: str = field(name="to")
+    state: Annotated[str, words("running", "cancelling", "done", "cancelled", "failed")]
+    moved: Count
+    total: Count | None
+    left: Count
+    began: Seconds
+    updated: Seconds | None
+    ended: Seconds | None
+    error: str | None
+
+
+class MoveState(Move, frozen=True, tag_field="status", tag="ok"):
+    """How a move stands."""
+
+
+class MoveList(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Moves, the newest first: those under way, and the last ones that have ended."""
+
+    moves: tuple[Move, ...]

@@ -1,0 +1,225 @@
+"""Queues: their options, lists, and rights to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+from msgspec.structs import fields
+
+from queuey.api.values import Count, Id, bounded
+from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
+
+Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
+"""What a grant may allow:
+
+* ``send``: store new messages.
+* ``read``: read messages, and all that ``measure`` shows.
+* ``delete``: delete messages by id or name. With ``send`` it also overwrites them by id and replaces them by name.
+* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows. With ``read`` it also
+  claims messages and acknowledges them; ``read`` with ``delete`` does so, too.
+* ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.
+* ``measure``: list queues; see their fields, counts, groups, offsets and lags, and no message.
+"""
+Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
+"""A way to use a queue.
+
+``overwrite`` writes messages at ids that the caller names. ``work`` claims messages and says that they are done.
+"""
+MAX_ASKED = 255
+"""Max characters of a name in a question about rights; the answer repeats it."""
+Name = Annotated[str, Meta(max_length=MAX_ASKED)]
+
+
+class QueueFields(QueueOptions, frozen=True, kw_only=True):
+    """Options of a queue. Numbers may be written as strings; null or empty: not given (or reset)."""
+
+    principles: str | list[str] | None = None
+    principals: str | list[str] | None = None
+
+
+class NewQueue(QueueFields, frozen=True, kw_only=True):
+    """A queue to create."""
+
+    queue_name: Annotated[str, bounded("max_queue_name")] | None = None
+
+
+class QueueState(ChosenOptions, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """A queue as it stands."""
+
+    name: str = field(name="queue_name")
+
+
+class CreatedQueue(QueueState, frozen=True, kw_only=True):
+    """A queue as it stands after creating or finding it."""
+
+    principles: str | None
+
+
+class UpdatedQueue(QueueState, frozen=True, kw_only=True):
+    """A queue as it stands after an update."""
+
+    created: float
+    principles: list[str]
+
+
+ListedQueue: Any = defstruct(
+    "ListedQueue",
+    [
+        ("queue_name", str),
+        ("application", str | UnsetType, UNSET),
+        ("created", float | UnsetType, UNSET),
+        ("principles", str | UnsetType, UNSET),
+        *((each.name, each.type | UnsetType, UNSET) for each in fields(ChosenOptions)),
+        ("count", Count | UnsetType, UNSET),
+    ],
+    omit_defaults=True,
+    kw_only=True,
+    namespace={"__doc__": "A queue in a listing; everything but the name only with details."},
+)
+
+
+class ListQuery(Struct, frozen=True, kw_only=True):
+    """The page of a listing that is asked for."""
+
+    limit: Annotated[int, bounded("max_list", "Names in the answer", ge=1)] | None = None
+    offset: Annotated[str, Meta(description="Name to start at, inclusive")] = ""
+
+
+class QueueListQuery(ListQuery, frozen=True, kw_only=True):
+    """The page of the list of queues that is asked for."""
+
+    details: Annotated[bool, Meta(description="All fields")] = False
+    include_count: Annotated[bool, Meta(description="Message counts and all fields")] = False
+
+
+class QueueList(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Queues by name; ``next`` is the offset of the next page.
+
+    Attributes:
+        patterns: Those of the credential; the list has only queues that match one of them.
+    """
+
+    queues: list[ListedQueue]
+    next: str | None
+    patterns: list[str]
+
+
+class ApplicationList(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Applications by name; ``next`` is the offset of the next page."""
+
+    applications: list[str]
+    next: str | None
+
+
+class RightsAsked(Struct, frozen=True):
+    """Names of queues, which need not exist."""
+
+    queues: Annotated[list[Name], bounded("max_queues_per_read")]
+
+
+class QueueRights(Struct, frozen=True):
+    """The caller's rights to a queue of this name."""
+
+    queue_name: str
+    actions: list[Action]
+
+
+class Rights(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The rights, in the order asked."""
+
+    queues: list[QueueRights]
+
+
+class OwnRights(Struct, frozen=True, omit_defaults=True):
+    """Rights to queues of these names, or whose names match a pattern (``*``: any text)."""
+
+    allow: list[Verb]
+    queues: list[str] | UnsetType = UNSET
+    patterns: list[str] | UnsetType = UNSET
+
+
+class Me(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The caller.
+
+    Attributes:
+        names: What principals of queues may call it.
+        expires: Seconds since 1970.
+    """
+
+    names: list[str]
+    expires: float | None
+    rights: list[OwnRights]
+
+
+class PartitionInfo(Struct, frozen=True):
+    """The state of one partition. ``oldest`` and ``newest`` are ids; None if the partition is empty.
+
+    Example:
+        >>> info = client.info("orders").partition_info[1]
+        >>> info.count, info.exact
+        (2, True)
+    """
+
+    count: Count
+    exact: bool
+    oldest: Id | None
+    newest: Id | None
+
+
+class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """The state of a queue.
+
+    Example:
+        >>> info = client.info("orders")
+        >>> info.store, info.count, info.consistency
+        ('sqlite', 2, 'strong')
+
+    Attributes:
+        ttl, read_delay: Seconds, those in force.
+        dead_letter: The queue of dead letters in force.
+        max_deliveries, backoff, on_ack, kind, max_claimed, max_claimed_per_key, description: As in :class:`Queue`.
+        store: ``sqlite`` or ``cassandra``.
+        guarantee: Which guarantees hold for the queue on that store, a sentence.
+        acknowledgement: What a stored message has survived: a stable word and a sentence.
+        horizon: An id; everything below it can be read.
+        count: Messages in all partitions.
+        exact: Counted, otherwise estimated.
+        partition_info: By partition.
+    """
+
+    name: str = field(name="queue_name")
+    application: str
+    principals: tuple[str, ...] = field(name="principles")
+    ttl: int
+    read_delay: float
+    created: float
+    store: str
+    guarantee: str
+    acknowledgement: Acknowledgement
+    horizon: Id
+    count: Count
+    exact: bool
+    partition_info: dict[int, PartitionInfo]
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """The service at an address.
+
+    Example:
+        >>> hello = client.hello()
+        >>> hello.store, len(hello.id)
+        ('sqlite', 32)
+
+    Attributes:
+        version: Of the service.
+        store: ``sqlite`` or ``cassandra``.
+        id: Identifies the store, the same under every address; 32 hex digits.
+        links: Paths, or patterns of such, by what is there.
+    """
+
+    name: Literal["queuey"] = "queuey"
+    version: str
+    store: str
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
+    links: dict[str, str]

@@ -1,0 +1,53 @@
+"""Values and answers that many operations share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from queuey.messages import MAX_TTL, MAX_WAIT
+from queuey.partitions import MAX_PARTITIONS
+
+Id = Annotated[
+    str,
+    Meta(pattern="^[0-9a-f]{32}$", max_length=32, description="32 lower-case hex digits of a version 1 UUID"),
+]
+Timestamp = Annotated[
+    str,
+    Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}$(?!\n)", description="seconds since 1970 with seven decimals"),
+]
+Count = Annotated[int, Meta(ge=0)]
+Partition = Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
+Seconds = Annotated[float, Meta(description="since 1970")]
+Ttl = Annotated[int, Meta(ge=1, le=MAX_TTL, description="seconds")]
+Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="seconds")]
+Outcome = Literal["none", "unknown"]
+
+
+def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - of msgspec.Meta
+    """Describes a value whose upper bound is in :class:`queuey.service.Limits`."""
+    return Meta(extra_json_schema={"x-limit": limit}, description=description or None, **bounds)
+
+
+def line(longest: int, description: str = "") -> Meta:
+    """Describes text without line breaks and control characters."""
+    return Meta(max_length=longest, extra={"line": True}, description=description or None)
+
+
+def words(*choices: str, description: str = "") -> Meta:
+    """Describes text that is one of a few words; answers of later versions may have others."""
+    return Meta(extra_json_schema={"enum": list(choices)}, description=description or None)
+
+
+Wait = Annotated[float, bounded("max_wait", "Seconds to wait if there is nothing to answer", ge=0, le=MAX_WAIT)]
+Partitions = (
+    Annotated[str, Meta(pattern=r"^(\*|([0-9]+(,[0-9]+)*)?)$", description="Comma list of partitions, `*` for all")]
+    | list[Annotated[int, Meta(ge=0)]]
+)
+Flag = bool | int | str
+"""False: ``false``, ``0`` and nothing; true: everything else."""
+
+
+class Done(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Success with nothing else to say."""

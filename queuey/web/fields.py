@@ -1,0 +1,107 @@
+"""Bodies and queries as structs of :mod:`queuey.api`: each field is read as its type says, numbers also from text.
+
+All bad fields are named at once. A field whose type has several forms, or an inner structure, is taken as it came: the
+view reads it further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from queuey.service import Limits
+from queuey.web import validators
+from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.validators import Errors
+
+S = TypeVar("S", bound=msgspec.Struct)
+Parse = Callable[[object], Any]
+
+
+class Fields(Generic[S]):
+    """Reads a struct from the fields of requests, within the limits in force."""
+
+    def __init__(self, kind: type[S], limits: Limits) -> None:
+        self._kind = kind
+        self._most = limits.max_body
+        known = inspect.type_info(kind)
+        assert isinstance(known, inspect.StructType)  # noqa: S101
+        self.names = frozenset(each.encode_name for each in known.fields)
+        self._parsers = {each.encode_name: (each.name, _parser(each.type, limits)) for each in known.fields}
+        self._required = {each.encode_name: each.name for each in known.fields if each.required}
+
+    def read(self, given: Mapping[str, object], errors: Errors) -> S:
+        """Reads the fields; None and blank text: not given. Bad and missing ones are None, and in ``errors``."""
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if value is not None and value != "" and (known := self._parsers.get(name)) is not None:
+                attribute, parse = known
+                values[attribute] = value if parse is None else errors.take(name, parse, value)
+        for name, attribute in self._required.items():
+            if attribute not in values:
+                errors[name] = validators.REQUIRED
+                values[attribute] = None
+        return self._kind(**values)
+
+    def query(self, request: Request) -> S:
+        """Reads the query of a request.
+
+        Raises:
+            InvalidRequest: Naming every bad field.
+        """
+        errors = Errors()
+        found = self.read(read_query(request, self.names), errors)
+        errors.check()
+        return found
+
+    def body(self, request: Request, errors: Errors, *, otherwise: bytes = b"") -> S:
+        """Reads the JSON object in the body of a request; ``otherwise`` stands for none."""
+        return self.read(read_object(read_body(request, self._most) or otherwise), errors)
+
+
+def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
+    """Returns a type without what may be left out, and what is said about it; ``AnyType``: it has several forms."""
+    said: dict[str, Any] = {}
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            said |= (kind.extra_json_schema or {}) | (kind.extra or {})
+            kind = kind.type
+        else:
+            forms = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+            kind = forms[0] if len(forms) == 1 else inspect.AnyType()
+    return inspect.AnyType() if said.get("raw") else kind, said
+
+
+def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
+    """Returns what reads a value of a type; None: it is taken as it is."""
+    kind, said = _unwrapped(kind)
+    bounds = _bounds(kind, said.get("x-limit"), limits)
+    match kind:
+        case inspect.IntType():
+            parse: Parse = partial(validators.integer, **bounds)
+        case inspect.FloatType():
+            parse = partial(validators.decimal, **bounds)
+        case inspect.BoolType():
+            parse = validators.true_or_false if said.get("exact") else validators.boolean
+        case inspect.StrType() if "enum" in said:
+            parse = partial(validators.one_of, choices=tuple(said["enum"]))
+        case inspect.StrType():
+            parse = partial(validators.plain_text if said.get("line") else validators.text, **bounds)
+        case inspect.ListType():
+            parse = partial(validators.items, **bounds)
+        case _:
+            return None
+    return parse
+
+
+def _bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
+    """Returns the arguments of a parser that bound a value; a limit in force takes the place of the type's bound."""
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        return {"least": kind.ge or 0, "most": getattr(limits, limit) if limit else kind.le}
+    if isinstance(kind, inspect.StrType | inspect.ListType):
+        return {"longest": getattr(limits, limit) if limit else kind.max_length}
+    return {}

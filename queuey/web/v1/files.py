@@ -1,0 +1,68 @@
+"""Views of files that are the same for everybody: the OpenAPI document, its page, and the client for browsers."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from queuey.service import Limits
+from queuey.web import api_page
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request
+from queuey.web.responses import JSON, Response, encode
+from queuey.web.v1.spec import document
+
+
+@cache
+def _document(limits: Limits) -> bytes:
+    return encode(document(limits))
+
+
+@cache
+def _page(limits: Limits, link: str) -> bytes:
+    return api_page.page(document(limits), link).encode()
+
+
+@cache
+def _client(name: str) -> bytes:
+    return (files("queuey.web.javascript") / name).read_bytes()
+
+
+class FileViews:
+    """Views of ``/v1/openapi.json``, ``/docs`` and ``/client``."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    async def document(self, request: Request, match: Match) -> Response:
+        """Serves the OpenAPI document, with the address that the caller has used as the server's."""
+        servers = encode([{"url": request.origin}])
+        return Response(200, b'{"servers":%b,%b' % (servers, _document(self._limits)[1:]), JSON)
+
+    def page(self, request: Request, match: Match) -> Response:
+        """Serves the OpenAPI document as a page. It is the same for everybody, until another version runs."""
+        # The link to the document is relative, because a proxy may serve everything under a path.
+        link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
+        return Response(
+            200,
+            _page(self._limits, link),
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Content-Security-Policy", api_page.policy()),
+            ("Cache-Control", "public, max-age=3600"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+        )
+
+    def client(self, request: Request, match: Match) -> Response:
+        """Serves the client for browsers, or its types, to pages of any origin."""
+        name = request.path.rstrip("/").rpartition("/")[2]
+        kind = "text/javascript" if name.endswith(".js") else "application/typescript"
+        return Response(
+            200,
+            _client(name),
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Access-Control-Allow-Origin", "*"),
+            ("Cross-Origin-Resource-Policy", "cross-origin"),
+            ("Cache-Control", "public, max-age=3600"),
+            ("X-Content-Type-Options", "nosniff"),
+        )
