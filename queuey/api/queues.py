@@ -203,7 +203,7 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
     partition_info: dict[int, PartitionInfo]
 
 
-class Hello(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+class Hello(Struct, frozen=True, tag_field="status", tag="ok"):
     """The service at an address.
 
     Example:
@@ -218,8 +218,8 @@ class Hello(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
         links: Paths, or patterns of such, by what is there.
     """
 
-    name: Literal["queuey"] = "queuey"
     version: str
     store: str
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
-    links: dict[str, str]
+    links: dict[str, str] = {}
+    name: Literal["queuey"] = "queuey"

@@ -183,11 +183,10 @@ _KINDS = {
 
 def _sentences(seen: _Seen) -> list[str]:
     info = seen.info
-    ttl = "the service's default" if info.ttl is None else time_parsing.length(info.ttl)
     found = [
         f"Queue {info.name} of {info.application}: {output.plural(info.partitions, 'partition')}, {info.type}.",
         f"Consistency {info.consistency}, store {info.store}, created {time_parsing.iso(info.created)}.",
-        f"Messages live {ttl}, unless one has a TTL of its own.",
+        f"Messages live {time_parsing.length(info.ttl)}, unless one has a TTL of its own.",
     ]
     if info.read_delay:
         found.append(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,9 +14,13 @@ import typer
 from queuey.cli import moving, output
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected, existing
+from queuey.messages import RESETTABLE, options
 from queuey.terminal import time_parsing, times
+from queuey.terminal.commands import optional, with_parameters
 
 if TYPE_CHECKING:
+    from msgspec import Meta
+
     from queuey.client import Backlog, Client
     from queuey.client.results import Queue, QueueInfo
     from queuey.messages import Backoff
@@ -23,72 +30,64 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
-Partitions = Annotated[int | None, typer.Option(min=1, max=200, help="Number of partitions; can only grow.")]
-Type = Annotated[str | None, typer.Option(help="user, or public: everybody may read.")]
-Consistency = Annotated[str | None, typer.Option(help="weak, strong or very_strong.")]
 Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
-Ttl = Annotated[str | None, typer.Option(help="How long messages live, such as 12h.")]
-ReadDelay = Annotated[str | None, typer.Option(help="How far range reads stay behind the clock, such as 5s.")]
-MaxDeliveries = Annotated[
-    int | None, typer.Option(min=0, max=1000, help="Deliveries by claims before a dead letter; 0: endlessly.")
-]
-Delays = Annotated[
-    str | None,
-    typer.Option(help="Delay after a delivery that has failed, such as first=5,factor=2,most=600,jitter=0.1."),
-]
-DeadLetter = Annotated[str | None, typer.Option(help="Queue of dead letters, else the queue's name and .dead.")]
-OnAck = Annotated[
-    Literal["keep", "delete"] | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")
-]
-Kind = Annotated[
-    Literal["plain", "dedup", "ordered"] | None,
-    typer.Option(
-        help="plain; dedup: of messages with equal bodies that wait one is delivered; "
-        "or ordered: messages of one key are claimed one after another."
-    ),
-]
-MaxClaimed = Annotated[
-    int | None, typer.Option(min=0, help="Live claims at most, divided among the partitions; 0: no limit.")
-]
-MaxClaimedPerKey = Annotated[
-    int | None,
-    typer.Option(min=0, max=1000, help="Live claims of one message key at most, from creation on; 0: no limit."),
-]
-
-_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack", "max_claimed")
-_DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
+_DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay")
 _BACKLOG = ["waiting", "delayed", "claimed", "failed", "dead", "oldest"]
-_CLAIMS = ["max deliveries", "backoff", "dead letters to", "on ack", "kind", "claimed at most"]
+
+
+def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
+    """Gives a command, whose last parameter takes fields of a queue, an option for each.
+
+    Args:
+        command: Creates or updates a queue; its first parameter is an open client.
+        changes: It updates one.
+    """
+    del command.__annotations__["client"]
+    client, *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+    chosen = {name: option for name, option in options().items() if not changes or (option.extra or {})["changes"]}
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        given = {name: _field(name, option, values.pop(name)) for name, option in chosen.items()}
+        given["principals"] = values.pop("principal") or None
+        command(**values, fields={name: value for name, value in given.items() if value is not None})
+
+    added = [optional(name, _option(option)) for name, option in chosen.items()]
+    run.__annotations__ = {"client": Any}
+    return with_parameters(run, command, [client, *own, *added, optional("principal", Principals)])
+
+
+def _option(option: Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
+    about = option.description or ""
+    if (option.extra or {})["seconds"]:
+        return Annotated[str | None, typer.Option(help=f"{about.rstrip('.')}, or a length such as 12h.")]
+    if words := (option.extra_json_schema or {}).get("enum"):
+        return Annotated[Literal[tuple(words)] | None, typer.Option(help=about)]
+    if option.le is not None:
+        return Annotated[int | None, typer.Option(min=option.ge, max=option.le, help=about)]
+    return Annotated[str | None, typer.Option(help=about)]
+
+
+def _field(name: str, option: Meta, value: Any) -> Any:  # noqa: ANN401 - of any option
+    if value is None or not (option.extra or {})["seconds"]:
+        return value
+    return times.ttl(value) if name == "ttl" else times.seconds(value, f"--{name.replace('_', '-')}")
 
 
 @app.command("create")
 @connected
+@partial(_with_fields, changes=False)
 def create(
     client: Client,
     name: Annotated[str | None, typer.Argument(help="Its name.", show_default="one that the service makes up")] = None,
-    partitions: Partitions = None,
-    type: Type = None,  # noqa: A002 - the option's name
-    consistency: Consistency = None,
-    principal: Principals = None,
-    ttl: Ttl = None,
-    read_delay: ReadDelay = None,
-    max_deliveries: MaxDeliveries = None,
-    backoff: Delays = None,
-    dead_letter: DeadLetter = None,
-    on_ack: OnAck = None,
-    kind: Kind = None,
-    max_claimed: MaxClaimed = None,
-    max_claimed_per_key: MaxClaimedPerKey = None,
     json: Json = False,
+    *,
+    fields: Mapping[str, Any],
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
-    fields = {"partitions": partitions, "type": type, "consistency": consistency, "kind": kind}
-    claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
-    most = {"max_claimed": max_claimed, "max_claimed_per_key": max_claimed_per_key}
-    created = client.create_queue(name, **_given(fields | claims | most, principal, ttl, read_delay))
+    created = client.create_queue(name, **fields)
     if not created.new:
         output.note(f"{created.name} was there already.")
     _show_queue(created if json else _in_force(client, created), json=json)
@@ -121,7 +120,9 @@ def list_queues(
             output.emit(to_builtins(queue) | more)
         return
     columns = [
-        *(_DETAILS if details else _DETAILS[:1]),
+        "queue",
+        *([options()[name].title or name for name in _DETAILS] if details else []),
+        *(["principals", "created"] if details else []),
         *(["messages"] if count else []),
         *(_BACKLOG if backlog else []),
     ]
@@ -155,32 +156,20 @@ def info(client: Client, name: Name, json: Json = False) -> None:
 
 @app.command("update")
 @connected
+@partial(_with_fields, changes=True)
 def update(
     client: Client,
     name: Name,
-    partitions: Partitions = None,
-    type: Type = None,  # noqa: A002 - the option's name
-    consistency: Consistency = None,
-    principal: Principals = None,
-    ttl: Ttl = None,
-    read_delay: ReadDelay = None,
-    max_deliveries: MaxDeliveries = None,
-    backoff: Delays = None,
-    dead_letter: DeadLetter = None,
-    on_ack: OnAck = None,
-    max_claimed: MaxClaimed = None,
-    max_claimed_per_key: MaxClaimedPerKey = None,
-    reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(_RESETTABLE)}.")] = None,
+    reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(RESETTABLE)}.")] = None,
     json: Json = False,
+    *,
+    fields: Mapping[str, Any],
 ) -> None:
     """Change what is given; the rest stays."""
-    fields = {"partitions": partitions, "type": type, "consistency": consistency}
-    claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
-    most = {"max_claimed": max_claimed, "max_claimed_per_key": max_claimed_per_key}
-    given = _given(fields | claims | most, principal, ttl, read_delay)
+    given: dict[str, Any] = dict(fields)
     for field in reset or []:
-        if field not in _RESETTABLE or field in given:
-            text = f"{field!r} cannot be reset: {', '.join(_RESETTABLE)} can, where no value is given"
+        if field not in RESETTABLE or field in given:
+            text = f"{field!r} cannot be reset: {', '.join(RESETTABLE)} can, where no value is given"
             raise typer.BadParameter(text, param_hint="--reset")
         given[field] = None
     if not given:
@@ -219,8 +208,8 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
     if json:
         output.emit(queue)
     else:
-        rows = zip((*_DETAILS, *_CLAIMS), (*_row(queue), *_claims(queue)), strict=True)
-        output.pairs((name, value) for name, value in rows if name != "created" or value is not None)
+        created = [] if queue.created is None else [("created", time_parsing.iso(queue.created))]
+        output.pairs([("queue", queue.name), *_options(queue), ("principals", ", ".join(queue.principals)), *created])
 
 
 def _in_force(client: Client, queue: Queue) -> Queue:
@@ -235,10 +224,21 @@ def _in_force(client: Client, queue: Queue) -> Queue:
     return queue
 
 
-def _claims(queue: Queue | QueueInfo) -> list[Any]:
-    dead = queue.dead_letter or f"{queue.name}.dead"
-    most = f"{queue.max_claimed or 'no limit'}, of one key {queue.max_claimed_per_key or 'no limit'}"
-    return [queue.max_deliveries or "no limit", _delays(queue.backoff), dead, queue.on_ack, queue.kind, most]
+def _options(queue: Queue | QueueInfo) -> list[tuple[str, Any]]:
+    """Returns the options of a queue for people; a description only if there is one."""
+    shown = [(option.title or name, _text(queue, name, option)) for name, option in options().items()]
+    return shown if queue.description else shown[:-1]
+
+
+def _text(queue: Queue | QueueInfo, name: str, option: Meta) -> Any:  # noqa: ANN401 - of any option
+    value = getattr(queue, name)
+    if name == "backoff":
+        return _delays(value)
+    if name == "dead_letter":
+        return value or f"{queue.name}.dead"
+    if (option.extra or {})["seconds"]:
+        return None if value is None else time_parsing.length(value)
+    return "no limit" if value == 0 else value
 
 
 def _delays(backoff: Backoff | None) -> str:
@@ -250,11 +250,9 @@ def _delays(backoff: Backoff | None) -> str:
 
 
 def _row(queue: Queue) -> list[Any]:
-    ttl = None if queue.ttl is None else time_parsing.length(queue.ttl)
-    delay = None if queue.read_delay is None else time_parsing.length(queue.read_delay)
+    shown = [_text(queue, name, options()[name]) for name in _DETAILS]
     created = None if queue.created is None else time_parsing.iso(queue.created)
-    principals = ", ".join(queue.principals)
-    return [queue.name, queue.partitions, queue.type, queue.consistency, ttl, delay, principals, created]
+    return [queue.name, *shown, ", ".join(queue.principals), created]
 
 
 def backlog_text(backlog: Backlog, now: float) -> str:
@@ -296,14 +294,9 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
     return [
         ("queue", found.name),
         ("application", found.application),
-        ("partitions", found.partitions),
-        ("type", found.type),
-        ("consistency", found.consistency),
+        *_options(found),
         ("principals", found.principals or None),
         ("messages", about(found.count, exact=found.exact)),
-        ("messages live", None if found.ttl is None else time_parsing.length(found.ttl)),
-        ("read delay", time_parsing.length(found.read_delay)),
-        *zip(_CLAIMS, _claims(found), strict=True),
         ("created", time_parsing.iso(found.created)),
         ("readable until", when(found.horizon)),
         ("store", found.store),
@@ -323,12 +316,3 @@ def when(identifier: str | None) -> str | None:
     if identifier is None:
         return None
     return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
-
-
-def _given(
-    fields: dict[str, Any], principals: list[str] | None, ttl: str | None, read_delay: str | None
-) -> dict[str, Any]:
-    fields["principals"] = principals or None
-    fields["ttl"] = None if ttl is None else times.ttl(ttl)
-    fields["read_delay"] = None if read_delay is None else times.seconds(read_delay, "--read-delay")
-    return {name: value for name, value in fields.items() if value is not None}

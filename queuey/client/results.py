@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
+from queuey.api.messages import PostedMessage
+from queuey.api.progress import GroupOffset, Move, Offsets
+from queuey.api.queues import Hello, PartitionInfo, QueueInfo
+from queuey.api.reads import Explanation, ReadMark, Reason
+from queuey.api.values import Id
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of
-from queuey.messages import Acknowledgement, Backoff
+from queuey.messages import ChosenOptions
 
-Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
-"""What is checked of an id where an answer is read; of a message's there is a quicker check."""
+__all__ = [
+    "CreatedQueue",
+    "Explanation",
+    "GroupOffset",
+    "Hello",
+    "Id",
+    "Message",
+    "Move",
+    "NamePage",
+    "Offsets",
+    "Page",
+    "PartitionInfo",
+    "Queue",
+    "QueueInfo",
+    "QueuePage",
+    "QueueRead",
+    "RawMessage",
+    "ReadMark",
+    "Reason",
+    "Receipt",
+    "StreamedMessage",
+    "Unread",
+]
 
-Instant = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}\Z")]
 
-
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(PostedMessage, frozen=True):
     """The answer to a stored message.
 
     Example:
@@ -31,10 +55,6 @@ class Receipt(msgspec.Struct, frozen=True):
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
         partition: 1 to the queue's count.
     """
-
-    id: Id = msgspec.field(name="key")
-    timestamp: Instant
-    partition: Annotated[int, msgspec.Meta(ge=1)]
 
     @property
     def time(self) -> datetime:
@@ -168,23 +188,6 @@ class QueueRead(msgspec.Struct, frozen=True):
     error: ApiError | None = None
 
 
-class ReadMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to where the caller has read a queue.
-
-    Example:
-        >>> first = client.read("orders", limit=1).messages[0]
-        >>> client.mark_read("orders", first).read == {1: first.id}
-        True
-
-    Attributes:
-        read: Per partition the id of the last message that counts as read.
-        pending: Seconds until the mark can be set as asked: reads do not show everything below it yet. 0: it is set.
-    """
-
-    read: dict[int, Id]
-    pending: float = 0.0
-
-
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller has not read of a queue, or the error of one that cannot be read.
 
@@ -207,7 +210,7 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
     error: ApiError | None = None
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class Queue(ChosenOptions, frozen=True, kw_only=True):
     """A queue as the server describes it.
 
     Example:
@@ -216,34 +219,16 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         ('orders', 1, 3600)
 
     Attributes:
+        partitions, type, consistency, ttl, read_delay, max_deliveries, backoff: As in :class:`QueueFields`.
+        dead_letter, on_ack, kind, max_claimed, max_claimed_per_key, description: As in :class:`QueueFields`.
         principals: Callers that may read and delete.
-        ttl: Seconds; None: the service's default.
-        read_delay: Seconds; None: that of the consistency level on the server.
-        max_deliveries: Deliveries by claims before a message becomes a dead letter; 0: no limit.
-        backoff: The delay after a delivery that has failed; None: the service's default.
-        dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
-        on_ack: ``keep`` or ``delete`` acknowledged messages.
-        kind: ``plain``, ``dedup`` or ``ordered``.
-        max_claimed, max_claimed_per_key: Live claims at most, of the queue and of one message key; 0: no limit.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.
     """
 
     name: str = msgspec.field(name="queue_name")
-    partitions: int
-    type: str
-    consistency: str
     principals: tuple[str, ...] = ()
-    ttl: int | None = None
-    read_delay: float | None = None
-    max_deliveries: int = 0
-    backoff: Backoff | None = None
-    dead_letter: str = ""
-    on_ack: str = "keep"
-    kind: str = "plain"
-    max_claimed: int = 0
-    max_claimed_per_key: int = 0
     created: float | None = None
     application: str | None = None
     count: int | None = None
@@ -294,202 +279,3 @@ class NamePage(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     next: str | None
-
-
-class PartitionInfo(msgspec.Struct, frozen=True):
-    """The state of one partition. ``oldest`` and ``newest`` are ids; None if the partition is empty.
-
-    Example:
-        >>> info = client.info("orders").partition_info[1]
-        >>> info.count, info.exact
-        (2, True)
-    """
-
-    count: int
-    exact: bool
-    oldest: Id | None
-    newest: Id | None
-
-
-class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a queue.
-
-    Example:
-        >>> info = client.info("orders")
-        >>> info.store, info.count, info.consistency
-        ('sqlite', 2, 'strong')
-
-    Attributes:
-        ttl, read_delay: Seconds, those in force.
-        max_deliveries, backoff, dead_letter, on_ack, kind: As in :class:`Queue`; ``dead_letter`` is the one in force.
-        max_claimed, max_claimed_per_key: As in :class:`Queue`.
-        store: ``sqlite`` or ``cassandra``.
-        guarantee: Which guarantees hold for the queue on that store, a sentence.
-        acknowledgement: What a stored message has survived: a stable word and a sentence.
-        horizon: An id; everything below it can be read.
-        count: Messages in all partitions; ``exact``: counted, otherwise estimated.
-        partition_info: By partition.
-    """
-
-    name: str = msgspec.field(name="queue_name")
-    application: str
-    partitions: int
-    type: str
-    consistency: str
-    principals: tuple[str, ...] = msgspec.field(name="principles", default=())
-    ttl: int | None
-    read_delay: float
-    max_deliveries: int = 0
-    backoff: Backoff | None = None
-    dead_letter: str = ""
-    on_ack: str = "keep"
-    kind: str = "plain"
-    max_claimed: int = 0
-    max_claimed_per_key: int = 0
-    created: float
-    store: str
-    guarantee: str
-    acknowledgement: Acknowledgement
-    horizon: Id
-    count: int
-    exact: bool
-    partition_info: dict[int, PartitionInfo]
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """The service at an address.
-
-    Example:
-        >>> hello = client.hello()
-        >>> hello.store, len(hello.id)
-        ('sqlite', 32)
-
-    Attributes:
-        version: Of the service.
-        store: ``sqlite`` or ``cassandra``.
-        id: Identifies the store, the same under every address; 32 hex digits.
-    """
-
-    version: str
-    store: str
-    id: Id
-
-
-class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """The offset and the lag of a consumer group in one partition.
-
-    Example:
-        >>> last = client.read("orders", limit=1).messages[0].id
-        >>> committed = client.commit("orders", "billing", {1: last})
-        >>> client.offsets("orders", "billing").partitions[1].lag
-        1
-
-    Attributes:
-        offset: The id of the last message handled; None: no offset is recorded.
-        updated: Seconds since 1970 when it was recorded.
-        lag: Messages after it; ``lag_exact``: counted, otherwise estimated.
-        lag_seconds: Age of the oldest of them.
-    """
-
-    offset: Id | None
-    updated: float | None = None
-    lag: int = 0
-    lag_exact: bool = True
-    lag_seconds: float = 0.0
-
-
-class Offsets(msgspec.Struct, frozen=True):
-    """The offsets of a consumer group in a queue. ``lag`` is the sum over the partitions.
-
-    Example:
-        >>> last = client.read("orders").messages[-1].id
-        >>> committed = client.commit("orders", "billing", {1: last})
-        >>> offsets = client.offsets("orders", "billing")
-        >>> offsets.group, offsets.lag
-        ('billing', 0)
-    """
-
-    group: str
-    partitions: dict[int, GroupOffset]
-    lag: int = 0
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """One thing that was found about a message.
-
-    Example:
-        >>> receipt = client.send("orders", "three plums")
-        >>> reason = client.explain("orders", receipt).reasons[0]
-        >>> reason.code, reason.partition, reason.text
-        ('readable', 1, 'Range reads show it.')
-
-    Attributes:
-        code: A stable word; the page of the API lists them.
-        text: The same as a sentence.
-        partition: Where; None: in all partitions that were looked at, or in the queue.
-        at: Seconds since 1970, the moment that it speaks of; None: it speaks of none.
-    """
-
-    code: str
-    text: str
-    partition: int | None = None
-    at: float | None = None
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a message is not read or claimed, yet or any more.
-
-    Example:
-        >>> receipt = client.send("orders", "three plums", delay=600)
-        >>> found = client.explain("orders", receipt.id)
-        >>> found.stored, found.readable, [reason.code for reason in found.reasons]
-        (True, False, ['delayed', 'expires'])
-
-    Attributes:
-        id: Of the message.
-        timestamp: The id's time, seconds since 1970 with seven decimals.
-        stored: It is there and has not expired.
-        readable: Range reads that keep the read delay show it now.
-        reasons: What was found.
-    """
-
-    id: Id = msgspec.field(name="message_id")
-    timestamp: Instant
-    stored: bool
-    readable: bool
-    reasons: tuple[Reason, ...]
-
-
-class Move(msgspec.Struct, frozen=True):
-    """How a move of messages from one queue to another stands.
-
-    Example:
-        >>> _ = client.create_queue("old-orders")
-        >>> move = client.move("orders", "old-orders").wait()
-        >>> move.state, move.moved, move.left
-        ('done', 2, 0)
-
-    Attributes:
-        id: Names it.
-        source, target: The queues.
-        state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
-        moved: Messages that have been moved.
-        total: About how many there were at the beginning; None: not known yet.
-        left: Messages that stay because they are claimed.
-        began: Seconds since 1970.
-        updated: When a message was last moved; None: never.
-        ended: When it ended; None: it has not.
-        error: Why it failed; None: it has not.
-    """
-
-    id: str = msgspec.field(name="move")
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    state: str
-    moved: int
-    total: int | None
-    left: int
-    began: float
-    updated: float | None
-    ended: float | None
-    error: str | None = None

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
+from queuey.api.progress import MoveList
 from queuey.client.calls.call import JSON, Call, decode, encode, queue_segment, reads
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Move
 
 _ID = re.compile(r"[0-9a-f]{16}")
-
-
-class _Moves(msgspec.Struct, frozen=True):
-    moves: tuple[Move, ...]
 
 
 def begin(source: str, target: str) -> Call[Move]:
@@ -34,7 +29,8 @@ def cancel(move: str) -> Call[Move]:
 
 
 def moves() -> Call[tuple[Move, ...]]:
-    return Call("GET", "_moves", lambda answer: decode(answer, _Moves).moves, repeatable=True)
+    """Lists moves, the newest first."""
+    return Call("GET", "_moves", lambda answer: decode(answer, MoveList).moves, repeatable=True)
 
 
 def _path(move: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
+from queuey.api.progress import GroupList, LagRead, RecordedOffsets
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -27,24 +26,6 @@ from queuey.client.results import GroupOffset, Message, Offsets, Receipt
 Progress = str | Message | Receipt
 """The last message that was processed, or its id."""
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
-
-
-class _Groups(msgspec.Struct, frozen=True):
-    groups: tuple[str, ...]
-
-
-class _Lag(msgspec.Struct, frozen=True):
-    lag: int
-    lag_exact: bool
-    lag_seconds: float
-
-
-class _Behind(msgspec.Struct, frozen=True):
-    partitions: dict[int, _Lag]
-
-
-class _Set(msgspec.Struct, frozen=True):
-    partitions: dict[int, GroupOffset]
 
 
 def commit(
@@ -73,10 +54,14 @@ def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, Gr
     content = encode({"partitions": {str(number): cursor for number, cursor in given.items()}})
 
     def read(answer: HttpAnswer) -> dict[int, GroupOffset]:
-        found = decode(answer, _Behind).partitions
+        found = decode(answer, LagRead).partitions
         return {
             number: GroupOffset(
-                offset=given.get(number), lag=each.lag, lag_exact=each.lag_exact, lag_seconds=each.lag_seconds
+                offset=given.get(number),
+                updated=None,
+                lag=each.lag,
+                lag_exact=each.lag_exact,
+                lag_seconds=each.lag_seconds,
             )
             for number, each in found.items()
         }
@@ -86,7 +71,7 @@ def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, Gr
 
 def groups(queue: str) -> Call[tuple[str, ...]]:
     return Call(
-        "GET", f"{queue_segment(queue)}/offsets", lambda answer: decode(answer, _Groups).groups, repeatable=True
+        "GET", f"{queue_segment(queue)}/offsets", lambda answer: decode(answer, GroupList).groups, repeatable=True
     )
 
 
@@ -107,4 +92,4 @@ def _id(progress: Progress) -> str:
 
 
 def _set(answer: HttpAnswer) -> dict[int, str | None]:
-    return {number: state.offset for number, state in decode(answer, _Set).partitions.items()}
+    return {number: state.offset for number, state in decode(answer, RecordedOffsets).partitions.items()}

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
+from queuey.api.queues import Rights
 from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment, reads
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
@@ -40,6 +41,7 @@ class QueueFields(TypedDict, total=False):
         max_claimed: Live claims at most, divided among the partitions: at least as many as they are; 0: no limit.
         max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
             only from its creation on: it may be raised and lowered, and the partitions never change.
+        description: The purpose of the queue, for people: a line of up to 200 characters.
     """
 
     partitions: int | None
@@ -55,6 +57,7 @@ class QueueFields(TypedDict, total=False):
     kind: Literal["plain", "dedup", "ordered"] | None
     max_claimed: int | None
     max_claimed_per_key: int | None
+    description: str | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):
@@ -76,14 +79,6 @@ class _Name(msgspec.Struct, frozen=True):
 class _Names(msgspec.Struct, frozen=True):
     queues: tuple[_Name, ...]
     next: str | None = None
-
-
-class _QueueRights(_Name, frozen=True):
-    actions: frozenset[str]
-
-
-class _Rights(msgspec.Struct, frozen=True):
-    queues: tuple[_QueueRights, ...]
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
@@ -125,7 +120,7 @@ def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePa
 
 def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
     def read(answer: HttpAnswer) -> dict[str, frozenset[str]]:
-        return {one.queue_name: one.actions for one in decode(answer, _Rights).queues}
+        return {one.queue_name: frozenset(one.actions) for one in decode(answer, Rights).queues}
 
     return Call("POST", "_rights", read, headers=JSON, content=encode({"queues": list(names)}), repeatable=True)
 

@@ -7,7 +7,20 @@ from typing import Any
 
 import msgspec
 
+from queuey.api.claims import Backlog, ClaimCounts, PartitionClaims, QueueSize
 from queuey.client.results import Message
+
+__all__ = [
+    "Backlog",
+    "ClaimCounts",
+    "Claimed",
+    "OutstandingJob",
+    "OutstandingJobs",
+    "PartitionClaims",
+    "QueueSize",
+    "Received",
+    "Refused",
+]
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -73,65 +86,6 @@ class Received(list[Claimed]):
         self.refused = list(refused)
 
 
-class PartitionClaims(msgspec.Struct, frozen=True):
-    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> claimed = jobs.receive(1)
-        >>> jobs.counts().partitions[1].claimed
-        1
-    """
-
-    claimed: int
-    waiting: int
-
-
-class ClaimCounts(msgspec.Struct, frozen=True):
-    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> claimed = jobs.receive(2)
-        >>> counts = jobs.counts()
-        >>> counts.claimed, counts.waiting
-        (2, 0)
-    """
-
-    claimed: int
-    waiting: int
-    partitions: dict[int, PartitionClaims]
-
-
-class Backlog(msgspec.Struct, frozen=True):
-    """The open work of a queue.
-
-    Example:
-        >>> backlog = client.job_queue("orders").backlog()
-        >>> backlog.waiting, backlog.claimed, backlog.failed
-        (2, 0, 0)
-
-    Attributes:
-        waiting: Messages for a claim; delayed ones do not count.
-        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
-        delayed: Messages that are not due yet.
-        claimed: Now, or released with a delay that is not over.
-        failed: Of those that wait: delivered before.
-        dead: In ``<queue>.dead``.
-        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
-    """
-
-    waiting: int
-    exact: bool
-    delayed: int
-    claimed: int
-    failed: int
-    dead: int
-    oldest: float | None
-    due: float | None = None
-
-
 class OutstandingJob(msgspec.Struct, frozen=True):
     """A message that was delivered and is not acknowledged.
 
@@ -159,16 +113,3 @@ class OutstandingJob(msgspec.Struct, frozen=True):
 
 class OutstandingJobs(msgspec.Struct, frozen=True):
     jobs: list[OutstandingJob]
-
-
-class QueueSize(msgspec.Struct, frozen=True):
-    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
-
-    Example:
-        >>> size = client.job_queue("orders").size()
-        >>> size.size, size.exact
-        (2, True)
-    """
-
-    size: int
-    exact: bool

@@ -5,40 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from queuey.api.schedules import ListedSchedule, Tick
+
+__all__ = ["Schedule", "Tick"]
 
 
-class Tick(msgspec.Struct, frozen=True):
-    """The result of a tick of a schedule.
-
-    Example:
-        >>> _ = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
-        >>> tick = client.schedules.run("hourly").last
-        >>> tick.state, client.get("orders", (tick.partition, tick.message_id))[0].body
-        ('published', 'count')
-        >>> client.schedules.delete("hourly")
-
-    Attributes:
-        instant: When it was due, seconds since 1970.
-        at: When the result was known, seconds since 1970.
-        state: ``published``; ``skipped``: it was missed; ``failed``: the queue did not get it; ``unknown``: it may have
-            been published.
-        message_id, partition: Of the message that was published.
-        queue: The queue of the message; None: the tick was skipped.
-        error: Why it failed.
-    """
-
-    instant: float
-    at: float
-    state: str
-    message_id: str | None = None
-    partition: int | None = None
-    queue: str | None = None
-    error: str | None = None
-
-
-class Schedule(msgspec.Struct, frozen=True):
-    """A schedule and its state.
+class Schedule(ListedSchedule, frozen=True, kw_only=True):
+    """How a schedule stands.
 
     Example:
         >>> schedule = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
@@ -62,16 +35,4 @@ class Schedule(msgspec.Struct, frozen=True):
         message: The message, as in a batch of the API; None in lists.
     """
 
-    name: str = msgspec.field(name="schedule")
-    queue: str
-    cron: str | None
-    timezone: str | None
-    every: int | None
-    missed: str
-    paused: bool
-    created: float
-    changed: float
-    next: tuple[int, ...]
-    firing: float | None
-    last: Tick | None
     message: Mapping[str, Any] | None = None

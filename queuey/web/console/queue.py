@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from queuey import ids
 from queuey.access import format_principal
-from queuey.deadletters import holds_dead, queues_for
+from queuey.deadletters import holds_dead, queue_for, queues_for
 from queuey.errors import ClaimsRefused, NotAllowed, NotFound
+from queuey.messages import options
 from queuey.service import QueueAccess
+from queuey.service.queues import Description
 from queuey.web.console.acts import OF_QUEUES, OFFERED
 from queuey.web.console.sessions import Ask
 from queuey.web.errors import NoSuchResource
@@ -44,11 +46,29 @@ def show(ask: Ask) -> Response:
         "Queue",
         queue.name,
         **values,
+        options=_options(about),
         principals=list(map(format_principal, about.queue.principals)),
         partitions=[(part, _time(part.oldest), _time(part.newest)) for part in about.partitions],
         count=sum(part.count for part in about.partitions),
         exact=all(part.exact for part in about.partitions),
     )
+
+
+def _options(about: Description) -> Iterator[tuple[str, object, bool]]:
+    """Yields label and value of each option, and whether that is a length of time."""
+    queue = about.queue
+    delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
+    in_force = {
+        "ttl": about.ttl,
+        "read_delay": about.read_delay,
+        "backoff": delays,
+        "dead_letter": queue_for(queue.name, queue.dead_letter),
+        "description": queue.description or "none",
+    }
+    for name, option in options().items():
+        value = in_force.get(name, getattr(queue, name))
+        is_time = (option.extra or {})["seconds"]
+        yield option.title or name, "no limit" if value == 0 and not is_time else value, is_time
 
 
 def show_part(ask: Ask) -> Response:

@@ -157,7 +157,7 @@ def test_a_queue(browser: Browser, owner: Caller) -> None:
         "1 messages",
         "3 partitions",
         "2 h",
-        "Deliveries at most 4",
+        "Max deliveries 4",
         "app:guest=read",
     ):
         assert words in page

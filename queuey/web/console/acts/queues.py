@@ -9,34 +9,36 @@ import msgspec
 
 from queuey.access import format_principal
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed
-from queuey.messages import CONSISTENCIES, ON_ACK, RESETTABLE, TYPES, Queue
+from queuey.messages import RESETTABLE, Queue, options
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.sessions import Ask
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
+CHANGED = tuple(name for name, option in options().items() if (option.extra or {})["changes"])
+"""Options that can be changed."""
+
 
 class ChangeOptions(Act):
     name, title, needs = "options", "Change the options", ("admin",)
-    fields = ("partitions", "type", "consistency", *RESETTABLE, "seen")
+    fields = (*CHANGED, "principals", "seen")
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         now = _texts(ask.enter("admin").queue)
-        return (
-            Field("partitions", "Partitions", now["partitions"], hint="More than now, or as many."),
-            Field("type", "Type", now["type"], "choice", choices=_choices(TYPES)),
-            Field("consistency", "Consistency", now["consistency"], "choice", choices=_choices(CONSISTENCIES)),
-            Field("ttl", "Time to live", now["ttl"], hint="Seconds; blank: that of the service."),
-            Field("read_delay", "Read delay", now["read_delay"], hint="Seconds; blank: that of the store."),
-            Field("max_deliveries", "Deliveries at most", now["max_deliveries"], hint="Blank: no limit."),
-            Field("backoff", "Delay after a failure", now["backoff"], hint="Seconds: first=5,most=600; blank: usual."),
-            Field("dead_letter", "Dead letters go to", now["dead_letter"], hint=f"Blank: {ask.name}.dead"),
-            Field("on_ack", "When acknowledged", now["on_ack"], "choice", choices=_choices(ON_ACK)),
+        fields = [
             Field(
-                "max_claimed", "Claimed at most", now["max_claimed"], hint="Messages at the same time; blank: no limit."
-            ),
-            Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read"),
-        )
+                name,
+                (option.title or name).capitalize(),
+                now[name],
+                "choice" if (words := (option.extra_json_schema or {}).get("enum")) else "line",
+                hint="" if words else f"{option.description} Blank: the default.",
+                choices=tuple((word, word) for word in words or ()),
+            )
+            for name, option in options().items()
+            if name in now
+        ]
+        principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
+        return (*fields, principals)
 
     def plan(self, ask: Ask) -> Plan:
         now = _texts(ask.enter("admin").queue)
@@ -82,26 +84,21 @@ def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
         raise InvalidRequest({"seen": "The form does not say what it was made of. Open the page again"}) from None
 
 
-def _choices(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((value, value) for value in values)
-
-
 def _texts(queue: Queue) -> dict[str, str]:
-    """Returns the options of a queue as typed text."""
+    """Returns the options of a queue as they are typed; an option of 0 is the default and blank."""
+    shown = {name: getattr(queue, name) for name in CHANGED}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
-        "partitions": str(queue.partitions),
-        "type": queue.type,
-        "consistency": queue.consistency,
-        "ttl": "" if queue.ttl is None else str(queue.ttl),
-        "read_delay": "" if queue.read_delay is None else f"{queue.read_delay:g}",
-        "max_deliveries": str(queue.max_deliveries or ""),
+        **{name: _typed(value, blank=not value and name != "read_delay") for name, value in shown.items()},
         "backoff": ",".join(f"{name}={value:g}" for name, value in delays.items()),
-        "dead_letter": queue.dead_letter,
-        "on_ack": queue.on_ack,
-        "max_claimed": str(queue.max_claimed or ""),
         "principals": ",".join(map(format_principal, queue.principals)),
     }
+
+
+def _typed(value: object, *, blank: bool) -> str:
+    if value is None or blank:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class MoveMessages(Act):
