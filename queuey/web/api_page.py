@@ -142,7 +142,16 @@ def _answers(answers: Part, anchor: str = "") -> str:
 
 
 def _content(content: Part) -> str:
-    return "<br>".join(f"{_code(media)} {_type(value['schema'])}" for media, value in content.items())
+    return "<br>".join(
+        f"{_code(media)} {_type(value['schema'])}{_example(value.get('example'))}" for media, value in content.items()
+    )
+
+
+def _example(value: object) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+    return f"<pre>{escape(text)}</pre>"
 
 
 def _schema(name: str, schema: Part) -> str:

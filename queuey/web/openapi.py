@@ -172,9 +172,8 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
     if operation.body:
         content = _content(operation.body, schemas)
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
-    for example in api.examples:
-        if example.operation == operation.id:
-            _show(entry, example)
+    if (example := next((each for each in api.examples if each.operation == operation.id), None)) is not None:
+        _show(entry, example)
     return entry
 
 

@@ -482,11 +482,12 @@ OPERATIONS = (
     PAGE_OPERATION,
     *CLIENT_OPERATIONS,
 )
+EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
+"""Of every operation one, in an order in which they can be sent."""
 
 
 def document(limits: Limits | None = None) -> dict[str, Any]:
     """Returns the OpenAPI document of version 1 with the limits in force, or the usual ones; without an address."""
-    examples = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
     api = Api(
         title="Queuey",
         version=__version__,
@@ -496,6 +497,6 @@ def document(limits: Limits | None = None) -> dict[str, Any]:
         strict=STRICT,
         operations=OPERATIONS,
         errors=ERRORS,
-        examples=examples,
+        examples=EXAMPLES,
     )
     return openapi.document(api, limits or Limits())

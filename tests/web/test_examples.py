@@ -1,0 +1,128 @@
+"""The examples of the OpenAPI document, played in their order: each is answered as it shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.openapi import JSON, Example
+from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import KEY, stop_all
+
+OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}
+
+
+class Player:
+    """Plays examples; ids and the like that were answered stand in later requests for those of the examples."""
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+        self._owner = Caller(app, f"Application {KEY}", base="/v1/shop")
+        self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/shop")
+        self._known: dict[str, str] = {}
+
+    def play(self, example: Example) -> Reply:
+        """Sends the request of an example."""
+        operation = OPERATIONS_BY_ID[example.operation]
+        given = json.loads(self._translated(json.dumps(msgspec.to_builtins(example))))
+        path = operation.path.format_map({k: quote(v, safe=":@") for k, v in given.get("path", {}).items()})
+        body = given.get("body", "")
+        headers = dict(given.get("headers", {}))
+        if not isinstance(body, str):
+            body = json.dumps(body)
+            headers["Content-Type"] = JSON
+        caller = self._operator if path == "/v1/@all" else self._owner
+        query = urlencode(given.get("query", {}))
+        reply = caller(operation.method, f"{path}?{query}" if query else path, body, headers=headers)
+        if reply.is_json and example.answer is not None:
+            self._learn(example.answer, reply.json)
+        return reply
+
+    def _translated(self, text: str) -> str:
+        return (
+            re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)
+            if self._known
+            else text
+        )
+
+    def _learn(self, shown: Any, answered: Any) -> None:  # noqa: ANN401 - JSON
+        if isinstance(shown, dict) and isinstance(answered, dict):
+            for name in shown.keys() & answered.keys():
+                self._learn(shown[name], answered[name])
+        elif isinstance(shown, list) and isinstance(answered, list):
+            for one, other in zip(shown, answered, strict=False):
+                self._learn(one, other)
+        elif isinstance(shown, str) and isinstance(answered, str) and shown != answered:
+            self._known[shown] = answered
+
+
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
+    """The answers to all examples."""
+    store = open_store(tmp_path_factory.mktemp("examples"))
+    for name, key in (("shop", KEY), ("@all", KEY[::-1])):
+        if name != "@all":
+            store.create_application(name)
+        store.add_key(name, digest_of(key))
+    player = Player(make_app(store))
+    yield list(map(player.play, EXAMPLES))
+    stop_all()
+    store.close()
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The document."""
+    return document()
+
+
+def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Returns whether two values have the same names and kinds of values; null is like anything."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_like(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_like, one, other))
+    kinds = [float if type(each) is int else type(each) for each in (one, other)]
+    return kinds[0] is kinds[1] or None in (one, other)
+
+
+def test_every_operation_has_an_example() -> None:
+    """A reader of the document sees a request and an answer of each."""
+    assert {example.operation for example in EXAMPLES} == OPERATIONS_BY_ID.keys()
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=lambda number: f"{number}-{EXAMPLES[number].operation}")
+def test_answers_are_their_structs(replies: list[Reply], number: int) -> None:
+    """An answer has nothing but the fields of its struct, also one whose bytes are put together by hand."""
+    example, reply = EXAMPLES[number], replies[number]
+    kind = OPERATIONS_BY_ID[example.operation].success[example.status].content.get(JSON)
+    kind = kind[0] if isinstance(kind, tuple) else kind
+    if isinstance(kind, type):
+        assert json.loads(msgspec.json.encode(msgspec.json.decode(reply.body, type=kind))) == reply.json
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=lambda number: f"{number}-{EXAMPLES[number].operation}")
+def test_examples(replies: list[Reply], number: int) -> None:
+    """The answer has the status and the fields that the example shows, and the body sent is one of the schema's."""
+    example, reply = EXAMPLES[number], replies[number]
+    assert (reply.status, reply.text if reply.status != example.status else "") == (example.status, "")
+    if reply.is_json and example.answer is not None:
+        assert is_like(reply.json, example.answer), reply.text
+    whole, operation = published(), OPERATIONS_BY_ID[example.operation]
+    entry = whole["paths"][operation.path][operation.method.lower()]
+    contents = [entry.get("requestBody", {}), entry["responses"][str(example.status)]]
+    for value, content in zip((example.body, example.answer), contents, strict=True):
+        schema = content.get("content", {}).get(JSON, {}).get("schema")
+        if schema is not None and value is not None and not isinstance(value, str):
+            Draft202012Validator({**schema, "components": whole["components"]}).validate(value)
