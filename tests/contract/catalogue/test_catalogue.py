@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "dead_letter": "failed",
     "on_ack": "delete",
     "max_claimed": 9,
+    "description": "Orders of the web shop",
 }
 DEFAULTS: dict[str, Any] = {
     "partitions": 1,
@@ -49,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "dead_letter": "",
     "on_ack": "keep",
     "max_claimed": 0,
+    "description": "",
 }
 OTHERS: dict[str, Any] = {
     "partitions": 8,
@@ -62,6 +64,7 @@ OTHERS: dict[str, Any] = {
     "dead_letter": "broken",
     "on_ack": "keep",
     "max_claimed": 10,
+    "description": "Bestellungen – alle",
 }
 
 
