@@ -11,7 +11,7 @@ from queuey.api.values import Count, Id, bounded
 from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
 
 Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
-"""What a grant may allow:
+"""A right that a grant may allow:
 
 * ``send``: store new messages.
 * ``read``: read messages, and all that ``measure`` shows.

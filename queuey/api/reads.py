@@ -200,7 +200,7 @@ class UnreadAsked(Struct, frozen=True):
 
 
 class UnreadQueue(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """What the caller has not read of a queue.
+    """The unread messages of a queue.
 
     Attributes:
         read: By partition the id of the last message that was read.
@@ -245,7 +245,7 @@ Code = Literal[
     "not_proven",
     "no_trace",
 ]
-"""What is found about a message."""
+"""Words for findings about a message."""
 
 
 class Reason(Struct, frozen=True):

@@ -17,7 +17,7 @@ Part = Mapping[str, Any]
 """A part of an OpenAPI document."""
 
 KINDS = {"string": "text", "boolean": "true or false"}
-"""What types of JSON are called here, if not by their names."""
+"""Types of JSON that have another name on the page."""
 
 
 @cache
@@ -36,12 +36,6 @@ def policy() -> str:
 
 
 def page(document: Part, link: str) -> str:
-    """Returns a whole page.
-
-    Args:
-        document: An OpenAPI document as :func:`queuey.web.openapi.document` makes it.
-        link: Where the document itself is, relative to the page.
-    """
     title = escape(f"{document['info']['title']} {document['info']['version']}: HTTP API")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -52,7 +46,7 @@ def page(document: Part, link: str) -> str:
 
 
 def contents(document: Part, link: str) -> str:
-    """Returns what :func:`page` has below its title, to stand in a page of somebody else's."""
+    """Returns the part of :func:`page` below its title, for another page."""
     operations = [
         _operation(method, path, operation)
         for path, methods in document["paths"].items()
@@ -83,7 +77,6 @@ def _label(method: str) -> str:
 
 
 def _index(document: Part) -> str:
-    """Returns the list of all operations."""
     items = [
         f'<li><a href="#{escape(operation["operationId"])}">{_label(method)} {escape(operation["summary"])}</a></li>\n'
         for methods in document["paths"].values()
@@ -106,7 +99,6 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _operation(method: str, path: str, operation: Part) -> str:
-    """Returns the section of an operation."""
     about = f"<p>{_text(operation['description'])}</p>\n" if "description" in operation else ""
     parameters = [
         (_code(p["name"]), escape(p["in"]), _text(p["description"]), _type(p["schema"]))
@@ -155,7 +147,6 @@ def _example(value: object) -> str:
 
 
 def _schema(name: str, schema: Part) -> str:
-    """Returns the section of a type that has a name."""
     required = schema.get("required", ())
     rows = [
         (_code(field), "yes" if field in required else "", _type(value), "<br>".join(_abouts(value)))
@@ -167,7 +158,7 @@ def _schema(name: str, schema: Part) -> str:
 
 
 def _abouts(schema: Part) -> list[str]:
-    """Returns what a schema and its alternatives say about themselves."""
+    """Returns the descriptions of a schema and its alternatives."""
     own = [_text(schema["description"])] if "description" in schema else []
     return own + [about for one in schema.get("anyOf", ()) for about in _abouts(one)]
 
@@ -193,7 +184,6 @@ def _type(schema: Part) -> str:
 
 
 def _limits(schema: Part) -> list[str]:
-    """Returns what else a schema demands."""
     found = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (

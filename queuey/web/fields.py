@@ -64,7 +64,7 @@ class Fields(Generic[S]):
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Returns a type without what may be left out, and what is said about it; ``AnyType``: it has several forms."""
+    """Returns a type without None and metadata, and the metadata; ``AnyType``: the type has several forms."""
     said: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
@@ -77,7 +77,7 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
 
 
 def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
-    """Returns what reads a value of a type; None: it is taken as it is."""
+    """Returns the parser of a type; None: values are taken as they are."""
     kind, said = _unwrapped(kind)
     bounds = _bounds(kind, said.get("x-limit"), limits)
     match kind:

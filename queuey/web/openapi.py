@@ -40,8 +40,6 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseSpec(msgspec.Struct, frozen=True):
-    """A response of an operation."""
-
     content: Content
     headers: Mapping[str, str] = {}
 
@@ -178,7 +176,6 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
 
 
 def _show(entry: Schema, example: Example) -> None:
-    """Adds an example to the parts of an operation."""
     given = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
         if parameter["name"] in given:
@@ -193,7 +190,6 @@ def _show(entry: Schema, example: Example) -> None:
 
 
 def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
-    """Yields the parameters of a query."""
     _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
     for name, whole in components[kind.__name__]["properties"].items():
         forms = [form for form in whole.get("anyOf", [whole]) if form.get("type") not in {"null", "array"}]
@@ -255,7 +251,7 @@ def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
 
 
 def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
-    """Says which fields an answer always has: all, but for those that are left out where they have their default."""
+    """Requires the fields that an answer always has: all but those left out where they have their default."""
     shown = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     optional = {name for name, each in shown.items() if not each.required and kind.__struct_config__.omit_defaults}
     schema["required"] = [name for name in schema["properties"] if name not in optional]

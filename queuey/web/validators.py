@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""What the value of a header cannot have."""
+"""Characters that the value of a header cannot have."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -32,12 +32,12 @@ class BadField(ValueError):
 
 
 class Errors(dict[str, str]):
-    """What is wrong with a request, by field, collected so that one answer reports all of it."""
+    """Errors of a request by field, collected so that one answer reports all of them."""
 
     def take(
         self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """Returns the parsed value; None when it is absent (None or blank) or bad, which is noted."""
+        """Returns the parsed value; None if it is absent (None or blank), or bad, which is recorded."""
         if value is None or value == "":
             return None
         try:
@@ -47,7 +47,6 @@ class Errors(dict[str, str]):
             return None
 
     def check(self) -> None:
-        """Raises InvalidRequest if anything is wrong."""
         if self:
             raise InvalidRequest(self)
 
@@ -73,7 +72,7 @@ def decimal(value: object, least: float, most: float) -> float:
 
 
 def _no_number(value: object, wanted: str) -> BadField:
-    """Returns the error of what is no number, or of one that is written in another way than is read here."""
+    """Returns the error of a value that is no number, or a number in an unsupported notation."""
     like = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
     return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if like else "a number"}')
 
@@ -91,7 +90,6 @@ N = TypeVar("N", int, float)
 
 
 def in_range(number: N, least: float, most: float) -> N:
-    """Returns the number if it lies within the bounds."""
     if number < least:
         raise BadField(f"{_plain(number)} is less than minimum value {_plain(least)}")
     if number > most:
@@ -107,14 +105,12 @@ def _plain(number: object) -> str:
 
 
 def one_of(value: object, choices: tuple[str, ...]) -> str:
-    """Reads one of a few words."""
     if isinstance(value, str) and value in choices:
         return value
     raise BadField(f'"{show(value)}" is not one of {", ".join(choices)}')
 
 
 def text(value: object, longest: int | None = None) -> str:
-    """Reads text."""
     if not isinstance(value, str):
         raise BadField(f'"{show(value)}" is not a string')
     if longest is not None and len(value) > longest:
@@ -123,7 +119,6 @@ def text(value: object, longest: int | None = None) -> str:
 
 
 def plain_text(value: object, longest: int) -> str:
-    """Reads text of one line."""
     found = text(value, longest)
     if not found.isprintable():
         raise BadField("Has characters that cannot be printed")

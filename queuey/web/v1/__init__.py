@@ -34,12 +34,11 @@ ORIGINAL = frozenset({"v1.queue", "v1.application", "v1.ids"})
 
 
 def always(request: Request) -> bool:
-    """Says of a stream that it waits."""
     return True
 
 
 def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
-    """Returns name, pattern and views of every resource, in the order of matching: the queue itself first."""
+    """Returns name, pattern and views of every resource, in the order of matching."""
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     moves = MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
@@ -117,7 +116,6 @@ def _of_files(files: FileViews) -> list[tuple[str, str, dict[str, View | Handler
 
 
 def _of_schedules(schedules: ScheduleViews) -> list[tuple[str, str, dict[str, View | Handler]]]:
-    """Returns the resources of schedules."""
     return [
         ("v1.schedules", APP + "/_schedules", {"GET": schedules.list}),
         (
@@ -130,7 +128,6 @@ def _of_schedules(schedules: ScheduleViews) -> list[tuple[str, str, dict[str, Vi
 
 
 def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Handler]]]:
-    """Returns the resources of claims."""
     return [
         (
             "v1.claims_of_several",
@@ -158,7 +155,6 @@ def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Hand
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds version 1 to the application whose service is in the registry."""
     for name, pattern, views in resources(config.registry.service, config.registry.authorization):
         path = pattern if pattern.endswith("/") else pattern + SLASH
         config.add_resource(name, path, views, original=name in ORIGINAL)

@@ -32,7 +32,7 @@ S = TypeVar("S", bound=api.SomeReceipts)
 
 
 class _Given(NamedTuple, Generic[S]):
-    """The body of a request about receipts, and these read."""
+    """The body of a request about receipts, and its receipts parsed."""
 
     asked: S
     receipts: list[ClaimReceipt]
@@ -60,7 +60,6 @@ class ClaimViews:
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
-        """Claims messages."""
         await request.reserve(SHORT_BYTES)
         access = await self._enter(request, match)
         asked = self._asked(request)
@@ -78,7 +77,6 @@ class ClaimViews:
             raise
 
     async def claim_first(self, request: Request, match: Match) -> Response:
-        """Claims messages of the first of several queues that has any."""
         await request.reserve(SHORT_BYTES)
         names, receipts = await request.read(partial(self._several, request))
         accesses = [await self._enter(request, {"app": match["app"], "queue": name}) for name in names]
@@ -95,7 +93,6 @@ class ClaimViews:
         return Response(200, body_of(render_claims(claimed, mark, acknowledged, name)), JSON)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
-        """Reads the queues to claim from, and the receipts of each."""
         given = read_object(read_body(request, self._limits.max_body))
         names, receipts = given.get("queues"), given.get("acknowledge")
         errors = Errors()
@@ -136,7 +133,7 @@ class ClaimViews:
         return _results(texts, settled)
 
     def _acknowledged_first(self, request: Request, queue: Queue) -> JoinedAck:
-        """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
+        """Returns the receipts to acknowledge; an earlier try of the request may have done so."""
         ack = request.first = request.first or JoinedAck()
         if ack.settled is None and (body := read_body(request, self._limits.max_body)):
             errors = Errors()
@@ -146,7 +143,7 @@ class ClaimViews:
         return ack
 
     def _asked(self, request: Request) -> dict[str, Any]:
-        """Reads the query, as the arguments of the use case."""
+        """Returns the query as arguments of the use case."""
         asked = self._claim_query.query(request)
         errors = Errors()
         partitions = errors.take("partitions", read_partitions, asked.partitions)
@@ -209,7 +206,6 @@ class ClaimViews:
         return await self._authorization.admit(request, match, "work")
 
     def _read(self, request: Request, fields: Fields[S], queue: Queue) -> _Given[S]:
-        """Reads receipts, and the fields beside them."""
         errors = Errors()
         asked = fields.body(request, errors)
         receipts = _parsed("receipts", asked.receipts or [], queue, errors)
@@ -245,7 +241,6 @@ class ClaimViews:
         return await access.apply(call)
 
     def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
-        """Reads states by receipt."""
         given = read_object(read_body(request, self._limits.max_body)).get("states")
         if not isinstance(given, dict):
             text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
@@ -266,13 +261,11 @@ class ClaimViews:
     # The queue
 
     async def release_all(self, request: Request, match: Match) -> Response:
-        """Ends every claim."""
         access = await self._authorization.admit(request, match, "admin")
         await access.apply(self._claims.release_all)
         return json_response(Done())
 
     def counts(self, request: Request, match: Match) -> Response:
-        """Counts claimed messages."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         partitions = {
             number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
@@ -283,19 +276,16 @@ class ClaimViews:
         return json_response(api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
     def size(self, request: Request, match: Match) -> Response:
-        """Counts messages that are not acknowledged."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         size = self._claims.size(access, self._counted.query(request).limit)
         return json_response(api.QueueSize(size=size.count, exact=size.exact))
 
     def backlog(self, request: Request, match: Match) -> Response:
-        """Says how much is to be done."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         found = self._claims.backlog(access, self._counted.query(request).limit)
         return json_response(api.Backlog(**structs.asdict(found)))
 
     def jobs(self, request: Request, match: Match) -> Response:
-        """Shows which messages are claimed, and by whom."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         asked = self._jobs_query.query(request)
         if asked.states:
@@ -317,14 +307,13 @@ class ClaimViews:
         return json_response(api.Jobs(jobs=jobs))
 
     def peek(self, request: Request, match: Match) -> Response:
-        """Shows the oldest messages that are not acknowledged."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         messages = self._claims.peek(access, self._limited.query(request).limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
 def _levels(value: object) -> int:
-    """Returns how many objects and lists of a JSON value stand within each other, at most."""
+    """Returns the depth of a JSON value: objects and lists within each other."""
     levels, nested = 0, [value]
     while nested := [each for each in nested if isinstance(each, dict | list)]:
         nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
@@ -333,7 +322,7 @@ def _levels(value: object) -> int:
 
 
 def _said(state: JobState | None) -> dict[str, Any]:
-    """Returns the fields of a job that say what its worker has said of it."""
+    """Returns the state that a worker has set, as fields of a job."""
     return {"state": None if state is None else Raw(state.json), "state_at": None if state is None else state.at}
 
 
@@ -362,7 +351,7 @@ def mark_of(queue: Queue) -> str:
 
 
 def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
-    """Says what became of receipts, which are given as texts in the same order.
+    """Answers with the results of receipts, which are given as texts in the same order.
 
     Raises:
         ClaimLost: Some were superseded.

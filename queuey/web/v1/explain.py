@@ -13,14 +13,13 @@ from queuey.web.v1.messages import parse_place
 
 
 class ExplainView:
-    """Says why a message is not read or claimed."""
+    """View of explanations why a message is not read or claimed."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._explaining = service.explaining
         self._authorization = authorization
 
     def explain(self, request: Request, match: Match) -> Response:
-        """Returns what is known of a message, without the message."""
         queue = self._authorization.find(request, match)
         partition, position = parse_place(match["id"])
         found = self._explaining.explain(self._authorization.enter(request, queue, "read"), position, partition)

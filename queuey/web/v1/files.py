@@ -54,7 +54,6 @@ class FileViews:
         )
 
     def client(self, request: Request, match: Match) -> Response:
-        """Serves the client for browsers, or its types, to pages of any origin."""
         name = request.path.rstrip("/").rpartition("/")[2]
         kind = "text/javascript" if name.endswith(".js") else "application/typescript"
         return Response(

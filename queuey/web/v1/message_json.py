@@ -105,7 +105,6 @@ def _format(parts: Sequence[bytes | int]) -> bytes:
 
 
 def render_fetched(messages: Sequence[Message]) -> list[bytes]:
-    """Returns the response to a fetch by ids, in pieces."""
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
@@ -133,7 +132,6 @@ def render_claims(
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
-    """Returns the response to a range read, as one object, in pieces."""
     cursors = b",".join(
         b'"%d":null' % number if at is None else b'"%d":"%b"' % (number, ids.to_hex(at).encode())
         for number, at in reading.next.items()

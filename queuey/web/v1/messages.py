@@ -43,8 +43,6 @@ _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
 class MessageNotFound(NotFound):
-    """No message has the id."""
-
     code = "InvalidMessageID"
     form = "Message {name} is not there: it was deleted, has expired, or lies in another partition."
 
@@ -79,12 +77,10 @@ def parse_place(text: str) -> tuple[int | None, Position]:
 
 
 def format_place(partition: int, position: Position) -> str:
-    """Writes the place of a message so that :func:`parse_place` reads it back."""
     return f"{partition}:{ids.to_hex(position)}"
 
 
 def _position(value: object) -> Position:
-    """Reads the id that new ones must be above."""
     try:
         return ids.parse_position(validators.text(value).strip())
     except ValueError:
@@ -178,7 +174,6 @@ class MessageViews:
         return drafts
 
     def fetch(self, request: Request, match: Match) -> Response:
-        """Returns messages by id, or the bytes of one."""
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(request, queue, "read")
@@ -193,7 +188,6 @@ class MessageViews:
         return raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
-        """Writes one body at the ids, creating or overwriting each."""
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(request, queue, "overwrite")
@@ -202,7 +196,6 @@ class MessageViews:
         return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
-        """Deletes messages by id, whether they are there or not."""
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         self._messages.delete(self._authorization.enter(request, queue, "delete"), locations)
@@ -267,7 +260,7 @@ _LARGE, _BRACES = 1024 * 1024, 64
 Every message has one, and their texts may have others: what is decoded takes memory for each.
 """
 _BESIDE_BODY = 128 * 1024
-"""Bytes of an item beside its body: far more than all fields may take, however they are escaped."""
+"""Max bytes of an item beside its body: far more than all fields may take, however they are escaped."""
 _WRITTEN, _WRITTEN_MORE = 8, 32
 """Bytes of JSON that one of a body may take, escaped as \\u0041 and in base64, and what comes to all of them."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
@@ -285,7 +278,6 @@ def text_or_bytes(body: bytes) -> str | bytes:
 
 
 def _number(value: object, queue: Queue) -> int:
-    """Reads a partition to write to."""
     number = validators.integer(value, -(10**18), 10**18)
     if (error := partition_error(number, queue)) is not None:
         raise validators.BadField(error)
@@ -333,7 +325,6 @@ def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json
 
 
 def _own_headers(request: Request) -> dict[str, str] | None:
-    """Returns the X-Header-… of a request by lower-case name."""
     if not request.has_own_headers:
         return None
     return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
@@ -502,7 +493,6 @@ _NEXT_POSTED = b',{"key":"'
 
 
 def render_posted(locations: Sequence[Location]) -> bytes:
-    """Returns the response to a post."""
     if not locations:
         return b'{"status":"ok","messages":[]}'
     parts: list[bytes | int] = []

@@ -38,18 +38,15 @@ class MoveViews:
         return response
 
     def list(self, request: Request, match: Match) -> Response:
-        """Lists moves, the newest first."""
         seen = self._authorization.matching(request, match["app"], "measure")
         found = self._moves.list(match["app"], seen)
         return json_response(MoveList(moves=tuple(Move(**_fields(report)) for report in found)))
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows how a move stands."""
         seen = self._authorization.matching(request, match["app"], "measure")
         return json_response(_shown(self._moves.show(match["app"], match["move"], seen)))
 
     def cancel(self, request: Request, match: Match) -> Response:
-        """Has a move end soon."""
         seen = self._authorization.matching(request, match["app"], "delete")
         return json_response(_shown(self._moves.cancel(match["app"], match["move"], seen)))
 

@@ -20,8 +20,6 @@ from queuey.web.v1.messages import raw_response, read_single, render_posted
 
 
 class NameNotFound(NotFound):
-    """No message has the name."""
-
     code = "InvalidName"
     form = 'No message is named "{name}" now. Create one: POST or PUT to this address.'
 
@@ -36,14 +34,12 @@ class NameViews:
         self._fetch = Fields(FetchQuery, service.limits)
 
     async def create(self, request: Request, match: Match) -> Response:
-        """Stores a message under a name that is free."""
         access = await self._authorization.admit(request, match, "send")
         name, draft = _name(match), await request.read(partial(self._draft, request))
         changed = await access.apply(lambda queue: self._names.create(queue, name, draft, request.in_thread))
         return _stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
-        """Stores a message in place of the one that a name has."""
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _name(match), await request.read(partial(self._draft, request))
         return _stored(
@@ -51,7 +47,6 @@ class NameViews:
         )
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Returns the message that a name has, or its bytes."""
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _name(match)
@@ -62,7 +57,6 @@ class NameViews:
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Removes the message that a name has, if it has one."""
         access = await self._authorization.admit(request, match, "delete")
         name = _name(match)
         await access.apply(lambda queue: self._names.delete(queue, name, request.in_thread))

@@ -16,7 +16,6 @@ from queuey.web.validators import Errors
 
 
 def _position(value: object) -> ids.Position:
-    """Reads the id that an offset stands at."""
     try:
         return ids.parse_position(validators.text(value))
     except ValueError:
@@ -56,12 +55,10 @@ class OffsetViews:
         self._authorization = authorization
 
     def groups(self, request: Request, match: Match) -> Response:
-        """Lists the groups."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         return json_response(api.GroupList(groups=tuple(self._offsets.groups(access))))
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows how far a group is."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         progress = self._offsets.progress(access, match["group"])
         partitions = {
@@ -78,7 +75,6 @@ class OffsetViews:
         return json_response(api.Offsets(group=match["group"], partitions=partitions, lag=lag))
 
     def record(self, request: Request, match: Match) -> Response:
-        """Records offsets by compare-and-set."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "claim")
         given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
@@ -94,7 +90,6 @@ class OffsetViews:
         return json_response(api.RecordedOffsets(group=match["group"], partitions=partitions))
 
     def lag(self, request: Request, match: Match) -> Response:
-        """Returns the lag behind the caller's cursors; nothing is recorded."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
@@ -115,7 +110,6 @@ class OffsetViews:
         return json_response(api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
     def forget(self, request: Request, match: Match) -> Response:
-        """Forgets a group."""
         self._offsets.forget(
             self._authorization.enter(request, self._authorization.find(request, match), "claim"), match["group"]
         )

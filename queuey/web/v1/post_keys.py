@@ -23,10 +23,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def read_key(request: Request) -> str | None:
-    """Returns the key of a post; None: it has none.
+    """Returns the key of a post, or None.
 
     Raises:
-        InvalidRequest: It has one that is none.
+        InvalidRequest: The key is malformed.
     """
     value = request.headers.get("idempotency-key")
     if value is None:

@@ -32,7 +32,6 @@ ALWAYS_LISTED = ("partitions", "type", "consistency")
 
 
 def _principals(value: object, most: int) -> tuple[Principal, ...]:
-    """Reads a comma list or a JSON list of principals."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
@@ -81,7 +80,6 @@ def _principal_text(queue: Queue) -> str | None:
 
 
 def _state(queue: Queue) -> dict[str, Any]:
-    """Returns the fields of :class:`api.QueueState`."""
     return {"name": queue.name, **{name: getattr(queue, name) for name in DEFAULTS}}
 
 
@@ -128,7 +126,6 @@ class QueueViews:
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
-        """Lists queues by name."""
         patterns = self._authorization.patterns(request, match["app"], "measure")
         asked = self._listed.query(request)
         details = asked.include_count or asked.details
@@ -143,7 +140,6 @@ class QueueViews:
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
-        """Returns what the caller may do with queues of these names."""
         self._queues.require_application(match["app"])
         self._authorization.caller(request)
         names = read_object(read_body(request, self._limits.max_body)).get("queues")
@@ -155,7 +151,7 @@ class QueueViews:
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
-        """Returns who the caller is here, and what its credentials let it do."""
+        """Describes the caller and its rights in this application."""
         self._queues.require_application(match["app"])
         caller = self._authorization.caller(request)
         rights = [
@@ -170,7 +166,6 @@ class QueueViews:
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     def applications(self, request: Request, match: Match) -> Response:
-        """Lists applications by name, for operators."""
         self._authorization.oversee(request)
         asked = self._page.query(request)
         limit = asked.limit or self._limits.default_list
@@ -178,7 +173,7 @@ class QueueViews:
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
-        """Changes the given fields, resets those that are null."""
+        """Changes the given fields; null resets one."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "admin")
         given = read_fields(request, self._limits.max_body)
         errors = Errors()
@@ -190,17 +185,14 @@ class QueueViews:
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
     def delete(self, request: Request, match: Match) -> Response:
-        """Deletes the queue with all it has."""
         self._queues.delete(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
         return json_response(Done())
 
     def purge(self, request: Request, match: Match) -> Response:
-        """Removes all messages."""
         self._queues.purge(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
         return json_response(Done())
 
     def info(self, request: Request, match: Match) -> Response:
-        """Returns everything about the queue."""
         about = self._queues.describe(
             self._authorization.enter(request, self._authorization.find(request, match), "measure")
         )

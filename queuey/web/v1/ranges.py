@@ -23,7 +23,6 @@ BOUNDS = ("since", "after", "before", "until")
 
 
 def _bound(value: object) -> Bound:
-    """Reads a position: an id, an instant, or a cursor."""
     try:
         return parse_bound(validators.text(value))
     except ValueError:
@@ -117,7 +116,7 @@ class RangeViews:
         )
 
     def _asked(self, request: Request) -> tuple[Range, float]:
-        """Reads what the query asks for, and for how many seconds to wait for it."""
+        """Returns the range that the query asks for, and the seconds to wait for messages."""
         given = read_query(request, self._query.names)
         if not given:
             return Range(limit=self._limits.default_limit), 0.0
@@ -156,7 +155,6 @@ class RangeViews:
         return Response(200, body_of(pieces), JSON)
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
-        """Reads one queue of several; its bad fields are noted with their index."""
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()

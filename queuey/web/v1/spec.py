@@ -1,4 +1,4 @@
-"""What version 1 does, operation by operation: the table that its OpenAPI document is made from."""
+"""The operations of version 1, of which its OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
 
 
 def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Operation:  # noqa: ANN401 - msgspec types
-    """Returns an operation that changes nothing and takes its parameters as a JSON body."""
+    """Returns a read-only operation whose parameters are a JSON body."""
     return _operation(f"POST {path}", summary, answer, body={JSON: question}, errors=WITH_BODY)
 
 
@@ -318,7 +318,6 @@ UNREAD_OPERATIONS = (
 
 
 def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
-    """Returns an operation that is about claims by their receipts."""
     return _operation(
         f"POST {QUEUE}/claims/{what}",
         summary,

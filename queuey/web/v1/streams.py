@@ -38,7 +38,7 @@ HEADERS = (
     ("X-Accel-Buffering", "no"),
 )
 WAITS = 1.0
-"""Tells a try that it may wait; for how long, the gateway says."""
+"""Timeout that lets a try wait, in seconds; the gateway decides for how long."""
 Page = Callable[[Request, Match], Awaitable[Response]]
 
 
@@ -61,12 +61,11 @@ class StreamViews:
         self._many_body = Fields(StreamAsked, service.limits)
 
     async def read(self, request: Request, match: Match) -> Response:
-        """Gives what comes to one queue if the request asks for events, else a page of it."""
+        """Streams one queue if the request accepts events, else reads a page of it."""
         is_stream = request.stream is not None or wants_events(request)
         return await (self.one if is_stream else self._page)(request, match)
 
     async def one(self, request: Request, match: Match) -> Response:
-        """Gives what comes to one queue."""
         access = await self._authorization.admit(request, match, "read")
         stream, first = request.stream, request.stream is None
         if stream is None:
@@ -79,7 +78,7 @@ class StreamViews:
         return await self._next(request, stream, first=first, named=False)
 
     async def many(self, request: Request, match: Match) -> Response:
-        """Gives what comes to the queues that are named, or to all that the caller's rights open to it."""
+        """Streams the named queues, or all that the caller may read."""
         stream, first, marks = request.stream, request.stream is None, False
         if stream is None:
             given = self._asked(request)
@@ -100,7 +99,7 @@ class StreamViews:
         return await self._next(request, stream, first=first, named=True, failed=failed)
 
     async def _watch_marks(self, request: Request, stream: Stream, application: str) -> None:
-        """Has a stream that begins tell of its reader's marks."""
+        """Makes a stream report its reader's marks."""
         await self._authorization.identify(request)
         assert request.poll is not None  # noqa: S101 - a stream waits
         reader = self._authorization.reader(request, application)
@@ -133,7 +132,7 @@ class StreamViews:
     def _begin(
         self, request: Request, fields: Fields[Any], given: Mapping[str, Any], queue: str | None
     ) -> tuple[Stream, bool]:
-        """Returns a stream as it is asked for, and whether it tells of read marks."""
+        """Returns a new stream, and whether it reports read marks."""
         errors = Errors()
         asked: StreamFields = fields.read(given, errors)
         partitions = take_partitions(given.get("partitions"), errors, None)
@@ -148,7 +147,7 @@ class StreamViews:
     def _admit(
         self, request: Request, stream: Stream, application: str, names: Sequence[str] | None
     ) -> list[tuple[str, QueueyError]]:
-        """Lets the caller in to queues, in a thread; returns those that are closed to it, or not there."""
+        """Admits the caller to queues, in a thread; returns those that it may not read, or that do not exist."""
         self._service.queues.require_application(application)
         stream.look()
         most = self._limits.max_queues_per_stream
@@ -174,7 +173,7 @@ class StreamViews:
         named: bool,
         failed: Sequence[tuple[str, QueueyError]] = (),
     ) -> Response:
-        """Gives the events that have come since the last time."""
+        """Returns the events since the last try."""
         assert request.poll is not None  # noqa: S101 - a stream waits
         pieces = [event(identity=stream.text)] if first else []
         for name, _ in failed:
@@ -203,7 +202,6 @@ def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
 
 
 def _rendered(events: Sequence[Event], *, named: bool) -> list[bytes]:
-    """Returns messages as events, in pieces."""
     pieces = []
     for cursor, queue, message, early in events:
         more = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]

@@ -64,7 +64,7 @@ OTHERS: dict[str, Any] = {
     "dead_letter": "broken",
     "on_ack": "keep",
     "max_claimed": 10,
-    "description": "Bestellungen – alle",
+    "description": "Bestellungen für alle",
 }
 
 

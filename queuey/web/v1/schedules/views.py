@@ -67,7 +67,6 @@ class ScheduleViews:
         self._plan = Fields(api.SchedulePlan, service.limits)
 
     def put(self, request: Request, match: Match) -> Response:
-        """Makes a schedule, or changes what is given of one."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         report, new = self.save(request, match, read_body(request, self._most), may_see)
         return json_response(_shown(report), 201 if new else 200)
@@ -107,7 +106,7 @@ class ScheduleViews:
         return self._authorization.enter(request, queue, "send").queue
 
     def _builder(self, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
-        """Reads what is given of a plan; returns what makes a plan of it and of the present one.
+        """Reads the given fields of a plan; returns a function that merges them into the present plan.
 
         Args:
             given: The fields.
@@ -147,7 +146,6 @@ class ScheduleViews:
         return build
 
     def list(self, request: Request, match: Match) -> Response:
-        """Lists schedules by name."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         start = self._listed.query(request).start
         found, more = self._schedules.list(match["app"], may_see, start=start)
@@ -155,24 +153,21 @@ class ScheduleViews:
         return json_response(api.ScheduleList(schedules=listed, more=more))
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows a schedule."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         return json_response(_shown(self._schedules.show(match["app"], match["schedule"], may_see)))
 
     def remove(self, request: Request, match: Match) -> Response:
-        """Removes a schedule."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         self._schedules.remove(match["app"], match["schedule"], may_see)
         return json_response(Done())
 
     async def run(self, request: Request, match: Match) -> Response:
-        """Posts a schedule's message now."""
         application, name = match["app"], match["schedule"]
         may_see = await request.in_thread(partial(self._runnable, request, application))
         return json_response(_shown(await self._schedules.fire(application, name, may_see)))
 
     def _runnable(self, request: Request, application: str) -> Callable[[str], bool]:
-        """Returns what says of a queue's name whether the caller may administer it and send to it."""
+        """Returns a test of queue names: the caller may administer the queue and send to it."""
         administers = self._authorization.matching(request, application, "admin")
         sends = self._authorization.matching(request, application, "send")
         return lambda queue: administers(queue) and sends(queue)

@@ -53,13 +53,11 @@ def _texts(marks: Marks) -> dict[int, str]:
 
 
 def unread_fields(unread: Unread) -> dict[str, Any]:
-    """Returns what answers and events say of one queue."""
+    """Returns the fields of one queue in answers and events."""
     return {"read": _texts(unread.marks), "unread": unread.count, "more": unread.more}
 
 
 class UnreadViews:
-    """Views of the caller's own read marks."""
-
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
         self._limits = service.limits
@@ -68,7 +66,6 @@ class UnreadViews:
         self._asked = Fields(reads.UnreadAsked, service.limits)
 
     def mark(self, request: Request, match: Match) -> Response:
-        """Marks messages of a queue as read."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
