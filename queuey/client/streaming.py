@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.api.reads import ReadMessage
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -22,7 +23,7 @@ from queuey.client.calls.call import (
     string,
 )
 from queuey.client.calls.error_answers import read_error
-from queuey.client.calls.read_calls import EarlyMessages, WireMessage, plain_messages
+from queuey.client.calls.read_calls import EarlyMessages, plain_messages
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import StreamedMessage
 
@@ -30,7 +31,7 @@ LONGEST_LINE = 64 << 20
 """Max bytes of a line of an event."""
 
 
-class _Data(WireMessage, frozen=True, gc=False):
+class _Data(ReadMessage, frozen=True, gc=False):
     queue_name: str = ""
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.api import claims as api
 from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
@@ -34,13 +35,12 @@ from queuey.client.calls.call import (
     queue_segment,
     reads,
 )
-from queuey.client.calls.read_calls import Partitions, WireMessage, messages_of, plain_messages
+from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
 from queuey.client.claims.results import (
     Backlog,
     ClaimCounts,
     Claimed,
     OutstandingJob,
-    OutstandingJobs,
     QueueSize,
     Received,
     Refused,
@@ -48,12 +48,11 @@ from queuey.client.claims.results import (
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Message
 
-RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
-"""The server's limits."""
+RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50
 """Max states in a request, half of the server's limit: 50 of the longest states fit into the body of a request."""
-MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
-"""Max characters of an error's class and text for the server, and of a host in the name of a worker."""
+MOST_OF_HOST = 50
+"""Max characters of a host in the name of a worker."""
 
 ReleaseReason = BaseException | str | tuple[str, str]
 """Why a message could not be handled: an error, a text, or an error's class and text."""
@@ -62,16 +61,8 @@ Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
 
 
-class _WireClaim(WireMessage, frozen=True, kw_only=True, gc=False):
-    receipt: str
-    deliveries: int
-    expires: float
-
-
-class _WireClaims(msgspec.Struct, frozen=True):
-    messages: tuple[_WireClaim, ...]
-    queue_name: str | None = None
-    acknowledged: tuple[Refused, ...] = ()
+class _Jobs(msgspec.Struct, frozen=True):
+    jobs: list[OutstandingJob]
 
 
 Receipts = dict[str, list[str]]
@@ -111,7 +102,7 @@ def claim(
     return Call(
         "POST",
         path,
-        partial(_claimed, queues[0]),
+        partial(_claimed, queues),
         params=tuple(params),
         headers=JSON if content else {},
         content=content,
@@ -143,7 +134,7 @@ def release(
         return _by_receipts(
             queue, "release", receipts, most=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
         )
-    why = {"error": error_of(reason)[:MOST_OF_ERROR], "text": text_of(reason)[:MOST_OF_TEXT]}
+    why = {"error": error_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
     return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
 
 
@@ -180,7 +171,7 @@ def backlog(queue: str, limit: int | None) -> Call[Backlog]:
 
 def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
     def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
-        return decode(answer, OutstandingJobs).jobs
+        return decode(answer, _Jobs).jobs
 
     params: tuple[tuple[str, str], ...] = (("limit", number_text("limit", limit)),)
     if states:
@@ -268,11 +259,11 @@ def _by_receipts(
         yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True, span=span)
 
 
-def _claimed(queue: str, answer: HttpAnswer) -> Received:
-    found = decode(answer, _WireClaims)
+def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
+    found = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
+    queue = found.queue_name if isinstance(found, api.ClaimsOfOne) else queues[0]
     pairs = zip(plain_messages(found.messages), found.messages, strict=True)
     claimed = [
-        Claimed(message, wire.receipt, wire.deliveries, wire.expires, found.queue_name or queue)
-        for message, wire in pairs
+        Claimed(message, wire.receipt, wire.deliveries, wire.expires, queue or queues[0]) for message, wire in pairs
     ]
-    return Received(claimed, [each for each in found.acknowledged if each.status != "ok"])
+    return Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from queuey.api.reads import Fetched, ManyRead, Range, RangeRead, ReadMessage
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -22,7 +23,7 @@ from queuey.client.calls.call import (
 from queuey.client.calls.error_answers import named_error
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.positions import order_of
-from queuey.client.results import Id, Message, Page, QueueRead
+from queuey.client.results import Message, Page, QueueRead
 
 MOST_EARLY = 10_000
 """Max messages of which it is remembered that they were given early; older ones may be given again."""
@@ -87,51 +88,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Copies an iterable of partitions, because each page names them."""
         if not isinstance(self.partitions, str | int | tuple):
             msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
-
-
-class WireMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as the server writes it."""
-
-    message_id: Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
-    timestamp: str
-    partition: int
-    body: Any
-    content_type: str | None = None
-    headers: dict[str, str] = {}
-    encoding: str | None = None
-    message_key: str | None = None
-    early: bool = False
-
-
-class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    messages: tuple[WireMessage, ...]
-    horizon: Id
-    next: dict[int, str | None]
-    cursor: str
-    more: bool
-    cursor_safe: bool = True
-
-
-class _QueueRead(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue's part of an answer: a page, or an error in its place."""
-
-    queue_name: str
-    status: str = "ok"
-    error_msg: Any = None
-    messages: tuple[WireMessage, ...] = ()
-    horizon: Id = ""
-    next: dict[int, str | None] = {}
-    cursor: str = ""
-    more: bool = False
-    cursor_safe: bool = True
-
-
-class _QueueReads(msgspec.Struct, frozen=True):
-    queues: tuple[_QueueRead, ...]
-
-
-class _Messages(msgspec.Struct, frozen=True):
-    messages: tuple[WireMessage, ...]
 
 
 def read(query: Query, wait: float = 0.0) -> Call[Page]:
@@ -233,7 +189,7 @@ class EarlyMessages:
 
 
 def messages_of(answer: HttpAnswer) -> list[Message]:
-    return plain_messages(decode(answer, _Messages).messages)
+    return plain_messages(decode(answer, Fetched).messages)
 
 
 def _options(query: Query) -> dict[str, Any]:
@@ -256,7 +212,7 @@ def _options(query: Query) -> dict[str, Any]:
     return options
 
 
-def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
+def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
     """Returns messages for callers. Raises InvalidAnswer if one has no usable id or body."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # one check for all
@@ -277,7 +233,7 @@ def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
     ]
 
 
-def _decoded(wire: WireMessage) -> bytes:
+def _decoded(wire: ReadMessage) -> bytes:
     import base64  # noqa: PLC0415 - only for bodies that are not text
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):
@@ -289,19 +245,19 @@ def _decoded(wire: WireMessage) -> bytes:
 
 
 def _page(answer: HttpAnswer) -> Page:
-    return _plain(decode(answer, _Page))
+    return _plain(decode(answer, RangeRead))
 
 
-def _plain(page: _Page | _QueueRead) -> Page:
+def _plain(page: Range) -> Page:
     return Page(tuple(plain_messages(page.messages)), page.horizon, page.next, page.cursor, page.more, page.cursor_safe)
 
 
 def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
     return tuple(
         QueueRead(part.queue_name, page=_plain(part))
-        if part.status == "ok"
+        if isinstance(part, Range)
         else QueueRead(part.queue_name, error=named_error(part.error_msg))
-        for part in decode(answer, _QueueReads).queues
+        for part in decode(answer, ManyRead).queues
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
+from queuey.api.reads import UnreadQueue, UnreadQueues
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -27,19 +26,6 @@ from queuey.client.results import Message, ReadMark, Receipt, Unread
 
 Seen = str | Message | Receipt
 """A message that was read: as a call returned it, or as ``partition:id``; or an id alone, for all partitions."""
-
-
-class _Unread(msgspec.Struct, frozen=True):
-    queue_name: str
-    status: str
-    read: dict[int, str] = {}
-    unread: int | None = None
-    more: bool = False
-    error_msg: Any = None
-
-
-class _UnreadQueues(msgspec.Struct, frozen=True):
-    queues: tuple[_Unread, ...]
 
 
 def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: bool) -> Call[ReadMark]:
@@ -85,7 +71,7 @@ def unread(queues: Iterable[str] | None, limit: int | None) -> Call[tuple[Unread
 def _unread(answer: HttpAnswer) -> tuple[Unread, ...]:
     return tuple(
         Unread(queue=each.queue_name, read=each.read, unread=each.unread, more=each.more)
-        if each.status == "ok"
+        if isinstance(each, UnreadQueue)
         else Unread(queue=each.queue_name, error=named_error(each.error_msg))
-        for each in decode(answer, _UnreadQueues).queues
+        for each in decode(answer, UnreadQueues).queues
     )

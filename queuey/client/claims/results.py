@@ -15,7 +15,6 @@ __all__ = [
     "ClaimCounts",
     "Claimed",
     "OutstandingJob",
-    "OutstandingJobs",
     "PartitionClaims",
     "QueueSize",
     "Received",
@@ -109,7 +108,3 @@ class OutstandingJob(msgspec.Struct, frozen=True):
     expires: float | None
     state: Any = None
     state_at: float | None = None
-
-
-class OutstandingJobs(msgspec.Struct, frozen=True):
-    jobs: list[OutstandingJob]

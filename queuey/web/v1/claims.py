@@ -15,17 +15,16 @@ from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
-from queuey.service import JoinedAck, QueueAccess, Service
+from queuey.service import JoinedAck, QueueAccess
 from queuey.service.claims import JobState, ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body, read_object
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)
@@ -38,24 +37,8 @@ class _Given(NamedTuple, Generic[S]):
     receipts: list[ClaimReceipt]
 
 
-class ClaimViews:
+class ClaimViews(Views):
     """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._claims = service.claims
-        self._limits = service.limits
-        self._authorization = authorization
-        limits = service.limits
-        self._claim_query = Fields(api.ClaimQuery, limits)
-        self._several_query = Fields(api.SeveralClaimsQuery, limits)
-        self._counted = Fields(api.CountQuery, limits)
-        self._limited = Fields(api.LimitQuery, limits)
-        self._jobs_query = Fields(api.JobsQuery, limits)
-        self._first = Fields(api.ClaimRequest, limits)
-        self._receipts = Fields(api.SomeReceipts, limits)
-        self._renewal = Fields(api.Renewal, limits)
-        self._release = Fields(api.Release, limits)
-        self._reason = Fields(api.ReleaseReason, limits)
 
     # Claims
 
@@ -66,7 +49,7 @@ class ClaimViews:
 
         async def claim(queue: Queue) -> Response:
             ack = await request.read(partial(self._acknowledged_first, request, queue))
-            claimed = await self._claims.claim(queue, **asked, ack=ack)
+            claimed = await self._service.claims.claim(queue, **asked, ack=ack)
             acknowledged = _results(ack.texts, ack.settled or ())
             return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
 
@@ -85,8 +68,8 @@ class ClaimViews:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts)
         wait, waiter = asked.pop("wait"), asked.pop("waiter")
-        queue, claimed = await self._claims.claim_first(
-            accesses, lambda queue: self._claims.claim(queue, **asked), wait, waiter
+        queue, claimed = await self._service.claims.claim_first(
+            accesses, lambda queue: self._service.claims.claim(queue, **asked), wait, waiter
         )
         mark = "" if queue is None else mark_of(queue)
         name = {"queue_name": None if queue is None else queue.name}
@@ -124,7 +107,7 @@ class ClaimViews:
                 some = errors.take(name, validators.items, given, api.MAX_CLAIMS)
                 read = _parsed(name, some or [], queue, errors)
                 errors.check()
-                return await self._claims.acknowledge(queue, read)
+                return await self._service.claims.acknowledge(queue, read)
 
             settled += await access.apply(acknowledge)
             texts += cast("list[str]", given)
@@ -137,14 +120,14 @@ class ClaimViews:
         ack = request.first = request.first or JoinedAck()
         if ack.settled is None and (body := read_body(request, self._limits.max_body)):
             errors = Errors()
-            ack.texts = self._first.read(read_object(body), errors).acknowledge or []
+            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors).acknowledge or []
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
         return ack
 
     def _asked(self, request: Request) -> dict[str, Any]:
         """Returns the query as arguments of the use case."""
-        asked = self._claim_query.query(request)
+        asked = self.fields(api.ClaimQuery).query(request)
         errors = Errors()
         partitions = errors.take("partitions", read_partitions, asked.partitions)
         if partitions == ():
@@ -163,16 +146,17 @@ class ClaimViews:
     # Receipts
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        return await self._settle(
-            request, match, self._receipts, lambda given, queue: self._claims.acknowledge(queue, given.receipts)
-        )
+        def acknowledge(given: _Given[api.SomeReceipts], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
+            return self._service.claims.acknowledge(queue, given.receipts)
+
+        return await self._settle(request, match, api.SomeReceipts, acknowledge)
 
     async def renew(self, request: Request, match: Match) -> Response:
         return await self._settle(
             request,
             match,
-            self._renewal,
-            lambda given, queue: self._claims.renew(queue, given.receipts, round(given.asked.ttl, 3)),
+            api.Renewal,
+            lambda given, queue: self._service.claims.renew(queue, given.receipts, round(given.asked.ttl, 3)),
         )
 
     async def release(self, request: Request, match: Match) -> Response:
@@ -183,21 +167,21 @@ class ClaimViews:
                 if asked.reason is None
                 else ReleaseReason(asked.reason.error or "Released", asked.reason.text or "")
             )
-            return self._claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
+            return self._service.claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
 
-        return await self._settle(request, match, self._release, release)
+        return await self._settle(request, match, api.Release, release)
 
     async def _settle(
         self,
         request: Request,
         match: Match,
-        fields: Fields[S],
+        kind: type[S],
         settle: Callable[[_Given[S], Queue], Coroutine[Any, Any, list[Settlement]]],
     ) -> Response:
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
-            given = await request.read(partial(self._read, request, fields, queue))
+            given = await request.read(partial(self._read, request, kind, queue))
             return _settled(given.asked.receipts, await settle(given, queue))
 
         return await access.apply(call)
@@ -205,9 +189,9 @@ class ClaimViews:
     async def _enter(self, request: Request, match: Match) -> QueueAccess:
         return await self._authorization.admit(request, match, "work")
 
-    def _read(self, request: Request, fields: Fields[S], queue: Queue) -> _Given[S]:
+    def _read(self, request: Request, kind: type[S], queue: Queue) -> _Given[S]:
         errors = Errors()
-        asked = fields.body(request, errors)
+        asked = self.fields(kind).body(request, errors)
         receipts = _parsed("receipts", asked.receipts or [], queue, errors)
         if isinstance(asked, api.Release):
             asked = cast("S", self._with_reason(asked, len(receipts), errors))
@@ -226,7 +210,7 @@ class ClaimViews:
         if count > api.MAX_WITH_REASON:
             errors["reason"] = f"Is for at most {api.MAX_WITH_REASON} receipts at a time"
         own = Errors()
-        reason = self._reason.read(asked.reason, own)
+        reason = self.fields(api.ReleaseReason).read(asked.reason, own)
         errors.update({f"reason.{name}": text for name, text in own.items()})
         return structs.replace(asked, reason=reason)
 
@@ -235,7 +219,7 @@ class ClaimViews:
 
         async def call(queue: Queue) -> Response:
             states = await request.read(partial(self._states, request, queue))
-            settled = await self._claims.set_states(queue, dict(states.values()), request.in_thread)
+            settled = await self._service.claims.set_states(queue, dict(states.values()), request.in_thread)
             return _settled(list(states), settled)
 
         return await access.apply(call)
@@ -262,37 +246,37 @@ class ClaimViews:
 
     async def release_all(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "admin")
-        await access.apply(self._claims.release_all)
+        await access.apply(self._service.claims.release_all)
         return json_response(Done())
 
     def counts(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        access = self.enter(request, match, "measure")
         partitions = {
             number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
-            for number, each in self._claims.counts(access).items()
+            for number, each in self._service.claims.counts(access).items()
         }
         claimed = sum(each.claimed for each in partitions.values())
         waiting = sum(each.waiting for each in partitions.values())
         return json_response(api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
     def size(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        size = self._claims.size(access, self._counted.query(request).limit)
+        access = self.enter(request, match, "measure")
+        size = self._service.claims.size(access, self.fields(api.CountQuery).query(request).limit)
         return json_response(api.QueueSize(size=size.count, exact=size.exact))
 
     def backlog(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        found = self._claims.backlog(access, self._counted.query(request).limit)
+        access = self.enter(request, match, "measure")
+        found = self._service.claims.backlog(access, self.fields(api.CountQuery).query(request).limit)
         return json_response(api.Backlog(**structs.asdict(found)))
 
     def jobs(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
-        asked = self._jobs_query.query(request)
+        access = self.enter(request, match, "read")
+        asked = self.fields(api.JobsQuery).query(request)
         if asked.states:
             errors = Errors()
             errors.take("limit", validators.integer, asked.limit, 1, api.MAX_STATES)
             errors.check()
-        found = self._claims.outstanding(access, asked.limit, states=asked.states)
+        found = self._service.claims.outstanding(access, asked.limit, states=asked.states)
         jobs = [
             api.Job(
                 message_id=ids.to_hex(one.position),
@@ -307,8 +291,8 @@ class ClaimViews:
         return json_response(api.Jobs(jobs=jobs))
 
     def peek(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
-        messages = self._claims.peek(access, self._limited.query(request).limit)
+        access = self.enter(request, match, "read")
+        messages = self._service.claims.peek(access, self.fields(api.LimitQuery).query(request).limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 

@@ -17,12 +17,10 @@ from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
-from queuey.service import Draft, Limits, Location, Service
+from queuey.service import Draft, Limits, Location
 from queuey.service.messages import partition_error
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Fields
 from queuey.web.json_values import list_decoder, read_value
 from queuey.web.requests import (
     JSON_ERRORS,
@@ -36,6 +34,7 @@ from queuey.web.requests import (
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.post_keys import REPLAYED, read_key
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 _NOT_IN_HEADER = re.compile(r"[^ -~]+")
@@ -126,14 +125,8 @@ def _posted(result: PostResult) -> Response:
     return Response(201, body, JSON, REPLAYED) if result.replayed else Response(201, body, JSON)
 
 
-class MessageViews:
+class MessageViews(Views):
     """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._messages = service.messages
-        self._limits = service.limits
-        self._authorization = authorization
-        self._fetch = Fields(FetchQuery, service.limits)
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
@@ -144,7 +137,7 @@ class MessageViews:
 
         async def post(queue: Queue) -> PostResult:
             drafts, after = await request.read(lambda: self._read(request, body, queue, batch=batch))
-            return await self._messages.post(queue, drafts, after=after, key=key)
+            return await self._service.messages.post(queue, drafts, after=after, key=key)
 
         response = _posted(await access.apply(post))
         if not batch and _LIKE_A_BATCH.match(body) is not None:
@@ -177,10 +170,10 @@ class MessageViews:
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(request, queue, "read")
-        raw = self._fetch.query(request).raw
+        raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
-        messages = self._messages.fetch(access, locations)
+        messages = self._service.messages.fetch(access, locations)
         if not raw:
             return Response(200, body_of(render_fetched(messages)), JSON)
         if not messages:
@@ -192,13 +185,13 @@ class MessageViews:
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(request, queue, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
-        self._messages.put(access, locations, draft)
+        self._service.messages.put(access, locations, draft)
         return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        self._messages.delete(self._authorization.enter(request, queue, "delete"), locations)
+        self._service.messages.delete(self._authorization.enter(request, queue, "delete"), locations)
         return json_response(Done())
 
 

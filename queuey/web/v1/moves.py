@@ -5,50 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.api.progress import Move, MoveList, MoveState, NewMove
-from queuey.service import MoveReport, Service
-from queuey.web.authorization import Authorization
+from queuey.service import MoveReport
 from queuey.web.endpoint import Match
-from queuey.web.fields import Fields
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 
-class MoveViews:
+class MoveViews(Views):
     """Views of ``/v1/{app}/_moves`` and of the moves under it."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._moves = service.moves
-        self._limits = service.limits
-        self._authorization = authorization
-        self._new = Fields(NewMove, service.limits)
 
     def begin(self, request: Request, match: Match) -> Response:
         """Begins a move, or finds the one that is under way between the same queues."""
         errors = Errors()
-        asked = self._new.body(request, errors)
+        asked = self.fields(NewMove).body(request, errors)
         errors.check()
         enter, find = self._authorization.enter, self._authorization.find
         source, target = (find(request, {"app": match["app"], "queue": name}) for name in (asked.source, asked.target))
         enter(request, source, "read")
         way = enter(request, source, "delete")
-        report = self._moves.begin(way, enter(request, target, "send"))
+        report = self._service.moves.begin(way, enter(request, target, "send"))
         response = json_response(_shown(report), 202)
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response
 
     def list(self, request: Request, match: Match) -> Response:
         seen = self._authorization.matching(request, match["app"], "measure")
-        found = self._moves.list(match["app"], seen)
+        found = self._service.moves.list(match["app"], seen)
         return json_response(MoveList(moves=tuple(Move(**_fields(report)) for report in found)))
 
     def show(self, request: Request, match: Match) -> Response:
         seen = self._authorization.matching(request, match["app"], "measure")
-        return json_response(_shown(self._moves.show(match["app"], match["move"], seen)))
+        return json_response(_shown(self._service.moves.show(match["app"], match["move"], seen)))
 
     def cancel(self, request: Request, match: Match) -> Response:
         seen = self._authorization.matching(request, match["app"], "delete")
-        return json_response(_shown(self._moves.cancel(match["app"], match["move"], seen)))
+        return json_response(_shown(self._service.moves.cancel(match["app"], match["move"], seen)))
 
 
 def _shown(report: MoveReport) -> MoveState:

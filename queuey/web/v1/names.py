@@ -8,15 +8,14 @@ from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import LONGEST_NAME
-from queuey.service import Draft, Service
+from queuey.service import Draft
 from queuey.service.names import Changed
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1.message_json import render_fetched
 from queuey.web.v1.messages import raw_response, read_single, render_posted
+from queuey.web.v1.views import Views
 
 
 class NameNotFound(NotFound):
@@ -24,34 +23,28 @@ class NameNotFound(NotFound):
     form = 'No message is named "{name}" now. Create one: POST or PUT to this address.'
 
 
-class NameViews:
+class NameViews(Views):
     """Create, replace, get and delete a message by its name."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._names = service.names
-        self._limits = service.limits
-        self._authorization = authorization
-        self._fetch = Fields(FetchQuery, service.limits)
 
     async def create(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "send")
         name, draft = _name(match), await request.read(partial(self._draft, request))
-        changed = await access.apply(lambda queue: self._names.create(queue, name, draft, request.in_thread))
+        changed = await access.apply(lambda queue: self._service.names.create(queue, name, draft, request.in_thread))
         return _stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _name(match), await request.read(partial(self._draft, request))
         return _stored(
-            await access.apply(lambda queue: self._names.replace(queue, name, draft, request.in_thread)), 200
+            await access.apply(lambda queue: self._service.names.replace(queue, name, draft, request.in_thread)), 200
         )
 
     async def fetch(self, request: Request, match: Match) -> Response:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _name(match)
-        raw = self._fetch.query(request).raw
-        message = await access.apply(lambda queue: self._names.fetch(queue, name, request.in_thread))
+        raw = self.fields(FetchQuery).query(request).raw
+        message = await access.apply(lambda queue: self._service.names.fetch(queue, name, request.in_thread))
         if message is None:
             raise NameNotFound(name)
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
@@ -59,7 +52,7 @@ class NameViews:
     async def delete(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "delete")
         name = _name(match)
-        await access.apply(lambda queue: self._names.delete(queue, name, request.in_thread))
+        await access.apply(lambda queue: self._service.names.delete(queue, name, request.in_thread))
         return json_response(Done())
 
     def _draft(self, request: Request) -> Draft:

@@ -6,12 +6,11 @@ from queuey import ids
 from queuey.api import progress as api
 from queuey.api.values import Done
 from queuey.messages import OffsetChange
-from queuey.service import Service
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, bad_json, read_body, read_object
 from queuey.web.responses import Response, json_response
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 
@@ -46,21 +45,16 @@ def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
     return OffsetChange(int(number), position, expected, compare="expected" in item)
 
 
-class OffsetViews:
+class OffsetViews(Views):
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._offsets = service.offsets
-        self._limits = service.limits
-        self._authorization = authorization
-
     def groups(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        return json_response(api.GroupList(groups=tuple(self._offsets.groups(access))))
+        access = self.enter(request, match, "measure")
+        return json_response(api.GroupList(groups=tuple(self._service.offsets.groups(access))))
 
     def show(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        progress = self._offsets.progress(access, match["group"])
+        access = self.enter(request, match, "measure")
+        progress = self._service.offsets.progress(access, match["group"])
         partitions = {
             part.partition: api.GroupOffset(
                 offset=None if part.offset is None else ids.to_hex(part.offset.position),
@@ -75,22 +69,23 @@ class OffsetViews:
         return json_response(api.Offsets(group=match["group"], partitions=partitions, lag=lag))
 
     def record(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "claim")
+        access = self.enter(request, match, "claim")
         given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
         errors = Errors()
-        changes = [_change(number, item, errors) for number, item in given.items()]
-        numbers = [change.partition for change in changes if change is not None]
+        read = (_change(number, item, errors) for number, item in given.items())
+        changes = [change for change in read if change is not None]
+        numbers = [change.partition for change in changes]
         if len(set(numbers)) < len(numbers):
             errors["partitions"] = "Names a partition twice"
         errors.check()
-        recorded = self._offsets.record(access, match["group"], [change for change in changes if change is not None])
+        recorded = self._service.offsets.record(access, match["group"], changes)
         partitions = {o.partition: api.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
         return json_response(api.RecordedOffsets(group=match["group"], partitions=partitions))
 
     def lag(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        access = self.enter(request, match, "measure")
         given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
@@ -103,14 +98,12 @@ class OffsetViews:
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.take(field, _position, item)
         errors.check()
-        lags = self._offsets.lag(access, cursors)
+        lags = self._service.offsets.lag(access, cursors)
         partitions = {
             number: api.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds) for number, lag in lags
         }
         return json_response(api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
     def forget(self, request: Request, match: Match) -> Response:
-        self._offsets.forget(
-            self._authorization.enter(request, self._authorization.find(request, match), "claim"), match["group"]
-        )
+        self._service.offsets.forget(self.enter(request, match, "claim"), match["group"])
         return json_response(Done())

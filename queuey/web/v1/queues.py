@@ -17,14 +17,14 @@ from queuey.api.values import Done
 from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
-from queuey.service import Limits, Service
+from queuey.service import Limits
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body, read_fields, read_object
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.message_json import horizon_id
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 DEFAULTS = {each.name: each.default for each in fields(ChosenOptions)}
@@ -100,16 +100,8 @@ def _fits(name: object) -> bool:
     return isinstance(name, str) and len(name) <= api.MAX_ASKED
 
 
-class QueueViews:
+class QueueViews(Views):
     """Views of ``/v1/{app}``, of a queue's row, and of ``messages`` and ``info`` under it."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._queues = service.queues
-        self._limits = service.limits
-        self._authorization = authorization
-        self._listed = Fields(api.QueueListQuery, service.limits)
-        self._page = Fields(api.ListQuery, service.limits)
 
     def create(self, request: Request, match: Match) -> Response:
         """Creates a queue, or finds the one that has every field given."""
@@ -121,26 +113,26 @@ class QueueViews:
         errors.check()
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
-        queue, created = self._queues.create(match["app"], name, spec)
+        queue, created = self._service.queues.create(match["app"], name, spec)
         response = api.CreatedQueue(**_state(queue), principles=_principal_text(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
         patterns = self._authorization.patterns(request, match["app"], "measure")
-        asked = self._listed.query(request)
+        asked = self.fields(api.QueueListQuery).query(request)
         details = asked.include_count or asked.details
         limit = asked.limit or self._limits.default_list
-        queues, following = self._queues.list(match["app"], start=asked.offset, limit=limit, patterns=patterns)
+        queues, following = self._service.queues.list(match["app"], start=asked.offset, limit=limit, patterns=patterns)
         items = []
         for queue in queues:
-            count = self._queues.count(queue) if asked.include_count else None
+            count = self._service.queues.count(queue) if asked.include_count else None
             if asked.include_count and count is None:
                 continue
             items.append(_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
-        self._queues.require_application(match["app"])
+        self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         names = read_object(read_body(request, self._limits.max_body)).get("queues")
         most = self._limits.max_queues_per_read
@@ -152,7 +144,7 @@ class QueueViews:
 
     def me(self, request: Request, match: Match) -> Response:
         """Describes the caller and its rights in this application."""
-        self._queues.require_application(match["app"])
+        self._service.queues.require_application(match["app"])
         caller = self._authorization.caller(request)
         rights = [
             api.OwnRights(
@@ -167,35 +159,33 @@ class QueueViews:
 
     def applications(self, request: Request, match: Match) -> Response:
         self._authorization.oversee(request)
-        asked = self._page.query(request)
+        asked = self.fields(api.ListQuery).query(request)
         limit = asked.limit or self._limits.default_list
-        names, following = self._queues.applications(start=asked.offset, limit=limit)
+        names, following = self._service.queues.applications(start=asked.offset, limit=limit)
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
         """Changes the given fields; null resets one."""
-        access = self._authorization.enter(request, self._authorization.find(request, match), "admin")
+        access = self.enter(request, match, "admin")
         given = read_fields(request, self._limits.max_body)
         errors = Errors()
         spec = read_spec(given, errors, self._limits)
         errors.check()
         access = self._authorization.enter(request, access.queue, "admin", dead_letter=spec.dead_letter)
-        queue = self._queues.update(access, spec, _resets(given))
+        queue = self._service.queues.update(access, spec, _resets(given))
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
     def delete(self, request: Request, match: Match) -> Response:
-        self._queues.delete(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
+        self._service.queues.delete(self.enter(request, match, "admin"))
         return json_response(Done())
 
     def purge(self, request: Request, match: Match) -> Response:
-        self._queues.purge(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
+        self._service.queues.purge(self.enter(request, match, "admin"))
         return json_response(Done())
 
     def info(self, request: Request, match: Match) -> Response:
-        about = self._queues.describe(
-            self._authorization.enter(request, self._authorization.find(request, match), "measure")
-        )
+        about = self._service.queues.describe(self.enter(request, match, "measure"))
         queue = about.queue
         partitions = {
             part.partition: api.PartitionInfo(

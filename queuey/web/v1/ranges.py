@@ -7,16 +7,15 @@ from typing import Any
 
 from queuey.api.reads import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
-from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
+from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Source, parse_bound
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 BOUNDS = ("since", "after", "before", "until")
@@ -90,38 +89,31 @@ def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
     return validators.boolean(value), None
 
 
-class RangeViews:
+class RangeViews(Views):
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
-
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._reader = service.reader
-        self._limits = service.limits
-        self._authorization = authorization
-        self._query = Fields(RangeQuery, service.limits)
-        self._many = Fields(ManyRanges, service.limits)
-        self._one_of_many = Fields(QueueRange, service.limits)
 
     async def read(self, request: Request, match: Match) -> Response:
         """Reads a range of one queue: a short one at once if the store can, any other in a thread."""
         access = await self._authorization.admit(request, match, "read")
         wanted, wait = self._asked(request)
-        reading = None
+        reader, reading = self._service.reader, None
         if request.reserve_at_once(SHORT_BYTES):
-            reading = await access.apply(lambda queue: self._reader.read_short(queue, wanted, wait, request.poll))
+            reading = await access.apply(lambda queue: reader.read_short(queue, wanted, wait, request.poll))
         if reading is not None:
             return _shown(reading)
         return await request.in_thread(
-            lambda: _shown(self._reader.read(access, wanted, wait, waiter=request.poll)), computes=True, page=True
+            lambda: _shown(reader.read(access, wanted, wait, waiter=request.poll)),
+            computes=True,
+            page=True,
         )
 
     def _asked(self, request: Request) -> tuple[Range, float]:
         """Returns the range that the query asks for, and the seconds to wait for messages."""
-        given = read_query(request, self._query.names)
+        given = read_query(request, self.fields(RangeQuery).names)
         if not given:
             return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()
-        asked = self._query.read(given, errors)
+        asked = self.fields(RangeQuery).read(given, errors)
         wanted = read_range(asked, given, self._limits, errors)
         errors.check()
         return wanted, asked.wait
@@ -134,7 +126,7 @@ class RangeViews:
         if not isinstance(given.get("queues"), list):
             raise bad_json('It has no list "queues"')
         errors = Errors()
-        asked = self._many.read(given, errors)
+        asked = self.fields(ManyRanges).read(given, errors)
         ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked.queues or [])]
         errors.check()
         sources: list[Source | QueueyError] = []
@@ -144,7 +136,7 @@ class RangeViews:
         readable = [source for source in sources if isinstance(source, Source)]
         # A request that would get an error at once does not wait.
         wait = asked.wait if len(readable) == len(sources) else 0.0
-        found = iter(self._reader.read_many(readable, wait, waiter=request.poll) if readable else [])
+        found = iter(self._service.reader.read_many(readable, wait, waiter=request.poll) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)
@@ -159,7 +151,7 @@ class RangeViews:
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
         own = Errors()
-        named = self._one_of_many.read(item, own)
+        named = self.fields(QueueRange).read(item, own)
         wanted = read_range(named, item, self._limits, own)
         errors.update({prefix + field: text for field, text in own.items()})
         return named.queue_name, wanted

@@ -22,12 +22,12 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.v1.unread import unread_fields
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 LAST_EVENT = "last_event_id"
@@ -42,7 +42,7 @@ WAITS = 1.0
 Page = Callable[[Request, Match], Awaitable[Response]]
 
 
-class StreamViews:
+class StreamViews(Views):
     """Views of ``GET /v1/{app}/{queue}``, and of ``/v1/{app}/_stream``.
 
     Args:
@@ -52,13 +52,8 @@ class StreamViews:
     """
 
     def __init__(self, service: Service, authorization: Authorization, page: Page) -> None:
+        super().__init__(service, authorization)
         self._page = page
-        self._service = service
-        self._limits = service.limits
-        self._authorization = authorization
-        self._one_query = Fields(StreamFields, service.limits)
-        self._many_query = Fields(StreamQuery, service.limits)
-        self._many_body = Fields(StreamAsked, service.limits)
 
     async def read(self, request: Request, match: Match) -> Response:
         """Streams one queue if the request accepts events, else reads a page of it."""
@@ -69,9 +64,8 @@ class StreamViews:
         access = await self._authorization.admit(request, match, "read")
         stream, first = request.stream, request.stream is None
         if stream is None:
-            stream, marks = self._begin(
-                request, self._one_query, read_query(request, self._one_query.names), access.queue.name
-            )
+            given = read_query(request, self.fields(StreamFields).names)
+            stream, marks = self._begin(request, StreamFields, given, access.queue.name)
             if marks:
                 await self._watch_marks(request, stream, match["app"])
         stream.admit(access)
@@ -83,7 +77,7 @@ class StreamViews:
         if stream is None:
             given = self._asked(request)
             names = self._names(given.get("queues"))
-            stream, marks = self._begin(request, self._many_body, given, None)
+            stream, marks = self._begin(request, StreamAsked, given, None)
             stream.is_of_all = names is None
         else:
             names = None if stream.is_of_all else list(stream.queues)
@@ -108,7 +102,7 @@ class StreamViews:
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
             return read_object(read_body(request, self._limits.max_body) or b"{}")
-        given: dict[str, Any] = read_query(request, self._many_query.names)
+        given: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
         if given.get("queues"):
             given["queues"] = [unquote(name) for name in given["queues"].split(",")]
         return given
@@ -130,11 +124,11 @@ class StreamViews:
             raise InvalidRequest({"queues": text})
 
     def _begin(
-        self, request: Request, fields: Fields[Any], given: Mapping[str, Any], queue: str | None
+        self, request: Request, kind: type[StreamFields], given: Mapping[str, Any], queue: str | None
     ) -> tuple[Stream, bool]:
         """Returns a new stream, and whether it reports read marks."""
         errors = Errors()
-        asked: StreamFields = fields.read(given, errors)
+        asked = self.fields(kind).read(given, errors)
         partitions = take_partitions(given.get("partitions"), errors, None)
         last = request.headers.get("last-event-id") or asked.last_event_id
         field = LAST_EVENT if last else "since"

@@ -34,10 +34,10 @@ from queuey.service.schedules import (
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body, read_object
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.messages import read_batch
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
@@ -54,17 +54,14 @@ _decode_message = msgspec.json.Decoder(_MessageText).decode
 Build = Callable[[Plan | None, float], Plan]
 
 
-class ScheduleViews:
+class ScheduleViews(Views):
     """Views of ``/v1/{app}/_schedules`` and of the schedules under it."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._schedules = service.schedules
+        super().__init__(service, authorization)
         # Times as many as JSON may take for it, and the other fields.
         self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
         self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_MESSAGE))
-        self._authorization = authorization
-        self._listed = Fields(api.ScheduleQuery, service.limits)
-        self._plan = Fields(api.SchedulePlan, service.limits)
 
     def put(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
@@ -80,7 +77,7 @@ class ScheduleViews:
         _check_names(name, given)
         queue = self._target(request, match, given, may_see)
         build = self._builder(given, text, queue)
-        return self._schedules.put(application, name, build, may_see)
+        return self._service.schedules.put(application, name, build, may_see)
 
     def _target(
         self, request: Request, match: Match, given: dict[str, Any], may_see: Callable[[str], bool]
@@ -93,7 +90,7 @@ class ScheduleViews:
             name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
         else:
             try:
-                name = self._schedules.show(match["app"], match["schedule"], may_see).plan.queue
+                name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
             except ScheduleNotFound:
                 # A caller that may not know of the schedule is told as much when the schedule is put.
                 name = ""
@@ -117,7 +114,7 @@ class ScheduleViews:
             InvalidRequest: Naming every bad field.
         """
         errors = Errors()
-        asked = self._plan.read(given, errors)
+        asked = self.fields(api.SchedulePlan).read(given, errors)
         cron, every = asked.cron, asked.every
         zone = errors.take("timezone", _zone, asked.timezone)
         message = None
@@ -147,24 +144,24 @@ class ScheduleViews:
 
     def list(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
-        start = self._listed.query(request).start
-        found, more = self._schedules.list(match["app"], may_see, start=start)
+        start = self.fields(api.ScheduleQuery).query(request).start
+        found, more = self._service.schedules.list(match["app"], may_see, start=start)
         listed = [api.ListedSchedule(**_fields(report)) for report in found]
         return json_response(api.ScheduleList(schedules=listed, more=more))
 
     def show(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
-        return json_response(_shown(self._schedules.show(match["app"], match["schedule"], may_see)))
+        return json_response(_shown(self._service.schedules.show(match["app"], match["schedule"], may_see)))
 
     def remove(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
-        self._schedules.remove(match["app"], match["schedule"], may_see)
+        self._service.schedules.remove(match["app"], match["schedule"], may_see)
         return json_response(Done())
 
     async def run(self, request: Request, match: Match) -> Response:
         application, name = match["app"], match["schedule"]
         may_see = await request.in_thread(partial(self._runnable, request, application))
-        return json_response(_shown(await self._schedules.fire(application, name, may_see)))
+        return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
 
     def _runnable(self, request: Request, application: str) -> Callable[[str], bool]:
         """Returns a test of queue names: the caller may administer the queue and send to it."""

@@ -9,16 +9,15 @@ from queuey import ids
 from queuey.api import reads
 from queuey.errors import QueueyError
 from queuey.ids import Position
-from queuey.service import Mark, QueueAccess, Service, parse_bound
+from queuey.service import Mark, QueueAccess, parse_bound
 from queuey.service.ranges import OTHERS
 from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.fields import Fields
 from queuey.web.requests import Request, bad_json, read_body, read_object
 from queuey.web.responses import Response, json_response
+from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 
@@ -57,19 +56,12 @@ def unread_fields(unread: Unread) -> dict[str, Any]:
     return {"read": _texts(unread.marks), "unread": unread.count, "more": unread.more}
 
 
-class UnreadViews:
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._limits = service.limits
-        self._authorization = authorization
-        self._mark = Fields(reads.NewReadMark, service.limits)
-        self._asked = Fields(reads.UnreadAsked, service.limits)
-
+class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
-        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
+        access = self.enter(request, match, "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
-        asked = self._mark.body(request, errors)
+        asked = self.fields(reads.NewReadMark).body(request, errors)
         ends = _take_ends(asked, errors)
         errors.check()
         marked = self._service.unread.mark(access, reader, ends, back=asked.back)
@@ -81,7 +73,7 @@ class UnreadViews:
         reader = self._authorization.reader(request, match["app"])
         given = read_object(read_body(request, self._limits.max_body) or b"{}")
         errors = Errors()
-        limit = self._asked.read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
+        limit = self.fields(reads.UnreadAsked).read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
         names = self._names(request, match["app"], given.get("queues"), errors)
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
