@@ -38,9 +38,14 @@ class Fields(Generic[S]):
         """Reads the fields; None and blank text: not given. Bad and missing ones are None, and in ``errors``."""
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if value is not None and value != "" and (known := self._parsers.get(name)) is not None:
-                attribute, parse = known
-                values[attribute] = value if parse is None else errors.take(name, parse, value)
+            if value is None or value == "" or (known := self._parsers.get(name)) is None:
+                continue
+            attribute, parse = known
+            try:
+                values[attribute] = value if parse is None else parse(value)
+            except ValueError as error:
+                values[attribute] = None
+                errors[name] = str(error)
         for name, attribute in self._required.items():
             if attribute not in values:
                 errors[name] = validators.REQUIRED
@@ -58,9 +63,9 @@ class Fields(Generic[S]):
         errors.check()
         return found
 
-    def body(self, request: Request, errors: Errors, *, otherwise: bytes = b"") -> S:
-        """Reads the JSON object in the body of a request; ``otherwise`` stands for none."""
-        return self.read(read_object(read_body(request, self._most) or otherwise), errors)
+    def body(self, request: Request, errors: Errors) -> S:
+        """Reads the JSON object in the body of a request."""
+        return self.read(read_object(read_body(request, self._most)), errors)
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
