@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.partitions import MAX_PARTITIONS
+from queuey.queue_options import (
+    BACKOFF,
+    ClaimedOption,
+    ClaimedPerKeyOption,
+    ConsistencyOption,
+    CountOption,
+    DeadLetterOption,
+    DeliveriesOption,
+    KindOption,
+    OnAckOption,
+    ReadDelayOption,
+    TypeOption,
+    option,
+)
 
 Location = tuple[int, Position]
 """Partition and position of a message."""
@@ -21,15 +34,6 @@ MAX_TTL = 33_554_432
 """Seconds (388 days)."""
 MAX_WAIT = 300
 """Seconds of the longest long poll, whatever the setting ``max_wait`` says."""
-
-MAX_DELIVERIES = 1000
-"""Max deliveries that a queue may limit claims to."""
-MAX_CLAIMED = 1_000_000
-MAX_CLAIMED_PER_KEY = 1000
-MAX_READ_DELAY = 3600
-"""Max read delay of a queue, in seconds."""
-MAX_DESCRIPTION = 200
-"""Max characters of a queue's description."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -79,93 +83,13 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return float(min(self.most, grown)) * (1 - self.jitter * draw)
 
 
-def _option(
-    label: str,
-    about: str,
-    *,
-    seconds: bool = False,
-    line: bool = False,
-    words: tuple[str, ...] = (),
-    resets: bool = True,
-    changes: bool = True,
-    **bounds: Any,  # noqa: ANN401 - of msgspec.Meta
-) -> msgspec.Meta:
-    """Describes an option of queues wherever it is read or shown.
-
-    Args:
-        label: In tables and forms.
-        about: Help on the command line and in the API's document.
-        seconds: A length of time; on the command line such as ``12h``.
-        line: Text without line breaks and control characters.
-        words: The only values of a text.
-        resets: An update may set it back to the default.
-        changes: An update may change it.
-        bounds: Of :class:`msgspec.Meta`.
-    """
-    extra = {"seconds": seconds, "line": line, "resets": resets and changes, "changes": changes}
-    more = {"enum": list(words)} if words else None
-    return msgspec.Meta(title=label, description=about, extra=extra, extra_json_schema=more, **bounds)
-
-
-TYPES = ("user", "public")
-CONSISTENCIES = ("weak", "strong", "very_strong")
-ON_ACK = ("keep", "delete")
-KINDS = ("plain", "dedup", "ordered")
-CountOption = Annotated[
-    int, _option("partitions", "Partitions; they can only grow.", ge=1, le=MAX_PARTITIONS, resets=False)
-]
-TypeOption = Annotated[str, _option("type", "user; or public: everybody may read.", words=TYPES, resets=False)]
-ConsistencyOption = Annotated[
-    str, _option("consistency", "weak, strong or very_strong.", words=CONSISTENCIES, resets=False)
-]
 TtlOption = Annotated[
-    int, _option("ttl", "Seconds that messages live, else the service's default.", ge=1, le=MAX_TTL, seconds=True)
+    int, option("ttl", "Seconds that messages live, else the service's default.", ge=1, le=MAX_TTL, seconds=True)
 ]
-ReadDelayOption = Annotated[
-    float,
-    _option("read delay", "Seconds that range reads stay behind the clock.", ge=0, le=MAX_READ_DELAY, seconds=True),
-]
-DeliveriesOption = Annotated[
-    int, _option("max deliveries", "Deliveries by claims before a dead letter; 0: no limit.", ge=0, le=MAX_DELIVERIES)
-]
-BACKOFF = _option("backoff", "Delay after a delivery that has failed, such as first=5,factor=2,most=600,jitter=0.1.")
-DeadLetterOption = Annotated[
-    str, _option("dead letters to", "Queue of dead letters, else the queue's name and .dead.", max_length=50)
-]
-OnAckOption = Annotated[
-    str, _option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
-]
-KindOption = Annotated[
-    str,
-    _option(
-        "kind",
-        "plain; dedup: of messages with equal bodies that wait one is delivered; "
-        "or ordered: messages of one key are claimed one after another. It never changes.",
-        words=KINDS,
-        changes=False,
-    ),
-]
-ClaimedOption = Annotated[
-    int,
-    _option(
-        "claimed at most",
-        "Max live claims, divided among the partitions, so at least as many as they are; 0: no limit.",
-        ge=0,
-        le=MAX_CLAIMED,
-    ),
-]
-ClaimedPerKeyOption = Annotated[
-    int,
-    _option(
-        "claimed of one key",
-        "Max live claims of one message key, in a plain queue, from its creation on; 0: no limit.",
-        ge=0,
-        le=MAX_CLAIMED_PER_KEY,
-        resets=False,
-    ),
-]
+MAX_DESCRIPTION = 200
+"""Max characters of a queue's description."""
 DescriptionOption = Annotated[
-    str, _option("description", "The purpose of the queue, for people.", line=True, max_length=MAX_DESCRIPTION)
+    str, option("description", "The purpose of the queue, for people.", line=True, max_length=MAX_DESCRIPTION)
 ]
 
 

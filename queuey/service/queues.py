@@ -10,7 +10,8 @@ import msgspec
 
 from queuey.access import matches
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
-from queuey.messages import CONSISTENCIES, Acknowledgement, PartitionInfo, Queue, QueueSpec
+from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
+from queuey.queue_options import CONSISTENCIES
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
