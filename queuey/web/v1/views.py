@@ -33,5 +33,5 @@ class Views:
         return found  # type: ignore[return-value] # of this kind
 
     def enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
-        """Lets the caller use the queue that a path names, in a thread."""
+        """Admits the caller to the queue that a path names, in a thread."""
         return self._authorization.enter(request, self._authorization.find(request, match), action)
