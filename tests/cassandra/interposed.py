@@ -26,11 +26,11 @@ from typing import Any
 from uuid import UUID
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra import claim_logs, message_codec
+from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache, queues
+from queuey.storage.cassandra.clocks import light_checks
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
-from queuey.storage.cassandra.ids import light_checks
-from queuey.storage.cassandra.read import bucket_index
+from queuey.storage.cassandra.store import claim_logs
 from tests.servers.keyspaces import LastingDriver
 
 INSERTS = message_codec.INSERT

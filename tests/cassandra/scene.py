@@ -23,7 +23,8 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
 from tests.replacing import replace

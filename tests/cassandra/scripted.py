@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.deadlines import Deadline
 
 Answer = list[tuple[Any, ...]] | StoreUnavailable

@@ -14,7 +14,7 @@ import yaml
 from qdo.cli.status import GroupStatus, metrics_of
 from queuey.metrics import Metrics, exposition, snapshot
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.sqlite import open_store as open_sqlite
 
 ROOT = Path(__file__).parents[2]

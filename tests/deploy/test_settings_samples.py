@@ -13,11 +13,11 @@ from queuey.errors import SettingsError
 from queuey.messages import Queue
 from queuey.settings import Loaded
 from queuey.storage import opening
-from queuey.storage.cassandra.admin.quorum_overlap import meeting
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.quorum_overlap import meeting
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
 CERTIFICATE = Path(__file__).parents[1] / "acceptance" / "tls" / "cert.pem"

@@ -16,9 +16,9 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
 from tests.faults.checking.checker import Limits

@@ -12,9 +12,9 @@ from cassandra.query import PreparedStatement
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.driver.fast_path import FastPath
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from queuey.storage.cassandra.timing import Timing
 from tests.servers.plugin import Cassandra, unique_name

@@ -22,7 +22,7 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, Message, Named, NewMessage
 from queuey.service.names import Changed, Name
-from queuey.storage.cassandra.names import named_of, row_of
+from queuey.storage.cassandra.store.names import named_of, row_of
 from queuey.storage.cassandra.write import names, post_keys
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft

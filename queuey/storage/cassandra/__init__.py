@@ -2,18 +2,19 @@
 
 What promises what:
 
-* ids, write stamps: :mod:`.ids.id_generator`, on the clock of :mod:`.ids.clock`, which compares it with the cluster's;
+* ids, write stamps: :mod:`.clocks.id_generator`, on the clock of :mod:`.clocks.clock`, which
+  :mod:`.clocks.clock_watch` compares with the cluster's;
 * writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
-* reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.read.bucket_index`,
+* reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
   :mod:`.read.reading`;
-* whole ranges in and out: :mod:`.read.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
+* whole ranges in and out: :mod:`.store.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
   :mod:`.catalogue.ledger`; documents of applications: :mod:`.catalogue.records`;
 * queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
-* claim logs: :mod:`.claim_logs`;
-* posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
-  :mod:`.names`, by the rules of :mod:`.write.names`, shown by :mod:`.read.named_values`;
-* waiting readers: :mod:`.read.arrivals`, by what :mod:`.read.recent_writes` records of all processes;
+* claim logs: :mod:`.store.claim_logs`;
+* posts with idempotency keys: :mod:`.store.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
+  :mod:`.store.names`, by the rules of :mod:`.write.names`, shown by :mod:`.store.named_values`;
+* waiting readers: :mod:`.waiting.arrivals`, by what :mod:`.waiting.recent_writes` records of all processes;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -30,10 +31,11 @@ from queuey.errors import Outcome, StoreClosed, StoreUnavailable
 from queuey.ids import ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec, names
+from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
+from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.applications import CassandraApplications
 from queuey.storage.cassandra.catalogue.ledger import CassandraLedger
@@ -43,28 +45,29 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from queuey.storage.cassandra.catalogue.records import CassandraRecords
-from queuey.storage.cassandra.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.clocks.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
+from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.tails import WRITE as TELL_TAILS
+from queuey.storage.cassandra.clocks.tails import Tails
+from queuey.storage.cassandra.clocks.timing_in_force import READ as READ_TIMING
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.covers import CassandraCovers
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
-from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
-from queuey.storage.cassandra.ids.light_checks import NOW
-from queuey.storage.cassandra.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.names import CassandraNames
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
-from queuey.storage.cassandra.read import bucket_index
-from queuey.storage.cassandra.read.arrivals import PolledArrivals
-from queuey.storage.cassandra.read.bucket_index import BucketIndex
-from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.named_values import NamedValues
-from queuey.storage.cassandra.read.recent_writes import RecentWrites
-from queuey.storage.cassandra.tails import WRITE as TELL_TAILS
-from queuey.storage.cassandra.tails import Tails
-from queuey.storage.cassandra.timing_in_force import READ as READ_TIMING
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.store.bulk import CassandraBulk
+from queuey.storage.cassandra.store.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
+from queuey.storage.cassandra.store.covers import CassandraCovers
+from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
+from queuey.storage.cassandra.store.named_values import NamedValues
+from queuey.storage.cassandra.store.names import CassandraNames
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
+from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.deadlines import Deadline, Done, bounded

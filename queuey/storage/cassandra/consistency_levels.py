@@ -10,11 +10,11 @@ from typing import NamedTuple
 from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Queue
-from queuey.storage.cassandra.admin.quorum_overlap import Copies, meeting
-from queuey.storage.cassandra.ids.clock import ticks
+from queuey.storage.cassandra.clocks.clock import ticks
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.quorum_overlap import Copies, meeting
 from queuey.storage.cassandra.timing import StoredTiming
-from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 
 class InForce(NamedTuple):

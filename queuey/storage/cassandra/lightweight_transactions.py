@@ -30,8 +30,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 

@@ -17,8 +17,8 @@ from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.clocks.clock_check import REFUSE
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import REFUSE
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.timing import LEASE, PATIENT, SOON, Timing
 from tests.contract.samples import becomes_healthy, eventually

@@ -22,10 +22,10 @@ from queuey.storage.cassandra.catalogue.queue_cache import (
     next_longest_ttl,
     row_of,
 )
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.deadlines import Deadline
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire

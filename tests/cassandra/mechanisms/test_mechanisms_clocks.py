@@ -11,9 +11,11 @@ from typing import Any
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import Level
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.ids.clock import GAP, Clock, ClockCheck, ClockWatch
-from queuey.storage.cassandra.ids.intervals import Interval
-from queuey.storage.cassandra.ids.light_checks import LightChecks
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.clocks.intervals import Interval
+from queuey.storage.cassandra.clocks.light_checks import LightChecks
 from tests.cassandra import interposed
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import (

@@ -13,15 +13,16 @@ from queuey.errors import QueueChanged
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Page, Queue, Slice
 from queuey.service import Range, Reading, ranges
-from queuey.storage.cassandra import CassandraStore, bucketing, message_codec, messages
+from queuey.storage.cassandra import CassandraStore, bucketing, message_codec
+from queuey.storage.cassandra.bucket_index import BucketIndex, Known
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.ids.clock import ticks
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.bucket_index import BucketIndex, Known
 from queuey.storage.cassandra.read.reading import Probe
+from queuey.storage.cassandra.store import messages
 from tests.cassandra.interposed import INSERTS, LOW_WATERMARKS, PATIENCE, READS
 from tests.cassandra.scene import (
     TTL,

@@ -14,7 +14,7 @@ from queuey.messages import Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.ids.id_generator import IdGenerator, stamp_of, undo_timestamp
+from queuey.storage.cassandra.clocks.id_generator import IdGenerator, stamp_of, undo_timestamp
 from queuey.storage.cassandra.write import undo_writes, writer
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import PartitionBuffer

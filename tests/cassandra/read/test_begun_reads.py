@@ -12,9 +12,8 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST
 from queuey.messages import Message, Page, Queue, Slice
-from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.driver import Request, Statement
-from queuey.storage.cassandra.read import bucket_index
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import PATIENCE
 from tests.cassandra.scene import C, D, Process, S, Scene, message, playing

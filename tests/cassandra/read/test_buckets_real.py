@@ -17,7 +17,7 @@ from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.messages import LOOKED_AT
+from queuey.storage.cassandra.store.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import CLOCKS, LOW_WATERMARKS, Wire

@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import columns
 from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.messages import LOOKED_AT
+from queuey.storage.cassandra.store.messages import LOOKED_AT
 from queuey.storage.cassandra.write import bulk_load
 from tests.replacing import replace
 

@@ -8,7 +8,8 @@ from msgspec import structs
 from queuey import ids
 from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.read import bulk, reading
+from queuey.storage.cassandra.read import reading
+from queuey.storage.cassandra.store import bulk
 from tests.cassandra.begun import begun_page, page_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import QUEUES, READS, Wire

@@ -18,7 +18,7 @@ from queuey.service import Draft, Range, Service
 from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
-from queuey.storage.cassandra.names import PREPARED as NAMES
+from queuey.storage.cassandra.store.names import PREPARED as NAMES
 from tests.blocking import BlockingNames, blocking
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS

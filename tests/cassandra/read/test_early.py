@@ -8,7 +8,7 @@ from functools import partial
 
 from queuey.ids import LOW_MIN
 from queuey.messages import Queue, QueueSpec, Slice
-from queuey.storage.cassandra.names import PREPARED as NAMES
+from queuey.storage.cassandra.store.names import PREPARED as NAMES
 from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import LOOKS, QUEUES, READS

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
-from queuey.storage.cassandra.read.arrivals import FEW, FIRST
+from queuey.storage.cassandra.waiting.arrivals import FEW, FIRST
 from tests.cassandra.conftest import OpenStore
 from tests.contract.samples import eventually
 

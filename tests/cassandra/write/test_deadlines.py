@@ -13,7 +13,7 @@ from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
 from queuey.storage.cassandra.catalogue import offsets, queue_cache
 from queuey.storage.cassandra.driver import TooManyDead
-from queuey.storage.cassandra.messages import PUT_BYTES
+from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, LOOKS, READS
 from tests.cassandra.scene import D, Process, S, Scene, message

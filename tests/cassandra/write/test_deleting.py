@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.messages import DELETED_ROWS
+from queuey.storage.cassandra.store.messages import DELETED_ROWS
 from tests.cassandra.interposed import DELETES, PATIENCE
 from tests.cassandra.scene import D, Reader, S, Scene, message
 

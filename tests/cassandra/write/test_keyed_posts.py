@@ -10,7 +10,7 @@ import pytest
 
 from queuey.errors import KeyInUse, StoreUnavailable
 from queuey.messages import PostKey, PostResult, Queue
-from queuey.storage.cassandra import keyed_posts
+from queuey.storage.cassandra.store import keyed_posts
 from tests.cassandra.interposed import ALWAYS, DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message
 from tests.contract.samples import begun_once

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.ids.clock import ClockWatch
-from queuey.storage.cassandra.read.bulk import Window, window
+from queuey.storage.cassandra.store.bulk import Window, window
 from queuey.storage.cassandra.write.bulk_load import Loader, stamps_at
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
 from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without

@@ -9,8 +9,7 @@ import pytest
 
 from queuey.errors import NameChanged, StoreUnavailable
 from queuey.messages import Named, Queue, Slice
-from queuey.storage.cassandra import names
-from queuey.storage.cassandra.read import named_values
+from queuey.storage.cassandra.store import named_values, names
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message

@@ -14,7 +14,7 @@ from queuey.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, expo
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.sqlite import open_store
 from tests.deploy.recording import series
 

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
-from queuey.storage.cassandra import CassandraOptions, timing, timing_in_force
+from queuey.storage.cassandra import CassandraOptions, timing
 from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.clocks import timing_in_force
 from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, settled
 from tests.replacing import replace, replace_in

@@ -21,9 +21,9 @@ from greenlet import getcurrent
 from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.light_checks import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, InDoubt, Request, Rows
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.light_checks import NOW
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql

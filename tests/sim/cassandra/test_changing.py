@@ -11,8 +11,8 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.timing import Timing, settled
-from queuey.storage.cassandra.timing_in_force import TimingInForce
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease

@@ -13,13 +13,15 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, Slice
+from queuey.storage.cassandra.bucket_index import BucketIndex, Known
+from queuey.storage.cassandra.clocks import clock, id_generator
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.clocks.intervals import Interval
+from queuey.storage.cassandra.clocks.light_checks import WITNESSES, Told
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.ids import clock, id_generator
-from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
-from queuey.storage.cassandra.ids.intervals import Interval
-from queuey.storage.cassandra.ids.light_checks import WITNESSES, Told
-from queuey.storage.cassandra.messages import CassandraMessages
-from queuey.storage.cassandra.read.bucket_index import BucketIndex, Known
+from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import InFlightBatch, Written

@@ -19,7 +19,7 @@ from queuey.service import Draft, ranges
 from queuey.service.messages import MessageUseCases
 from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.messages import CassandraMessages
+from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch
 from queuey.storage.cassandra.write.writer import MessageWriter

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.read.arrivals import (
+from queuey.storage.cassandra.waiting.arrivals import (
     EARLY,
     FEW,
     FIRST,
@@ -26,7 +26,7 @@ from queuey.storage.cassandra.read.arrivals import (
     PolledArrivals,
     next_to_look_for,
 )
-from queuey.storage.cassandra.read.recent_writes import GONE, KEPT, LATEST, MOST_KEYS, MOST_ROWS, RecentWrites
+from queuey.storage.cassandra.waiting.recent_writes import GONE, KEPT, LATEST, MOST_KEYS, MOST_ROWS, RecentWrites
 from queuey.storage.deadlines import Deadline
 from queuey.storage.watching import EVERY, Watch
 

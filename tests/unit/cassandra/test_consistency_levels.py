@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Queue
-from queuey.storage.cassandra.admin.quorum_overlap import meeting
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.quorum_overlap import meeting
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}

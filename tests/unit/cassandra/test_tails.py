@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.tails import SHORTEST, SPAN, STEP, Counted, Tail
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.tails import SHORTEST, SPAN, STEP, Counted, Tail
 
 
 class Machine:

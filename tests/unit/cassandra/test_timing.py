@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import SettingsError, StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.timing_in_force import EVERY, TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
@@ -30,7 +31,6 @@ from queuey.storage.cassandra.timing import (
     settled,
     stated_in,
 )
-from queuey.storage.cassandra.timing_in_force import EVERY, TimingInForce
 from tests.sim.cassandra.pace import with_timing
 
 Done = Callable[[list[Any] | None, StoreUnavailable | None], None]

@@ -1,4 +1,4 @@
-"""What to think of what was found in a Cassandra cluster; pure functions, :mod:`.examination` asks the nodes."""
+"""What to think of what was found in a Cassandra cluster; pure functions, :mod:`.doctor` asks the nodes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from queuey.messages import Finding
 from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
-from queuey.storage.cassandra.admin.quorum_overlap import Copies, Meeting, meeting, quorum
+from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
+from queuey.storage.cassandra.clocks.tails import Measured
 from queuey.storage.cassandra.consistency_levels import usual
 from queuey.storage.cassandra.driver import Host
-from queuey.storage.cassandra.ids.clock import RED, REFUSE
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
-from queuey.storage.cassandra.tails import Measured
+from queuey.storage.cassandra.quorum_overlap import Copies, Meeting, meeting, quorum
 from queuey.storage.cassandra.timing import StoredTiming
 
 OLDEST = (4, 1)

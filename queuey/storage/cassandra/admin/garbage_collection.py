@@ -18,10 +18,10 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.offsets import OffsetTable
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete, PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
-from queuey.storage.cassandra.claim_logs import ClaimLogRemoval
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.store.claim_logs import ClaimLogRemoval
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, now_ticks
+from queuey.storage.cassandra.clocks.tails import Measured
+from queuey.storage.cassandra.clocks.timing_in_force import READ
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.tails import Measured
 from queuey.storage.cassandra.timing import (
     LEASE,
     PATIENT,
@@ -27,7 +28,6 @@ from queuey.storage.cassandra.timing import (
     settled,
     stated_in,
 )
-from queuey.storage.cassandra.timing_in_force import READ
 
 MIGRATION = 15
 """The change that makes room for them."""

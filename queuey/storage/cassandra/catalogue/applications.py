@@ -17,8 +17,8 @@ from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 

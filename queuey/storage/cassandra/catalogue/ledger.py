@@ -14,8 +14,9 @@ from uuid import uuid4
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
 from queuey.storage import IDENTITY, Ledger
 from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 

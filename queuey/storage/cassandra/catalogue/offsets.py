@@ -15,8 +15,8 @@ from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions

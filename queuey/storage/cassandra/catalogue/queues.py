@@ -23,12 +23,12 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.read.arrivals import PolledArrivals
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(

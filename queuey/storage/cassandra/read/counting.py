@@ -1,7 +1,7 @@
 """How many messages lie in a range: listed where they are few, else counted by Cassandra, bucket by bucket.
 
-A bucket holds some ten thousands of messages by design (see :mod:`.bucket_width`). Of many narrow buckets only some are
-counted; the rest are assumed to be alike.
+A bucket holds some ten thousands of messages by design (see :class:`..bucketing.BucketWidths`). Of many
+narrow buckets only some are counted; the rest are assumed to be alike.
 """
 
 from __future__ import annotations

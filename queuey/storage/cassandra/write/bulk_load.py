@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.id_generator import TICKS_PER_MICROSECOND, Stamps
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, Stamps
-from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.write.insert_columns import encoded_inserts
 from queuey.storage.columns import Integers, MessageColumns
 

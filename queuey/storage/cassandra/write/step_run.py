@@ -16,10 +16,10 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.callbacks import begin, called
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.post_keys import (

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, PUT, Bucket
-from queuey.storage.cassandra.driver import Encoded, Request
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.options import CassandraOptions, Level
-from queuey.storage.cassandra.read import bucket_index
-from queuey.storage.cassandra.read.bucket_index import (
+from queuey.storage.cassandra import bucket_index, bucketing
+from queuey.storage.cassandra.bucket_index import (
     FIRST_LOOK,
     LOW_WATERMARK_EVERY,
     LOW_WATERMARK_STEP,
@@ -27,7 +22,11 @@ from queuey.storage.cassandra.read.bucket_index import (
     REFRESH_PUT,
     BucketIndex,
 )
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
+from queuey.storage.cassandra.driver import Encoded, Request
+from queuey.storage.cassandra.options import CassandraOptions, Level
 from tests import strategies
 from tests.cassandra.scripted import AnsweringDriver
 

@@ -12,8 +12,8 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage
-from queuey.storage.cassandra.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, AppendsInFlight, _read
 from queuey.storage.cassandra.driver import Request, Rows
+from queuey.storage.cassandra.store.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, AppendsInFlight, _read
 
 KEY = (7, 1)
 

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
-from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from tests.contract.samples import eventually

@@ -18,14 +18,15 @@ from queuey.errors import QueueyError, StoreClosed, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.driver.callbacks import begin, wait
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
 from queuey.storage.deadlines import Deadline
 

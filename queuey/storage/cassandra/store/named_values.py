@@ -1,6 +1,6 @@
 """Which of the named messages that a range read found are shown: those that are the values of their names.
 
-A process that stops while it replaces a value leaves both in the queue (:mod:`queuey.storage.cassandra.write.names`).
+A process that stops while it replaces a value leaves both in the queue (:mod:`..write.names`).
 So messages that are written as values have a mark, and a reader by time looks at the rows of their names. Whatever
 another process has left half done there is finished or undone first, as by a call for the name. Below the horizon it
 can always be: that lies D behind the clock, and D > W.
@@ -15,8 +15,8 @@ from queuey.messages import Location, Message, Queue
 from queuey.storage.cassandra.driver.callbacks import called, wait
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.message_codec import NamedMessage
-from queuey.storage.cassandra.names import TABLE
 from queuey.storage.cassandra.read.reading import Gathered
+from queuey.storage.cassandra.store.names import TABLE
 from queuey.storage.cassandra.write.names import Found, NameRow, find_shown
 from queuey.storage.cassandra.write.step_run import StepRun, StoreParts
 from queuey.storage.deadlines import Deadline
@@ -54,7 +54,7 @@ class NamedValues:
         return found
 
     async def find(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-        """Does what :meth:`look` does, as a coroutine of :mod:`queuey.storage.cassandra.driver.callbacks`.
+        """Does what :meth:`look` does, as a coroutine of :mod:`..driver.callbacks`.
 
         A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
         the message was the value and all was done, the name is looked at as by a call for it.

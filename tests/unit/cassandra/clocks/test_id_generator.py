@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator, Stamps, stamp_of, undo_timestamp
-from tests.unit.cassandra.ids.clocks import Machine
+from queuey.storage.cassandra.clocks.id_generator import Delayed, IdGenerator, Stamps, stamp_of, undo_timestamp
+from tests.unit.cassandra.clocks.clocks import Machine
 
 SECOND = TICKS_PER_SECOND
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock
 
 TICKS_PER_MICROSECOND = 10
 AHEAD = TICKS_PER_SECOND

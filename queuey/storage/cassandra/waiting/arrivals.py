@@ -28,9 +28,9 @@ from typing import Protocol
 from queuey.errors import QueueChanged, QueueyError
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.read.recent import Recent
-from queuey.storage.cassandra.read.recent_writes import KEPT, WINDOW, RecentWrites
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.recent import Recent
+from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites
 from queuey.storage.watching import Watch, Watches
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.ids.clock import Clock
 
 STEP = 1.1
 SHORTEST = 1e-4

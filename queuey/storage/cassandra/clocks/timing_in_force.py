@@ -1,18 +1,15 @@
-"""The times that a process goes by, as they stand in the keyspace (:mod:`.timing`)."""
+"""The times that a process goes by, as they stand in the keyspace (:mod:`..timing`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from queuey.errors import SettingsError, StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, settled
-
-if TYPE_CHECKING:
-    from queuey.storage.cassandra.ids.clock import Clock
-    from queuey.storage.cassandra.options import CassandraOptions
 
 EVERY = 1.0
 """Seconds after which they are read again."""

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.ids.clock import GAP, ClockCheck
-from queuey.storage.cassandra.ids.intervals import Interval
-from tests.unit.cassandra.ids.clocks import Machine
+from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck
+from queuey.storage.cassandra.clocks.intervals import Interval
+from tests.unit.cassandra.clocks.clocks import Machine
 
 S = 1.0
 QUICK = 0.001

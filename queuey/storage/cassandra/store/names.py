@@ -1,4 +1,4 @@
-"""Named messages in Cassandra: :mod:`.write.names` decides, :mod:`.write.step_run` carries it out."""
+"""Named messages in Cassandra: :mod:`..write.names` decides, :mod:`..write.step_run` carries it out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from queuey.messages import Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.claim_logs import AppendsInFlight
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.read.arrivals import PolledArrivals
+from queuey.storage.cassandra.store.claim_logs import AppendsInFlight
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import PostedIds, Steps

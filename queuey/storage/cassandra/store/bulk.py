@@ -13,17 +13,18 @@ from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import items as items_of
-from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra import bucket_index, message_codec
+from queuey.storage.cassandra.bucket_index import Known
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt, Request, TooManyDead
-from queuey.storage.cassandra.ids.clock import ticks
 from queuey.storage.cassandra.message_codec import NamedMessage
-from queuey.storage.cassandra.messages import CassandraMessages
-from queuey.storage.cassandra.read import bucket_index, counting, named_values, statistics
-from queuey.storage.cassandra.read.bucket_index import Known
+from queuey.storage.cassandra.read import counting, statistics
 from queuey.storage.cassandra.read.reading import Gathered
+from queuey.storage.cassandra.store import named_values
+from queuey.storage.cassandra.store.messages import CassandraMessages
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock
 
 START = 1_750_000_000.0
 """Seconds since 1970."""

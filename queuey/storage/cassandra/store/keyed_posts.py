@@ -1,4 +1,4 @@
-"""Posts with idempotency keys in Cassandra: :mod:`.write.post_keys` decides, :mod:`.write.step_run` carries it out."""
+"""Posts with idempotency keys in Cassandra: :mod:`..write.post_keys` decides, :mod:`..write.step_run` acts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from queuey.errors import Outcome
 from queuey.ids import Position
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
-from queuey.storage.cassandra.claim_logs import AppendsInFlight
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.read.arrivals import PolledArrivals
+from queuey.storage.cassandra.store.claim_logs import AppendsInFlight
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
 from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts

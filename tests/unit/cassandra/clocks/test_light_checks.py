@@ -11,9 +11,9 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.intervals import Interval
+from queuey.storage.cassandra.clocks.light_checks import LightChecks, decode
 from queuey.storage.cassandra.driver import Done, Encoded
-from queuey.storage.cassandra.ids.intervals import Interval
-from queuey.storage.cassandra.ids.light_checks import LightChecks, decode
 
 NOW = ids.EPOCH_TICKS + 7
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock, ticks
 from queuey.storage.cassandra.consistency_levels import usual
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ticks
 from queuey.storage.deadlines import Deadline
 
 SHARDS = 2

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS
+from queuey.storage.cassandra.clocks.intervals import Interval, measured
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
-from queuey.storage.cassandra.ids.intervals import Interval, measured
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,12 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck
+from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Done, Encoded, Request
-from queuey.storage.cassandra.ids.clock import ATTEMPTS, GAP, ClockCheck, ClockWatch
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing_in_force import TimingInForce
-from tests.unit.cassandra.ids.clocks import Machine
+from tests.unit.cassandra.clocks.clocks import Machine
 
 S = 1.0
 ALL = ["node 0", "node 1", "node 2"]

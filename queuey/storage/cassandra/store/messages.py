@@ -12,21 +12,23 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.clocks.clock import Clock, ticks
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
 from queuey.storage.cassandra.driver.callbacks import begin
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
-from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.read import counting, named_values, reading
-from queuey.storage.cassandra.read.arrivals import PolledArrivals
-from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
+from queuey.storage.cassandra.read import counting, reading
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
-from queuey.storage.cassandra.timing_in_force import TimingInForce
+from queuey.storage.cassandra.store import named_values
+from queuey.storage.cassandra.store.named_values import NamedValues
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Deadline
@@ -196,7 +198,7 @@ class CassandraMessages(Scanning):
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """See the contract. G1 holds if the queue keeps the read delay of its consistency level.
 
-        Holds at most about five times the sum of the slices' ``max_bytes`` (see :mod:`reading`).
+        Holds at most about five times the sum of the slices' ``max_bytes`` (see :mod:`..read.reading`).
         """
         self._watch.require()
         level = self._levels.of(queue)

@@ -1,1 +1,0 @@
-"""Ids of messages, and the clock that they are made with."""

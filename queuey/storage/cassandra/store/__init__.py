@@ -1,0 +1,1 @@
+"""The contracts of the store, each in a class, on readers, writers and the catalogue."""

@@ -1,0 +1,1 @@
+"""Readers that wait for messages, and what wakes them."""
