@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -291,13 +292,22 @@ class _Interposed(LastingDriver):
 
     def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""
+        with self._round(len(some)):
+            return super().gather(some, **options)
+
+    async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
+        """See the driver."""
+        with self._round(len(some)):
+            return await super().ask_all(some, ends)
+
+    @contextmanager
+    def _round(self, requests: int) -> Iterator[None]:
         log = self._wire.log
         before = log.bytes
-        log.rounds.append(len(some))
-        found = super().gather(some, **options)
+        log.rounds.append(requests)
+        yield
         if log.bytes > before:
             log.round_bytes.append(log.bytes - before)
-        return found
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
         """See the driver. It is no round."""

@@ -265,14 +265,14 @@ def bounded_afterwards(removed: ExitStack) -> None:
     """Asks for everything from the lower bound on, and leaves out after the limit what lies above the horizon."""
     ask = reading._answers
 
-    def answers(driver: Driver, keys: Any, asked: dict[int, list[Probe]], *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+    async def answers(driver: Driver, keys: Any, asked: dict[int, list[Probe]], *rest: Any) -> Any:  # noqa: ANN401
         unbounded = {number: [probe._replace(upper=ids.LAST) for probe in probes] for number, probes in asked.items()}
         return {
             number: [
                 [row for row in answer if message_codec.position_of(row[0]) < probe.upper]
                 for probe, answer in zip(asked[number], found or (), strict=True)
             ]
-            for number, found in ask(driver, keys, unbounded, *rest, **options).items()
+            for number, found in (await ask(driver, keys, unbounded, *rest)).items()
         }
 
     removed.enter_context(replace(reading._answers, answers))

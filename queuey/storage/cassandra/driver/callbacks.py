@@ -11,13 +11,15 @@ No event loop is involved: a thread of the driver that brings an answer runs the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from queue import SimpleQueue
 from types import coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from queuey.errors import Outcome
 from queuey.storage.deadlines import Deadline
 
+T = TypeVar("T")
 Done = Callable[[Any, Any], None]
 """Called once, with a result, or an error in its second place."""
 Start = Callable[[Done], object]
@@ -56,6 +58,53 @@ def wait(deadline: Deadline, work: Coroutine[Start, Any, Any], late: str) -> Any
         return lambda: "none"
 
     return deadline.result(start, late)
+
+
+def side_by_side(
+    works: Iterable[Coroutine[Start, Any, T]], *, most_running: int = 48, most_held: int = 1000
+) -> Iterator[T]:
+    """Runs coroutines that change nothing side by side, all in this thread, where they may block; yields in order.
+
+    Args:
+        works: The coroutines.
+        most_running: Max coroutines that are begun and not ended.
+        most_held: Max results that wait for an earlier one, coroutines that run included.
+
+    Raises:
+        Exception: That one of them did not catch.
+    """
+    answers: SimpleQueue[tuple[int, Any, Any]] = SimpleQueue()
+    running: dict[int, Coroutine[Start, Any, T]] = {}
+    results: dict[int, T] = {}
+    numbered, wanted, more = enumerate(works), 0, True
+
+    def go_on(number: int, work: Coroutine[Start, Any, T], value: object = None, error: Any = None) -> None:  # noqa: ANN401
+        try:
+            start = work.send(value) if error is None else work.throw(error)
+        except StopIteration as end:
+            results[number] = end.value
+            return
+        running[number] = work
+        try:
+            start(lambda value, error: answers.put((number, value, error)))
+        except Exception as failure:  # noqa: BLE001 - the coroutine gets it
+            answers.put((number, None, failure))
+
+    while True:
+        while more and len(running) < most_running and len(running) + len(results) < most_held:
+            new = next(numbered, None)
+            if new is None:
+                more = False
+            else:
+                go_on(*new)
+        while wanted in results:
+            yield results.pop(wanted)
+            wanted += 1
+        if running:
+            number, value, error = answers.get()
+            go_on(number, running.pop(number), value, error)
+        elif not more:
+            return
 
 
 class _Answer:

@@ -260,13 +260,23 @@ class Driver:
         for number, request in enumerate(some):
             self.send(request, countdown.taker(number))
 
-    async def ask_all(self, some: Sequence[Request | Encoded]) -> list[Rows]:
+    async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
         """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
 
+        Args:
+            some: The requests.
+            ends: Boot time by which all must have been answered.
+
         Raises:
-            StoreUnavailable: Any of them failed.
+            StoreUnavailable: Any of them failed; the worst of the errors.
         """
-        found: list[Rows] = await called(lambda done: self.send_all(some, partial(tell, done)))
+
+        def start(done: Callable[[Any, Any], None]) -> None:
+            with self._deadline.running(ends):
+                self._deadline.left()
+                self.send_all(some, lambda rows, errors: done(rows, worst(errors) if errors else None))
+
+        found: list[Rows] = await called(start)
         return found
 
     def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
@@ -487,11 +497,6 @@ def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
         done(None, translate(error, reads=reads, attempts=attempts))
     except StoreUnavailable as error:
         done(None, error if reads or not attempts else InDoubt(str(error)))
-
-
-def tell(done: Callable[[Any, Any], None], answers: list[Rows], errors: list[StoreUnavailable]) -> None:
-    """Calls back with the answers to requests that were sent side by side, or the worst of their errors."""
-    done(answers, worst(errors) if errors else None)
 
 
 def _nothing(_body: bytes) -> Rows:

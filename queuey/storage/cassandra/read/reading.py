@@ -16,8 +16,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from queuey import ids
@@ -28,9 +26,6 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
-from queuey.storage.cassandra.driver.callbacks import Done, called
-from queuey.storage.cassandra.driver.connection import tell
-from queuey.storage.deadlines import Deadline
 
 TIMES = 4
 """A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be."""
@@ -76,6 +71,8 @@ class Extent(NamedTuple):
     complete: bool
 
 
+Note = Callable[[tuple[int, int], Probe], None]
+"""Called with a reader's key and a probe that found no row at all."""
 Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
 """Yields probes and is sent their rows, or None if there are too many dead rows in between."""
 
@@ -359,49 +356,56 @@ def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> 
     return Page(gathered.messages, horizon, max(wanted.lower, gathered.end), more)
 
 
-def run(
+async def run(
     driver: Driver,
     readers: Sequence[Rounds],
     keys: Sequence[tuple[int, int]],
     consistency: str,
     *,
-    note: Callable[[tuple[int, int], Probe], None] | None = None,
+    note: Note | None = None,
     room: float = math.inf,
     enough: float = math.inf,
+    ends: float = math.inf,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
     Args:
-        driver: The way to Cassandra.
+        driver: The connection.
         readers: One for each slice.
         keys: qid and partition of each.
         consistency: The queue's read level.
-        note: Called with each probe that found no row at all, and its reader's key.
-        room: Rows that may be asked for at a time, unless one reader alone asks for more.
+        note: Remembers empty probes.
+        room: Max rows asked for at a time, unless one reader alone asks for more.
         enough: When results have as many bytes, readers that have none yet are given up, but for the first of them.
+        ends: Boot time by which all rounds must have ended.
 
     Returns:
         Their results, ``GIVEN_UP`` for those that were given up.
-
-    Raises:
-        StoreUnavailable: As the driver.
     """
     results = [GIVEN_UP] * len(readers)
-    waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
+    waiting: dict[int, list[Probe]] = {}
+
+    def advance(number: int, answers: list[Rows] | None) -> None:
+        try:
+            waiting[number] = readers[number].send(answers)
+        except StopIteration as ended:
+            results[number] = ended.value
+            waiting.pop(number, None)
+
+    for number in range(len(readers)):
+        advance(number, None)
     while pending := _fitting(waiting, room):
-        answers = _answers(driver, keys, pending, consistency)
-        for number in pending:
+        answers = await _answers(driver, keys, pending, consistency, ends)
+        for number, probes in pending.items():
             found = answers.pop(number)
             if note is not None and found is not None:
-                for probe, answer in zip(pending[number], found, strict=True):
-                    if not answer:
-                        note(keys[number], probe)
-            waiting[number] = _advance(results, number, readers[number], found, sent=True)
+                _note_empty(note, keys[number], probes, found)
+            advance(number, found)
             if enough < math.inf:
                 enough -= bytes_of(results[number].messages)
-        waiting = {number: probes for number, probes in waiting.items() if probes is not None}
         if enough <= 0:
-            waiting = dict(islice(waiting.items(), 1))
+            for number in [*waiting][1:]:
+                del waiting[number]
     return results
 
 
@@ -417,12 +421,16 @@ def room_for(slices: Sequence[Slice], longest: int, *, first: bool = False) -> f
     return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
 
 
-def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, list[Probe]]:
-    """Returns the readers that may ask now, with their probes: at least one reader that is not done."""
+def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
+    for probe, answer in zip(probes, answers, strict=True):
+        if not answer:
+            note(key, probe)
+
+
+def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
+    """Returns the readers that may ask now, with their probes: at least one."""
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
-        if probes is None:
-            continue
         room -= sum([probe.limit for probe in probes])
         if room < 0 and fitting:
             break
@@ -430,84 +438,21 @@ def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, l
     return fitting
 
 
-async def run_alone(
-    driver: Driver,
-    reader: Rounds,
-    key: tuple[int, int],
-    consistency: str,
-    note: Callable[[tuple[int, int], Probe], None] | None,
-    deadline: Deadline,
-) -> Gathered:
-    """Runs one reader as a coroutine of :mod:`queuey.storage.cassandra.driver.callbacks`.
-
-    Args:
-        driver: The way to Cassandra.
-        reader: What to run.
-        key: Its qid and partition.
-        consistency: The queue's read level.
-        note: Called with each probe that found no row at all, and the key.
-        deadline: All its rounds together have as long as a call.
-
-    Raises:
-        StoreUnavailable: As the driver.
-    """
-    ends = deadline.next_end()
-
-    def ask(probes: list[Probe], done: Done) -> None:
-        with deadline.running(ends):
-            deadline.left()
-            driver.send_all([query(key, probe, consistency) for probe in probes], partial(tell, done))
-
-    answers: list[Rows] | None = None
-    while True:
-        try:
-            probes = reader.send(answers)
-        except StopIteration as ended:
-            gathered: Gathered = ended.value
-            return gathered
-        try:
-            found: list[Rows] = await called(partial(ask, probes))
-        except TooManyDead:
-            answers = None
-            continue
-        answers = found
-        for probe, answer in zip(probes, found, strict=True):
-            if not answer and note is not None:
-                note(key, probe)
-
-
-def _answers(
-    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
+async def _answers(
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, ends: float
 ) -> dict[int, list[Rows] | None]:
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
-    wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
+    wanted = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
     try:
-        found = iter(driver.gather([query(*one, consistency) for one in wanted], most=len(wanted)))
+        found = iter(await driver.ask_all(wanted, ends))
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
         if len(asked) == 1:
             return dict.fromkeys(asked)
-        return {
-            number: answer
-            for one in asked.items()
-            for number, answer in _answers(driver, keys, dict([one]), consistency).items()
-        }
-
-
-def _advance(
-    results: list[Gathered],
-    number: int,
-    reader: Rounds,
-    answers: list[Rows] | None = None,
-    *,
-    sent: bool = False,
-) -> list[Probe] | None:
-    """Lets a reader go on with its answers, or begin; returns what it asks for next, None at its end."""
-    try:
-        return reader.send(answers) if sent else next(reader)
-    except StopIteration as ended:
-        results[number] = ended.value
-        return None
+    answers: dict[int, list[Rows] | None] = {}
+    for one in asked.items():
+        answers |= await _answers(driver, keys, dict([one]), consistency, ends)
+    return answers
 
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from queuey import ids
-from queuey.errors import QueueChanged, StoreUnavailable, TooLate
+from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Measure, Message, Queue, Slice
+from queuey.messages import Message, Queue, Slice
 from queuey.storage import items as items_of
-from queuey.storage.cassandra import bucket_index, message_codec
-from queuey.storage.cassandra.bucket_index import Known
-from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import InDoubt, Request, TooManyDead
+from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.message_codec import NamedMessage
-from queuey.storage.cassandra.read import counting, statistics
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store import named_values
-from queuey.storage.cassandra.store.messages import CassandraMessages
+from queuey.storage.cassandra.store.counting import CassandraCounting
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -37,13 +33,9 @@ LOADED_AT_ONCE = 5000
 """Messages that are divided among buckets together."""
 MOST_BYTES = 64 << 20
 """A page of a bucket has no more, however short the rows before it were."""
-LOOKS = 64
-"""Partitions of one queue whose buckets are looked up together to be measured."""
-SAMPLE = 100
-"""Messages at each end by which the size of very many is estimated."""
 
 
-class CassandraBulk(CassandraMessages):
+class CassandraBulk(CassandraCounting):
     """The bulk contract on Cassandra."""
 
     def horizon(self, queue: Queue) -> int:
@@ -71,64 +63,6 @@ class CassandraBulk(CassandraMessages):
             count, at = count + len(columns), end
         return count, at
 
-    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        """See the contract."""
-        self._watch.require()
-        return statistics.run(self._driver, (self._measuring(queue) for queue in queues))
-
-    def _measuring(self, queue: Queue) -> statistics.Steps[list[Measure]]:
-        """Measures a queue."""
-        row = self._rows.held(queue)
-        if row is None:
-            began, name = self._clock.boottime(), (queue.application, queue.name)
-            [found] = yield [Request(queue_cache.FIND, name, self._options.catalogue_read)]
-            row = queue_cache.row_of(*name, found[0], began) if found else None
-        if row is None or row.queue.version != queue.version:
-            return []
-        level, now, low_watermarks = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
-        measures = []
-        for first in range(1, row.queue.partitions + 1, LOOKS):
-            numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
-            began = self._clock.boottime()
-            looks = yield [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
-            for number, found in zip(numbers, looks, strict=True):
-                known = bucket_index.all_of(began, found, low_watermarks=low_watermarks)
-                measure = yield from self._measuring_partition(row, known, number, now)
-                if measure is not None:
-                    measures.append(measure)
-        return measures
-
-    def _measuring_partition(
-        self, row: Row, known: Known | None, number: int, now: int
-    ) -> statistics.Steps[Measure | None]:
-        if known is not None:
-            extent = self._extent(row, known, Slice(number, ids.FIRST, counting.END), counting.END, now)
-            if extent.complete and len(extent.sources) <= statistics.MOST_PLACES:
-                reads = self._levels.of(row.queue).reads
-                try:
-                    meter = statistics.Meter((row.queue.qid, number), reads, now)
-                    return (yield from meter.measure(extent))
-                except TooManyDead:
-                    pass  # The other way asks for less at a time.
-        return self._measured_at_length(row, number, now)
-
-    def _measured_at_length(self, row: Row, number: int, now: int) -> Measure | None:
-        """Measures a partition with very many buckets, or many dead rows, alone."""
-        [tally] = self._count(row, [(number, ids.FIRST, counting.END)], now)
-        if tally.oldest is None or tally.newest is None:
-            return None
-        ends = [
-            Slice(number, limit=SAMPLE, max_bytes=statistics.MORE_BYTES, delayed=False, descending=descending)
-            for descending in (False, True)
-        ]
-        try:
-            pages = self.read(row.queue, ends)
-        except QueueChanged:
-            return None
-        sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]
-        size = tally.size * sum(sizes) // max(1, len(sizes))
-        return Measure(number, tally.size, size, exact=False, oldest=tally.oldest, newest=tally.newest)
-
     def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
         """Reads a slice upwards.
 
@@ -149,7 +83,7 @@ class CassandraBulk(CassandraMessages):
             return
         key = (row.queue.qid, part.partition)
         note = self._noting(queue, now)
-        most = min(part.limit, max(1, MOST_BYTES // self._longest(row))) if bodies else part.limit
+        most = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         at = part.lower

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_of
+from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, Known
@@ -21,9 +21,9 @@ from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
-from queuey.storage.cassandra.driver.callbacks import begin
+from queuey.storage.cassandra.driver.callbacks import begin, wait
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.read import counting, reading
+from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.store import named_values
@@ -215,20 +215,45 @@ class CassandraMessages(Scanning):
             for number, part in enumerate(slices)
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
-        lookups = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
+        found = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
+        lookups = dict(zip(there, found, strict=True))
+        reads = self._read(row, slices, list(zip(horizons, uppers, strict=True)), lookups, now)
+        pages: list[Page] = wait(self._deadline, reads, "Cassandra did not answer the read in time")
+        return pages
+
+    async def _read(
+        self,
+        row: Row,
+        slices: Sequence[Slice],
+        bounds: Sequence[tuple[int, Position]],
+        lookups: Mapping[int, Known],
+        now: int,
+    ) -> list[Page]:
+        """Reads slices side by side.
+
+        Args:
+            row: The queue's.
+            slices: What to read.
+            bounds: Horizon and upper bound of each.
+            lookups: The recorded buckets of those that may hold something, by their place in ``slices``.
+            now: Ticks.
+        """
+        ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
         extents = {
-            number: self._extent(row, known, slices[number], uppers[number], now)
-            for number, known in zip(there, lookups, strict=True)
+            number: self._extent(row, known, slices[number], bounds[number][1], now)
+            for number, known in lookups.items()
         }
-        room = reading.room_for(slices, self._longest(row))
-        readers = [self._reader(row, slices[number], extents[number], now, room) for number in there]
-        keys = [(row.queue.qid, slices[number].partition) for number in there]
-        left = sum([part.max_bytes for part in slices]) if len(slices) > 1 and slices[0].bodies else math.inf
-        found = reading.run(
-            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left
+        room = reading.room_for(slices, row.longest_row)
+        readers = [self._reader(row, slices[number], extent, now, room) for number, extent in extents.items()]
+        keys = [(queue.qid, slices[number].partition) for number in lookups]
+        note, left = self._noting(queue, now), math.inf
+        if len(slices) > 1 and slices[0].bodies:
+            left = sum([part.max_bytes for part in slices])
+        found = await reading.run(
+            self._driver, readers, keys, level.reads, note=note, room=room, enough=left, ends=ends
         )
         gathered: dict[int, reading.Gathered] = {}
-        for number, known, result in zip(there, lookups, found, strict=True):
+        for (number, known), result in zip(lookups.items(), found, strict=True):
             if result is reading.GIVEN_UP or left <= 0:
                 continue
             gathered[number] = result
@@ -236,20 +261,19 @@ class CassandraMessages(Scanning):
             if left < math.inf:
                 left -= bytes_of(result.messages)
         checked = [number for number in gathered if not slices[number].ahead]
-        found_there = chain.from_iterable(gathered[number].messages for number in checked)
-        if marked := named_values.marked(found_there):
-            values = self._named_values.look(row.queue, marked, early=all(part.early for part in slices))
+        if marked := named_values.marked(chain.from_iterable(gathered[number].messages for number in checked)):
+            values = await self._named_values.find(queue, marked, early=all(part.early for part in slices))
             for number in checked:
                 gathered[number] = named_values.shown(gathered[number], values, waits=_waits(slices[number]))
         pages = []
-        for number, part in enumerate(slices):
+        for number, (part, (horizon, upper)) in enumerate(zip(slices, bounds, strict=True)):
             if number in gathered:
-                pages.append(reading.page_of(part, extents[number], gathered[number], horizons[number]))
+                pages.append(reading.page_of(part, extents[number], gathered[number], horizon))
             elif number in extents:
-                pages.append(part.put_off(horizons[number]))
+                pages.append(part.put_off(horizon))
             else:
-                last = None if part.descending else max(part.lower, uppers[number])
-                pages.append(Page([], horizons[number], last, more=False))
+                last = None if part.descending else max(part.lower, upper)
+                pages.append(Page([], horizon, last, more=False))
         return pages
 
     waits_for_network = True
@@ -281,22 +305,9 @@ class CassandraMessages(Scanning):
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
-        begin(self._read_one(queue, row, known, part, upper, now, horizon), done)
+        reads = self._read(row, [part], [(horizon, upper)], {0: known}, now)
+        begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
-
-    async def _read_one(
-        self, queue: Queue, row: Row, known: Known, part: Slice, upper: Position, now: int, horizon: int
-    ) -> Page:
-        """Reads one slice, by a row and buckets that are known."""
-        extent = self._extent(row, known, part, upper, now)
-        reader = self._reader(row, part, extent, now, reading.room_for([part], self._longest(row)))
-        key, level, note = (row.queue.qid, part.partition), self._levels.of(queue), self._noting(queue, now)
-        gathered = await reading.run_alone(self._driver, reader, key, level.reads, note, self._deadline)
-        self._note_low_watermark(row, known, part, gathered, now)
-        if marked := {} if part.ahead else named_values.marked(gathered.messages):
-            values = await self._named_values.find(row.queue, marked, early=part.early)
-            gathered = named_values.shown(gathered, values, waits=_waits(part))
-        return reading.page_of(part, extent, gathered, horizon)
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
@@ -327,7 +338,7 @@ class CassandraMessages(Scanning):
         [horizon] = self._horizons(queue, [Slice(1, delayed=delayed)], self._clock.now())
         return horizon
 
-    def _noting(self, queue: Queue, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
+    def _noting(self, queue: Queue, now: int) -> reading.Note | None:
         """Returns the cache of empty ranges, where using it is safe."""
         below = self._levels.empty_below(queue, now)
         if below is None:
@@ -355,14 +366,10 @@ class CassandraMessages(Scanning):
                 found[number] = known
         return [known for known in found if known is not None]
 
-    def _longest(self, row: Row) -> int:
-        """Returns the bytes of the longest row that a queue's messages may have."""
-        return row.longest_row or self._options.longest_body
-
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         """Returns the reader of a slice; ``room``: for all slices that are read together."""
         read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for([part], self._longest(row), first=True), most=room)
+        return read(part, extent, now, first=reading.room_for([part], row.longest_row, first=True), most=room)
 
     def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
         """Returns the reads that a slice needs."""
@@ -447,60 +454,6 @@ class CassandraMessages(Scanning):
                 left[partition] = [at for at in left[partition] if at >= known.high]
             left = {partition: times for partition, times in left.items() if times}
         return [found[partition, position[0]] for partition, position in wanted]
-
-    # Statistics
-
-    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
-        """See the contract. Counts what is few and estimates what is many, by how dense both ends are."""
-        self._watch.require()
-        now, boot = self._clock.both()
-        row = self._rows.current(queue, since=boot)
-        numbers = range(1, row.queue.partitions + 1)
-        found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
-        [horizon] = self._horizons(queue, [Slice(1)], now)
-        infos = [
-            PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
-            for number, tally in zip(numbers, found, strict=True)
-        ]
-        return horizon, infos
-
-    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        """See the contract."""
-        self._watch.require()
-        now, boot = self._clock.both()
-        row = self._rows.current(queue, since=boot)
-        [horizon] = self._horizons(queue, [Slice(1)], now)
-        known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
-        extents = [
-            (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
-            for number, offset in known
-        ]
-        tallies = iter(self._count(row, extents, now))
-        found = []
-        for number, _ in offsets:
-            tally = next(tallies) if 0 < number <= row.queue.partitions else counting.NOTHING
-            seconds = 0.0 if tally.oldest is None else max(0, now - tally.oldest[0]) / TICKS_PER_SECOND
-            found.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
-        return found
-
-    def _count(
-        self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
-    ) -> list[counting.Tally]:
-        """Counts what lies between positions of partitions."""
-        reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
-        found = []
-        for number, lower, upper in wanted:
-            key = (row.queue.qid, number)
-            [up] = self._bucket_index.lookup([(*key, lower[0])], consistency=reads, low_watermarks=low_watermarks)
-            [down] = self._bucket_index.lookup(
-                [(*key, upper[0])], consistency=reads, low_watermarks=low_watermarks, descending=True
-            )
-            extents = (
-                self._extent(row, up, Slice(number, lower, upper), upper, now),
-                self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),
-            )
-            found.append(counting.tally(self._driver, key, extents, reads, now=now, rough=rough))
-        return found
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False

@@ -14,6 +14,7 @@ from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
 from queuey.storage.cassandra.driver import Encoded, Request, TooManyDead, fast_path
+from queuey.storage.cassandra.driver.callbacks import side_by_side
 from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from tests.cassandra.scripted import AnsweringDriver
@@ -79,7 +80,8 @@ class Counted(AnsweringDriver):
             complete=complete,
         )
         extents = extent, extent
-        return counting.tally(self, KEY, extents, "QUORUM", now=NOW, rough=rough)
+        [found] = side_by_side([counting.tally(self, KEY, extents, "QUORUM", now=NOW, rough=rough)])
+        return found
 
 
 def narrow(counts: Sequence[int]) -> dict[Bucket, int]:
@@ -142,7 +144,7 @@ def test_what_lies_between_two_looks_is_estimated() -> None:
             [wide, *time_buckets[-20:]], (time_buckets[-20].time_bucket.start, LOW_MIN), counting.END, complete=False
         ),
     )
-    found = counting.tally(partition, KEY, extents, "QUORUM", now=NOW)
+    [found] = side_by_side([counting.tally(partition, KEY, extents, "QUORUM", now=NOW)])
     assert not found.exact
     assert found.size == pytest.approx(200 * 300 + 100, rel=0.05)
     assert partition.counts == 9

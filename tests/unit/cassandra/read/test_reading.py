@@ -19,7 +19,7 @@ from queuey.messages import Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.storage.cassandra import PREPARED, bucketing, message_codec
 from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME_WIDTH, LOAD, PUT, WIDTHS, Bucket
 from queuey.storage.cassandra.driver import Encoded, Request, Statement, TooManyDead, fast_path
-from queuey.storage.cassandra.driver.callbacks import begin
+from queuey.storage.cassandra.driver.callbacks import begin, wait
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe, Rounds
 from queuey.storage.deadlines import Deadline
@@ -402,16 +402,11 @@ class Answering(AnsweringDriver):
         self.rows: list[int] = []
         """How many rows queries that came together asked for."""
 
-    def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[list[Any]]:  # noqa: ANN401
+    def send_all(self, some: Sequence[Request | Encoded], done: Callable[..., None]) -> None:
         """Notes how many queries come together."""
         self.calls.append(len(some))
         encoded = [request for request in some if isinstance(request, Encoded)]
         self.rows.append(sum(int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big") for request in encoded))
-        return super().gather(some, **options)
-
-    def send_all(self, some: Sequence[Request | Encoded], done: Callable[..., None]) -> None:
-        """The same, where nobody waits."""
-        self.calls.append(len(some))
         super().send_all(some, done)
 
     def answer(self, request: Encoded) -> list[Any]:
@@ -456,7 +451,7 @@ def test_slices_of_several_partitions_share_their_rounds(bodies: bool) -> None: 
         for part, one in zip(wanted, partitions_by_number.values(), strict=True)
     ]
     keys = [(7, part.partition) for part in wanted]
-    found = reading.run(driver, readers, keys, "QUORUM")
+    found = waited(reading.run(driver, readers, keys, "QUORUM"))
     assert [len(one.messages) for one in found] == [30, 35, 2, 0]
     assert [one.more for one in found] == [False, True, False, False]
     assert all(message.body == "" for one in found for message in one.messages) == (not bodies)
@@ -477,7 +472,7 @@ def test_readers_ask_together_only_for_what_there_is_room_for() -> None:
         reading.ascend(part, extent, NOW, first=4, most=room) for part, extent in zip(wanted, extents, strict=True)
     ]
     keys = [(7, part.partition) for part in wanted]
-    found = reading.run(driver, readers, keys, "QUORUM", room=room)
+    found = waited(reading.run(driver, readers, keys, "QUORUM", room=room))
     assert [[message.body for message in one.messages] for one in found] == [["0", "1", "2", "3", "4"]] * 10
     assert [message.partition for one in found for message in one.messages[:1]] == list(partitions_by_number)
     assert driver.rows
@@ -506,13 +501,19 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
         read_once(partition, Slice(1, upper=END))
 
 
+def waited(work: Any) -> list[Gathered]:  # noqa: ANN401 - a coroutine
+    """Waits for readers."""
+    found: list[Gathered] = wait(Deadline(math.inf), work, "late")
+    return found
+
+
 def begun(driver: Any, reader: Rounds, note: Any = None) -> tuple[Gathered | None, Exception | None]:  # noqa: ANN401
     """Lets a reader run by itself; it must say once how that ended."""
-    ends: list[tuple[Gathered | None, Exception | None]] = []
-    work = reading.run_alone(driver, reader, (7, 1), "QUORUM", note, Deadline(math.inf))
+    ends: list[tuple[list[Gathered] | None, Exception | None]] = []
+    work = reading.run(driver, [reader], [(7, 1)], "QUORUM", note=note)
     begin(work, lambda *end: ends.append(end))
-    [end] = ends
-    return end
+    [(found, error)] = ends
+    return (None if found is None else found[0]), error
 
 
 @given(partitions(), slices(), st.none() | st.integers(1, 20))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN
 from queuey.messages import Measure
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import LOAD, PUT, Bucket
-from queuey.storage.cassandra.driver import Done, Encoded, Request, Rows, Statement, TooManyDead, fast_path
-from queuey.storage.cassandra.read import statistics
+from queuey.storage.cassandra.driver import Encoded, Request, Statement, TooManyDead, fast_path
+from queuey.storage.cassandra.driver.callbacks import side_by_side
+from queuey.storage.cassandra.read import counting
+from queuey.storage.cassandra.read.counting import Measurement
 from queuey.storage.cassandra.read.reading import Extent, Probe
-from queuey.storage.cassandra.read.statistics import Answers, Meter, Steps
-from tests.cassandra.scripted import AnsweringDriver, ScriptedDriver
+from tests.cassandra.scripted import AnsweringDriver
 from tests.unit.cassandra.read.test_reading import END, NOW, SECOND, START, Partition, partitions, place_at
 
 
@@ -65,7 +62,7 @@ class Places(AnsweringDriver):
             END,
             complete=True,
         )
-        [found] = statistics.run(self, [Meter((1, 3), "QUORUM", NOW).measure(extent)])
+        [found] = side_by_side([Measurement(self, (1, 3), "QUORUM", NOW).measure(extent)])
         return found
 
 
@@ -81,7 +78,7 @@ def test_small_partitions_are_counted(partition: Partition) -> None:
     assert found == Measure(3, len(expected), size, exact=True, oldest=expected[0][0], newest=expected[-1][0])
 
 
-@pytest.mark.parametrize("count", [statistics.FIRST_ROWS, statistics.FIRST_ROWS + statistics.MORE_ROWS - 1])
+@pytest.mark.parametrize("count", [counting.FIRST_ROWS, counting.FIRST_ROWS + counting.MORE_ROWS - 1])
 def test_counted_up_to_what_is_read(count: int) -> None:
     """A bucket with as many messages as are read at first, or in two steps, is still counted."""
     partition = Partition()
@@ -120,7 +117,7 @@ def test_large_bodies_are_sampled_sparingly() -> None:
     assert found is not None
     assert found.count == 500
     assert found.size == 500 * 100_000
-    assert time_buckets.read <= statistics.FIRST_ROWS + statistics.LAST_ROWS + 2
+    assert time_buckets.read <= counting.FIRST_ROWS + counting.LAST_ROWS + 2
 
 
 def test_dead_rows_are_left_to_others() -> None:
@@ -130,104 +127,3 @@ def test_dead_rows_are_left_to_others() -> None:
         partition.add(place_at(START), (START + number, LOW_MIN), "x", None)
     with pytest.raises(TooManyDead):
         Places(partition).measure()
-
-
-def numbered(number: int) -> Request:
-    """A request with a number."""
-    return Request(message_codec.COUNT[0], (number,))
-
-
-class Later(AnsweringDriver):
-    """Answers with a request's number, from a thread of its own, the latest of what has come meanwhile first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._asked: SimpleQueue[tuple[Any, Done] | None] = SimpleQueue()
-        self._answering = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        """Starts the thread."""
-        self._answering.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends it."""
-        self._asked.put(None)
-        self._answering.join()
-
-    def send(self, request: Any, done: Done) -> None:  # noqa: ANN401 - of any kind
-        """Leaves it to the thread."""
-        self._asked.put((request, done))
-
-    def _run(self) -> None:
-        while (first := self._asked.get()) is not None:
-            waiting = [first]
-            while not self._asked.empty() and (further := self._asked.get()) is not None:
-                waiting.append(further)
-            for request, done in reversed(waiting):
-                done([*request.values], None)
-
-
-def asking(number: int, counts: Sequence[int]) -> Steps[list[Rows]]:
-    """Asks so many things, round by round; gives all answers."""
-    found: Answers = []
-    for count in counts:
-        found += yield [numbered(number * 100 + at) for at in range(count)]
-    return found
-
-
-@given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
-def test_results_in_order(plans: list[list[int]], flying: int) -> None:
-    """Results come in the order of the tasks, whatever is answered first; each task gets its own answers in order."""
-    with Later() as later:
-        tasks = (asking(number, plan) for number, plan in enumerate(plans))
-        found = list(statistics.run(later, tasks, flying=flying))
-    assert found == [
-        [[number * 100 + at] for count in plan for at in range(count)] for number, plan in enumerate(plans)
-    ]
-
-
-def test_an_error_that_is_caught_and_one_that_is_not() -> None:
-    """A task is told of an error and may go on; if it does not, the caller is told."""
-
-    class Down(AnsweringDriver):
-        """Answers only what has a number above 0."""
-
-        def answer(self, request: Request) -> list[Any]:
-            """Answers or fails."""
-            if not request.values[0]:
-                raise StoreUnavailable("down")
-            return [*request.values]
-
-    def catching() -> Steps[str]:
-        try:
-            yield [numbered(0), numbered(1)]
-        except StoreUnavailable as error:
-            return str(error)
-        return "nothing happened"
-
-    def letting_go() -> Steps[str]:
-        yield [numbered(0)]
-        return "nothing happened"
-
-    assert list(statistics.run(Down(), [catching()])) == ["down"]
-    with pytest.raises(StoreUnavailable, match="down"):
-        list(statistics.run(Down(), [catching(), letting_go()]))
-
-
-def test_few_results_wait() -> None:
-    """Behind a task that takes long others go on, but no more of them than may wait."""
-    started: list[int] = []
-    slow = ScriptedDriver()
-
-    def task(number: int) -> Steps[int]:
-        started.append(number)
-        if not number:
-            yield [numbered(0)]
-        elif number == 9:
-            slow.begun[0]([], None)
-        return number
-
-    tasks = (task(number) for number in range(30))
-    assert list(statistics.run(slow, tasks, held=10)) == list(range(30))
-    assert started == list(range(30))
