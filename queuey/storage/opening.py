@@ -154,7 +154,6 @@ def cassandra_options(
         **{f"catalogue_{name}": level for name, level in asdict(settings.consistency_catalogue).items()},
         deadline=settings.deadline,
         default_ttl=settings.default_ttl,
-        longest_body=settings.facades.longest_body(settings.max_body),
     )
     return options if jobs else replace(options, reap_interval=None)
 

@@ -67,8 +67,6 @@ class CassandraOptions:
         stated: Times that the deployment names, by setting; with ``follow`` they must be what stands there.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
-        longest_body: Bytes of the longest body that the service takes. Queues whose own longest row is not known count
-            as having such.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
@@ -100,7 +98,6 @@ class CassandraOptions:
     stated: Mapping[str, float] = field(default_factory=dict)
     default_ttl: int = 259_200
     cached_queues: int = 100_000
-    longest_body: int = 262_144
     most_pending: int = 50_000
     catalogue_write: str = "QUORUM"
     catalogue_read: str = "QUORUM"

@@ -107,9 +107,9 @@ def _both(level: LevelTiming, clock_difference: float, row_age: float) -> Timing
 
 
 SOON = _both(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
-"""Of a new keyspace in one data centre."""
+"""Times of a new keyspace in one data centre."""
 PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
-"""Of several data centres, and of keyspaces that were made before there was a choice."""
+"""Times of a new keyspace in several data centres."""
 
 
 LONGEST_CLAIM = 43_200.0

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from queuey import ids
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
@@ -60,12 +59,12 @@ def silent(_line: str) -> None:
     """Takes a line."""
 
 
-def test_a_new_keyspace_is_soon_and_an_old_one_is_as_it_was(driver: Driver, url: str) -> None:
-    """Processes of the version before, which know no times there, go by those that they had."""
+def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
+    """A migration that finds no times writes them, also after one that stopped before it came to that."""
     assert stored_timing.standing(driver, OPTIONS).stored.kept == SOON
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
-    for named, expected in (({}, PATIENT.levels["strong"].delay), (stated, 6.0)):
+    for named, expected in (({}, SOON.levels["strong"].delay), (stated, 6.0)):
         assert driver.run(erase, serial="SERIAL")[0][0]
         report = migrate(parse_url(url), replace(OPTIONS, stated=named))
         assert report.timing is not None
@@ -73,7 +72,7 @@ def test_a_new_keyspace_is_soon_and_an_old_one_is_as_it_was(driver: Driver, url:
         assert stored_timing.standing(driver, OPTIONS).stored.assumed == report.timing
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "clocks"]
-    assert f"allowed are {REFUSE * PATIENT.clock_difference:g} s" in clocks.text
+    assert f"allowed are {REFUSE * SOON.clock_difference:g} s" in clocks.text
 
 
 def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> None:
@@ -172,19 +171,6 @@ def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
     assert 0 < measured.write.p99 <= measured.write.p999 <= measured.write.longest
     [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
     assert "D could be" in finding.text
-
-
-def test_processes_of_an_older_version_hold_a_change_up(driver: Driver, url: str) -> None:
-    """They would not notice it. Whoever looks after the store, as doctor does, is none of them."""
-    with closing(opened(url)) as store:
-        assert becomes_healthy(store)
-    stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
-    old = Statement("INSERT INTO heartbeats (process, seen_at) VALUES (?, ?)")
-    driver.run(old, ("old", ids.now_ticks() - stored_timing.LATELY - ids.TICKS_PER_SECOND))
-    stored_timing.change(driver, OPTIONS, SOON, silent, lambda _: None)
-    driver.run(old, ("old", ids.now_ticks()))
-    with pytest.raises(SettingsError, match="older version"):
-        stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
 
 
 def test_the_command(url: str) -> None:

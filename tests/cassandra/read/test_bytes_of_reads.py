@@ -25,7 +25,7 @@ LONG_PAGE = 8 << 20
 def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: OpenStore, application: str) -> None:
     """A page of many partitions of long messages takes a few times the bytes that it may have, not all there is."""
     wire = Wire()
-    store = open_with(wire, longest_body=LONGEST)
+    store = open_with(wire)
     queue, _ = store.create_queue(application, "long", QueueSpec(partitions=PARTITIONS))
     for number in range(1, PARTITIONS + 1):
         store.append(queue, [NewMessage(f"{number}".ljust(LONGEST), number, 600) for _ in range(8)])
@@ -125,7 +125,7 @@ def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
 def test_a_read_of_ids_leaves_bodies_out(open_with: OpenStore, application: str) -> None:
     """However long bodies are, a whole page of ids is one short answer."""
     wire = Wire()
-    store = open_with(wire, longest_body=LONGEST)
+    store = open_with(wire)
     queue, _ = store.create_queue(application, "ids", QueueSpec())
     positions = store.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)])
     part = Slice(1, positions[0], delayed=False, bodies=False, max_bytes=LONGEST)

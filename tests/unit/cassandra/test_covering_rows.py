@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,10 +52,3 @@ def test_a_body_as_long_as_a_power_of_two_fits_with_what_goes_with_it(length: in
     meta = Meta("application/json")
     size = message_codec.size_of(*message_codec.encode("x" * length, meta))
     assert covering(row_with(DAY), (), size).longest_row == length * 17 // 16
-
-
-def test_an_unknown_length_stays_unknown() -> None:
-    """The row of a queue that was made before lengths were kept covers every length."""
-    row = msgspec.structs.replace(row_with(DAY), longest_row=0)
-    assert covering(row, {DAY}, 4 << 20) is row
-    assert covering(row, {2 * DAY}, 4 << 20).longest_row == 0

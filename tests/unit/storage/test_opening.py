@@ -45,7 +45,6 @@ def test_every_choice_reaches_the_store() -> None:
         "QUEUEY_CONSISTENCY_CATALOGUE": "serial=LOCAL_SERIAL",
         "QUEUEY_DEADLINE": "9",
         "QUEUEY_DEFAULT_TTL": "60",
-        "QUEUEY_MAX_BODY": "1000",
     }
     chosen = opening.cassandra_options(settings.load({}, environ).settings, jobs=False, environ={"PW": "secret"})
     assert (chosen.user, chosen.password, chosen.tls_ca) == ("me", "secret", TLS / "cert.pem")
@@ -56,7 +55,6 @@ def test_every_choice_reaches_the_store() -> None:
         "consistency.strong.delay": 8.0,
         "consistency.strong.deadline": 7.0,
     }
-    assert chosen.longest_body == 1000
     strong = chosen.levels["strong"]
     assert (strong.write, strong.read) == ("ALL", "ONE")
     assert (chosen.catalogue_serial, chosen.reap_interval) == ("LOCAL_SERIAL", None)
@@ -76,7 +74,7 @@ def test_every_option_of_a_deployment_is_a_setting() -> None:
         "reap_interval",
         "reap_after",
     }
-    elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
+    elsewhere = {"levels", "deadline", "default_ttl"}
     elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
     known = {line.name for line in settings.table()}
     missing = {field.name for field in fields(CassandraOptions)} - internal - elsewhere

@@ -207,7 +207,7 @@ def _make_all(
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not pending(known, _recorded(driver)):
-        return (), _first_times(driver, options, known, is_new=False, tell=tell)
+        return (), stored_timing.first(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
         missing = pending(known, _recorded(driver))
@@ -219,16 +219,7 @@ def _make_all(
             values = migration.number, migration.name, migration.checksum, time.time()
             lock.run(_RECORD, values)
             tell(f"{migration.name}: made")
-        # Before another run may find the changes made, and take the keyspace for an old one.
-        return tuple(missing), _first_times(driver, options, known, is_new=first in missing, tell=tell)
-
-
-def _first_times(
-    driver: Driver, options: CassandraOptions, known: Sequence[SchemaMigration], *, is_new: bool, tell: Tell
-) -> Timing | None:
-    if not any(migration.number == stored_timing.MIGRATION for migration in known):
-        return None
-    return stored_timing.first(driver, options, is_new=is_new, tell=tell)
+    return tuple(missing), stored_timing.first(driver, options, tell)
 
 
 class _Lock:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND, now_ticks
 from queuey.storage.cassandra.clocks.tails import Measured
 from queuey.storage.cassandra.clocks.timing_in_force import READ
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
@@ -29,15 +28,11 @@ from queuey.storage.cassandra.timing import (
     stated_in,
 )
 
-MIGRATION = 15
-"""The change that makes room for them."""
 AGAIN = 1.0
 """Seconds between attempts at a change in doubt."""
 
 _WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
-_TAILS = Statement("SELECT process, seen_at, tails FROM heartbeats")
-LATELY = 120 * TICKS_PER_SECOND
-"""Ticks in which a process that lives has shown it."""
+_TAILS = Statement("SELECT process, tails FROM heartbeats")
 
 Tell = Callable[[str], None]
 
@@ -48,24 +43,16 @@ class Standing(NamedTuple):
     Attributes:
         stored: The times.
         measured: By process.
-        unaware: Processes that were there lately and know of no times: they are of an older version.
         centres: Data centres with copies.
     """
 
     stored: StoredTiming
     measured: Mapping[str, Measured]
-    unaware: Sequence[str]
     centres: int
 
 
-def first(driver: Driver, options: CassandraOptions, *, is_new: bool, tell: Tell) -> Timing | None:
+def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
     """Writes the times of a keyspace in which none stand; returns them.
-
-    Args:
-        driver: Connected to the keyspace.
-        options: With the times that the settings name.
-        is_new: No process has used it, so it needs not go by the times that processes had without it.
-        tell: Called with what was written, as a line.
 
     Raises:
         SettingsError: The times that the settings name do not go together.
@@ -73,7 +60,7 @@ def first(driver: Driver, options: CassandraOptions, *, is_new: bool, tell: Tell
     [(there,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if there is not None:
         return None
-    timing = stated_in(SOON if is_new and _centres(driver) == 1 else PATIENT, options.stated)
+    timing = stated_in(SOON if _centres(driver) == 1 else PATIENT, options.stated)
     if not _swap(driver, options, settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {shown(timing)}")
@@ -90,10 +77,8 @@ def standing(driver: Driver, options: CassandraOptions) -> Standing:
     if text is None:
         raise SettingsError("No times stand in the keyspace; run `queuey migrate`.")
     rows = driver.run(_TAILS, consistency=options.catalogue_read)
-    measured = {process: msgspec.json.decode(tails, type=Measured) for process, _, tails in rows if tails}
-    since = now_ticks() - LATELY
-    unaware = [process for process, seen_at, tails in rows if not tails and seen_at is not None and seen_at > since]
-    return Standing(decode(text), measured, unaware, _centres(driver))
+    measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
+    return Standing(decode(text), measured, _centres(driver))
 
 
 def change(
@@ -113,17 +98,10 @@ def change(
         wait: Waits for so many seconds.
 
     Raises:
-        SettingsError: The times do not go together, or processes are there that would not go by them; nothing was
-            changed.
+        SettingsError: The times do not go together; nothing was changed.
         StoreUnavailable: Another call changes them, or Cassandra is not there. What stands there is safe.
     """
-    there = standing(driver, options)
-    stored = there.stored
-    if there.unaware:
-        raise SettingsError(
-            f"{len(there.unaware)} processes of an older version, which would not notice, have used this keyspace in "
-            "the last two minutes. End them first, and then wait for as long."
-        )
+    stored = standing(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
         return

@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         queue: The public part of the row.
         home_class: The retention class of messages with the queue's default TTL, until a purge.
         longest_ttl: The longest TTL in seconds that a message of the home class may have.
-        longest_row: Bytes of the longest row that a message may have; 0: it is not known.
+        longest_row: Bytes of the longest row that a message may have.
         read_at: Boot time at which its read began, or the transaction that wrote it.
     """
 
@@ -76,7 +76,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
     fields = queue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
-    own = {column: fields.pop(column, 0) for column in _OWN}
+    own = {column: fields.pop(column) for column in _OWN}
     return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
 
 
@@ -102,7 +102,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
         ttls: Of the messages, in seconds.
         size: Bytes of the longest row.
     """
-    longer = size > row.longest_row > 0
+    longer = size > row.longest_row
     if not longer and max(ttls, default=0) <= row.longest_ttl:
         return row
     kind = row.home_class
@@ -111,7 +111,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
         return row
     longest_ttl = max(row.longest_ttl, next_longest_ttl(ttl, kind))
     longest_row = row.longest_row
-    while 0 < longest_row < size:
+    while longest_row < size:
         longest_row *= 4
     return msgspec.structs.replace(row, longest_ttl=longest_ttl, longest_row=longest_row)
 
@@ -272,8 +272,8 @@ class QueueCache:
             row = self.current(queue)
             while (wanted := covering(row, ttls, size)) is not row:
                 began = self._clock.boottime()
-                numbers = wanted.longest_ttl, wanted.longest_row or None
-                known = queue.version, row.longest_ttl, row.longest_row or None
+                numbers = wanted.longest_ttl, wanted.longest_row
+                known = queue.version, row.longest_ttl, row.longest_row
                 outcome = self._transactions.run(_COVER, (*numbers, queue.application, queue.name, *known))
                 if outcome.applied:
                     row = msgspec.structs.replace(wanted, read_at=began)
