@@ -75,13 +75,13 @@ from queuey.storage.deadlines import Deadline, Done, bounded
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
 POOL = 8
-"""Threads for what has to wait: reading rows, recording buckets, checking the clock."""
+"""Number of threads for what has to wait: reading rows, recording buckets, checking the clock."""
 ASKED_EVERY = 60.0
-"""Seconds for which it is remembered how the nodes write their commit logs."""
+"""Max age of what is known of the nodes' commit logs, in seconds."""
 LARGEST = 60.0
-"""Seconds that S may be."""
+"""Max S, in seconds."""
 START = 3.0
-"""Seconds that opening waits for Cassandra before it goes on without."""
+"""Timeout of opening, in seconds, after which it goes on without Cassandra."""
 
 PREPARED = (
     *message_codec.INSERT,
@@ -99,7 +99,7 @@ PREPARED = (
     *keyed_posts.PREPARED,
     *names.PREPARED,
 )
-"""What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
+"""Statements sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
@@ -120,8 +120,6 @@ class CassandraStore(
     CassandraCovers,
     Store,
 ):
-    """The store contract on Cassandra."""
-
     name = "cassandra"
 
     def __init__(
@@ -193,18 +191,16 @@ class CassandraStore(
         self._reaping.start()
 
     def ready(self, timeout: float) -> bool:
-        """Waits until Cassandra is there and the clock has been compared; returns whether that is so."""
         until = self._clock.boottime() + timeout
         if not self._driver.ready(timeout):
             return False
         return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        """See the contract."""
         return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
-        """See the contract. Also red: a clock that is off, a schema that is too old or too new."""
+        # Also red: a clock that is off, a schema that is too old or too new.
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         at = self._clock.now()
@@ -220,7 +216,6 @@ class CassandraStore(
             raise StoreUnavailable(problem)
 
     def close(self, timeout: float = 10.0) -> None:
-        """See the contract."""
         if self._closing.is_set():
             return
         until = self._clock.boottime() + timeout
@@ -235,55 +230,45 @@ class CassandraStore(
         self._driver.close()
 
     def reap(self) -> int:
-        """Removes what purged and deleted queues left, as far as it is old enough; returns from how many.
-
-        Raises:
-            StoreUnavailable: Some is left for the next time.
-        """
+        """Removes what purged and deleted queues left, as far as it is old enough; returns from how many."""
         return self._garbage_collector.run()
 
     def acknowledgement(self) -> Acknowledgement:
-        """See the contract."""
         now = self._clock.boottime()
         if self._acknowledgement is None or now - self._acknowledgement[0] > ASKED_EVERY:
             self._acknowledgement = now, acknowledgement_of(self._driver)
         return self._acknowledgement[1]
 
     def guarantee(self, queue: Queue) -> str:
-        """See the contract."""
         return self._levels.guarantee(queue)
 
     def read_delay(self, queue: Queue) -> float:
-        """See the contract."""
         return self._levels.delay(queue)
 
     @property
     def clock_difference(self) -> float:
-        """See the contract. While it is not known, more than it may ever be."""
+        # While it is not known, more than it may ever be.
         if not self._timing.fresh(self._clock.boottime()):
             return LARGEST
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 
     def _problem(self, driver: Driver) -> str | None:
-        """Says why the keyspace cannot be used; if it can, prepares what threads send that must not wait."""
+        """Returns why the keyspace cannot be used; if it can, prepares what is sent from threads that must not wait."""
         problem = schema_problem(driver) or self._timing.renew(driver)
         if problem is None:
             driver.prepare(PREPARED)
         return problem
 
     def _forget(self) -> None:
-        """Forgets what is used by its age."""
         self._rows.forget_all()
         self._bucket_index.forget_all()
 
     def _beat(self) -> None:
-        """Is done again and again, in the thread that compares clocks; never blocks."""
         self._timing.refresh(self._driver)
         if self._options.follow:
             self._tails.tell(self._driver, self._process, self._options.catalogue_write, self._timing.stored.change)
 
     def statistics(self) -> dict[str, float]:
-        """See the contract."""
         writer, undo_writer = self._writer, self._writer.undo_writer
         return {
             "store_reachable": float(self._driver.problem() is None),

@@ -32,20 +32,21 @@ from queuey.storage.cassandra.recent import Recent
 log = logging.getLogger(__name__)
 
 FIRST_LOOK = 64
-"""Rows of the first lookup: nearly every partition has fewer."""
+"""Max rows of the first lookup: nearly every partition has fewer."""
 MORE = 500
-"""Rows of each further lookup, per width."""
+"""Max rows of each further lookup, per width."""
 PLACES = 16
-"""So many buckets take as much memory as the rest of a lookup."""
+"""Number of buckets that need as much memory as the rest of a lookup."""
 MARGIN = 7200
-"""Seconds for which a record outlives what it names: longer than it is used without being renewed."""
+"""Min seconds for which a record outlives what it names: longer than it is used without being renewed."""
 REFRESH_PUT = 3600.0
-"""Seconds after which a bucket of given ids is recorded again: messages may come to it as long as it is named."""
+"""Interval after which a bucket of given ids is recorded again, in seconds: messages may come to it as long as it is
+named."""
 _BEFORE = 60 * TICKS_PER_SECOND
-"""A lookup begins so much below what was asked for, so that readers with nearby cursors share it."""
+"""Number of ticks below what was asked for at which a lookup begins, so that readers with nearby cursors share it."""
 LOW_WATERMARK_EVERY = 5.0
 LOW_WATERMARK_STEP = TICKS_PER_SECOND
-"""A low watermark is raised at most so often (seconds), and by at least so much (ticks)."""
+"""Min step of a low watermark, in ticks; the interval between two is in seconds."""
 
 Key = tuple[int, int]
 """qid and partition."""
@@ -78,9 +79,7 @@ class Known(NamedTuple):
 
     Attributes:
         began: Boot time at which it began.
-        recorded: All recorded buckets that overlap ``[low, high)``, but perhaps not those below the low watermark, and
-            perhaps
-            others.
+        recorded: All recorded buckets that overlap ``[low, high)``, but perhaps not those below the low watermark.
         low, high: Ticks between which it is complete.
         low_watermark: Nothing written under a new id lies below; None: none is recorded, or it may not be trusted.
     """
@@ -93,14 +92,7 @@ class Known(NamedTuple):
 
 
 class BucketIndex:
-    """The record of buckets, with a cache.
-
-    Args:
-        driver: The way to Cassandra.
-        clock: For ages.
-        size: Partitions to remember at most, of each kind.
-        timing: C, for which a lookup may be used.
-    """
+    """The record of buckets, with a cache."""
 
     def __init__(self, driver: Driver, clock: Clock, size: int, timing: TimingInForce) -> None:
         self._driver = driver
@@ -114,16 +106,12 @@ class BucketIndex:
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Returns, without I/O, whether this process has recorded a bucket (recently enough, for given ids)."""
+        """Returns whether this process has recorded a bucket, for given ids recently enough."""
         at = self._recorded.get((qid, part, time_bucket))
         return at is not None and (time_bucket.minted or self._clock.boottime() - at < REFRESH_PUT)
 
     def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
-        """Records buckets, those that this process has recorded already left out. Idempotent.
-
-        Raises:
-            StoreUnavailable: Not known to be recorded; nothing may be written to them.
-        """
+        """Records buckets, those that this process has recorded already left out. Idempotent."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
         ]
@@ -149,7 +137,6 @@ class BucketIndex:
     # Reading
 
     def cached(self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool) -> Known | None:
-        """Returns a lookup that is recent enough and reaches far enough, from memory."""
         known = self._known.get((qid, part, descending))
         if known is None or known.began < since:
             return None
@@ -157,7 +144,6 @@ class BucketIndex:
         return known if reaches else None
 
     def forget_all(self) -> None:
-        """Drops all lookups: they may be older than they seem."""
         with self._lock:
             self._known.clear()
 
@@ -169,18 +155,7 @@ class BucketIndex:
         low_watermarks: bool,
         descending: bool = False,
     ) -> list[Known]:
-        """Reads the recorded buckets of partitions.
-
-        Args:
-            wanted: qid, partition and the tick to begin at: everything above (descending: below) is asked for, as far
-                as one lookup reaches.
-            consistency: The queue's read level.
-            low_watermarks: Low watermarks may be trusted.
-            descending: Read downwards.
-
-        Raises:
-            StoreUnavailable: As the driver.
-        """
+        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at."""
         began = self._clock.boottime()
         first = self._driver.gather([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
         found = []
@@ -226,14 +201,9 @@ class BucketIndex:
     def raise_low_watermark(
         self, key: Key, known: Known, low_watermark: Position, *, lifetime: int, consistency: str
     ) -> None:
-        """Raises a partition's low watermark if it is worth it; does not wait and does not fail.
+        """Raises a partition's low watermark if it is worth it; neither waits nor fails.
 
-        Args:
-            key: qid and partition.
-            known: The lookup by which the partition was read.
-            low_watermark: Nothing written under a new id lies below.
-            lifetime: Seconds for which the low watermark can matter to a reader.
-            consistency: The queue's write level.
+        ``lifetime``: seconds for which the low watermark can matter to a reader.
         """
         if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:
             return

@@ -25,7 +25,7 @@ DAY = 24 * HOUR
 CLASSES = (6 * HOUR, 4 * DAY, 32 * DAY, 400 * DAY)
 """Seconds that the messages of each class live at most."""
 NAMES = ("6h", "4d", "32d", "400d")
-"""What the tables are called: ``messages_6h`` and so on."""
+"""Ends of the tables' names: ``messages_6h`` and so on."""
 
 HOME_WIDTH = 0
 NARROWEST = 4
@@ -38,7 +38,7 @@ _SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 
 
 class Bucket(NamedTuple):
-    """A Cassandra partition of one queue partition."""
+    """A Cassandra partition of one queue partition: a table (TTL class), and a part of the key in it."""
 
     kind: int
     """The class, 0 to 3."""
@@ -46,22 +46,20 @@ class Bucket(NamedTuple):
 
     @property
     def width_index(self) -> int:
-        """Its level, 0 to 7."""
         return self.bucket & 7
 
     @property
     def minted(self) -> bool:
-        """Whether its rows were written under ids that were new then."""
+        """False: its rows were written under given ids (``put``, loads)."""
         return self.bucket & 7 < PUT
 
     @property
     def wide(self) -> bool:
-        """Whether it is as wide as its class."""
+        """True: it is as wide as its class."""
         return not _SECONDS[self.bucket & 7]
 
     @property
     def start(self) -> int:
-        """The first tick of its ids."""
         return (self.bucket >> 3) * width(self.kind, self.bucket & 7)
 
     @property
@@ -79,17 +77,14 @@ def class_of(seconds: float) -> int:
 
 
 def width(kind: int, width_index: int) -> int:
-    """Returns the width of a bucket in ticks."""
     return (_SECONDS[width_index] or CLASSES[kind]) * TICKS_PER_SECOND
 
 
 def bucket_of(ticks: int, kind: int, width_index: int) -> Bucket:
-    """Returns the bucket of an id time at a width."""
     return Bucket(kind, (ticks // width(kind, width_index)) << 3 | width_index)
 
 
 def narrower(kind: int, width_index: int) -> int:
-    """Returns the next narrower width, or the same if there is none."""
     if width_index >= NARROWEST:
         return width_index
     following = width_index + 1
@@ -97,16 +92,12 @@ def narrower(kind: int, width_index: int) -> int:
 
 
 def wider(kind: int, width_index: int) -> int:
-    """Returns the next wider width, or the same if there is none.
-
-    Width index 1 is as wide as the class of 6 h itself, so that class has no use for it.
-    """
+    """Width index 1 is as wide as the class of 6 h itself, so that class has no use for it."""
     previous = max(HOME_WIDTH, width_index - 1)
     return previous if width(kind, previous) < width(kind, HOME_WIDTH) else HOME_WIDTH
 
 
 def own_buckets(kind: int, lower: int, upper: int) -> list[Bucket]:
-    """Returns the buckets of width index 0 of a class that hold ids in ``[lower, upper)`` (ticks), in time order."""
     size = width(kind, HOME_WIDTH)
     return [
         Bucket(kind, index << 3 | HOME_WIDTH)
@@ -123,16 +114,12 @@ def longest_ttl(now: int) -> int:
 
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
-    """Returns whether a bucket has to be in ``bucket index`` before it is written to."""
+    """Returns whether a bucket has to be in ``bucket_index`` before it is written to."""
     return time_bucket.kind != home_class or time_bucket.width_index != HOME_WIDTH
 
 
 class RecordedBuckets:
-    """Buckets by start, so that a few of very many are found without visiting the rest.
-
-    Args:
-        buckets: In any order.
-    """
+    """Buckets by start, so that a few of very many are found without visiting the rest."""
 
     __slots__ = ("_narrow", "_wide", "time_buckets")
 
@@ -195,21 +182,13 @@ class RecordedBuckets:
 FULL_ROWS = 50_000
 FULL_BYTES = 30_000_000
 ENOUGH = 0.1
-"""Part of a full bucket below which a burst says nothing."""
+"""Min part of a full bucket above which a burst counts."""
 SPARSE = 0.25
-"""A wider width is taken when its bucket would be filled to less than this."""
+"""Min part to which a bucket must be filled; else the next one is wider."""
 
 
 class BucketWidths:
-    """What was written to the present bucket of a partition.
-
-    Args:
-        kind: The class of the bucket.
-        full_rows: Rows at which a bucket is full.
-
-    Attributes:
-        width_index: The level to write at.
-    """
+    """Counts what was written to the present bucket of a partition, and chooses the width of the next."""
 
     __slots__ = ("_began", "_end", "_fill", "_full_rows", "kind", "width_index")
 
@@ -222,11 +201,9 @@ class BucketWidths:
         self._end = 0
 
     def add(self, rows: int, size: int) -> None:
-        """Counts rows and the bytes of their bodies."""
         self._fill += max(rows / self._full_rows, size / FULL_BYTES)
 
     def width_at(self, now: int) -> int:
-        """Decides the level for ids of ``now`` (ticks)."""
         if self._began == 0:
             self._enter(now)
         elif now >= self._end:

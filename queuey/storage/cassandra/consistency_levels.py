@@ -1,4 +1,4 @@
-"""What ``weak``, ``strong`` and ``very_strong`` mean on the cluster that is there."""
+"""The meaning of ``weak``, ``strong`` and ``very_strong`` on the cluster that is there."""
 
 from __future__ import annotations
 
@@ -46,11 +46,6 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
 
     So it is where every read meets every acknowledged write of every data centre. That includes writes at the other
     safe levels, since a queue may have had another level before.
-
-    Args:
-        reads: Cassandra's consistency level of the read.
-        options: Those of every process.
-        copies: By data centre.
     """
     writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
     return all(_everywhere(write, reads, copies) for write in writes)
@@ -71,11 +66,6 @@ class ConsistencyLevels:
 
     What ``auto`` means is decided once. Whether emptiness proves anything is decided by the copies as they are now: the
     driver reads the schema again whenever it changes.
-
-    Args:
-        options: What the deployment chose.
-        replication: Gives the copies by data centre; raises ``StoreUnavailable`` while that is not known.
-        timing: The times.
     """
 
     def __init__(
@@ -85,12 +75,11 @@ class ConsistencyLevels:
         self._timing = timing
         self._replication = replication
         self._known: tuple[StoredTiming, dict[str, InForce]] = timing.stored, {}
-        """What was found for times. One value: threads must not mix them."""
+        """Levels by times. One value: threads must not mix them."""
         self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
         """Copies, and what was found for them by consistency level of reads. One value: threads must not mix them."""
 
     def of(self, queue: Queue) -> InForce:
-        """Returns the level of a queue."""
         stored, known = self._known
         if stored is not self._timing.stored:
             stored, known = self._known = self._timing.stored, {}
@@ -121,13 +110,10 @@ class ConsistencyLevels:
         return found[level.reads]
 
     def claims_refusal(self, queue: Queue) -> str | None:
-        """Says why messages of a queue must not be claimed, and which consistency level to choose; None: they may be.
+        """Returns why messages of a queue must not be claimed, and which consistency level to choose; None: they may.
 
         Claims go on from what a read did not show, so reads must meet every data centre's acknowledged writes.
         Appends to claim logs must be compared by all data centres together.
-
-        Raises:
-            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
         """
         copies = self._replication()
         if len(copies) > 1 and self._options.catalogue_serial != "SERIAL":
@@ -154,9 +140,6 @@ class ConsistencyLevels:
 
         A post may be repeated in any data centre, so all of them compare, also where the catalogue's changes are
         compared within one.
-
-        Raises:
-            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
         """
         return "SERIAL" if len(self._replication()) > 1 else self._options.catalogue_serial
 
@@ -165,9 +148,6 @@ class ConsistencyLevels:
 
         An entry that was accepted may be committed at a majority of all copies only, whatever level was asked for.
         Where reads of the catalogue need not meet that, because they ask one data centre, logs are read serially.
-
-        Raises:
-            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
         """
         reads = self._options.catalogue_read
         return reads if _everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
@@ -177,12 +157,7 @@ class ConsistencyLevels:
         return level.safe and _everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
-        """Returns the position below which what a read finds empty stays empty; None: nowhere.
-
-        Args:
-            queue: What is read.
-            now: Ticks, taken before the read.
-        """
+        """Returns the position below which what a read finds empty stays empty; None: nowhere."""
         if not self.concludes(queue):
             return None
         return now - ticks(self.of(queue).delay), LOW_MIN
@@ -205,7 +180,6 @@ class ConsistencyLevels:
         return InForce(level.write or auto, level.read or auto, delay, deadline, within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
-        """Says in a sentence what holds for a queue."""
         level = self.of(queue)
         how = f"written at {level.writes}, read at {level.reads}"
         if not level.safe:

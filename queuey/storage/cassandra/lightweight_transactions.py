@@ -40,12 +40,12 @@ Call = tuple[Statement, Sequence[Any]]
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 STUCK = 5.0
-"""Seconds after which a call stops waiting for a change: it is in doubt, and waiting longer would block a thread."""
+"""Timeout in seconds of waiting for a change: it is in doubt, and waiting longer would block a thread."""
 _LOOK_EVERY = 0.1
 
 
 class Conclusion(enum.Enum):
-    """What became of a change that carries a token."""
+    """The result of a change that carries a token."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -67,7 +67,6 @@ class CheckResult(NamedTuple):
     doubted: bool = False
 
     def conclude(self, token: int) -> Conclusion:
-        """Returns the outcome of a change that writes this token."""
         if self.applied or (self.seen and self.seen[-1] == token):
             return Conclusion.DONE
         return Conclusion.UNCLEAR if self.doubted else Conclusion.REFUSED
@@ -79,22 +78,12 @@ def new_number() -> int:
 
 
 def read_outcome(rows: Rows, *, doubted: bool) -> CheckResult:
-    """Reads the answer to a lightweight transaction: the first column says whether it was applied."""
     first = rows[0]
     return CheckResult(bool(first[0]), tuple(first[1:]), doubted)
 
 
 def judge(error: StoreUnavailable, *, doubted: bool, left: float) -> StoreUnavailable | None:
-    """Decides what an error means for a transaction.
-
-    Args:
-        error: What sending it gave.
-        doubted: It was sent before without an answer.
-        left: Seconds until the deadline.
-
-    Returns:
-        What to raise, None to send it again.
-    """
+    """Returns what to raise for the error of a transaction, None to send it again within ``left`` seconds."""
     if not doubted and error.outcome == "none":
         return error
     if isinstance(error, StoreClosed):
@@ -105,15 +94,7 @@ def judge(error: StoreUnavailable, *, doubted: bool, left: float) -> StoreUnavai
 
 
 class LightweightTransactions:
-    """Sends lightweight transactions until they are decided. All methods may be called from any thread.
-
-    Args:
-        driver: Where to.
-        options: ``catalogue_write``, ``catalogue_serial``, ``catalogue_deadline``, ``timeout``.
-        clock: For the deadline.
-        closing: Set when the store is being closed; ends all waiting here.
-        deadline: Of the calls that change something.
-    """
+    """Sends lightweight transactions until they are decided. All methods may be called from any thread."""
 
     def __init__(
         self, driver: Driver, options: CassandraOptions, clock: Clock, closing: threading.Event, deadline: Deadline
@@ -129,11 +110,7 @@ class LightweightTransactions:
         """How many answers were in doubt; for metrics, roughly right under threads."""
 
     def run(self, statement: Statement, values: Sequence[Any]) -> CheckResult:
-        """Runs one conditional statement.
-
-        Raises:
-            StoreUnavailable: With outcome ``none``: nothing was or will be changed; ``unknown``: perhaps.
-        """
+        """Runs one conditional statement."""
         return self.settle(lambda timeout: self.send(statement, values, timeout))
 
     def batch(self, calls: Sequence[Call]) -> CheckResult:
@@ -142,7 +119,6 @@ class LightweightTransactions:
         return self.settle(lambda timeout: self.send(statement, values, timeout, further))
 
     def send(self, statement: Statement, values: Sequence[Any], timeout: float, further: Sequence[Call] = ()) -> Rows:
-        """Sends a conditional statement once, or a batch of it and further ones."""
         return self._driver.run(
             statement,
             values,
@@ -156,7 +132,7 @@ class LightweightTransactions:
         """Sends something until it is decided; raises like :meth:`run`.
 
         Args:
-            send: Sends it, waits so many seconds for the answer, and gives that. What it sends must do no harm when it
+            send: Sends it and returns the answer, given its timeout in seconds. What it sends must do no harm when it
                 is applied more than once.
         """
         until = self._clock.boottime() + self._deadline.left(self._options.catalogue_deadline)
@@ -178,12 +154,7 @@ class LightweightTransactions:
 
     @contextmanager
     def turn(self, key: Hashable) -> Iterator[None]:
-        """Lets callers of this process change one thing after another: transactions that meet hinder each other.
-
-        Raises:
-            StoreBusy: A change under way does not finish.
-            StoreUnavailable: The call has no time left.
-        """
+        """Serializes callers of this process that change one thing: transactions that meet hinder each other."""
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
             turn.users += 1
@@ -216,5 +187,4 @@ class _Turn:
 
 
 def unclear(what: str) -> StoreUnavailable:
-    """Returns the error for a change that may have been made, but was then changed by another caller."""
     return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

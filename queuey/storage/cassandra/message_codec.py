@@ -18,7 +18,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
 """First byte of a ``meta`` column. No column at all: text without metadata."""
 _NAMED = 2
-"""Is added to the first byte if a message was written as the value of a name, which follows (see :func:`named`)."""
+"""Number added to the first byte if a message was written as the value of a name, which follows (see :func:`named`)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
@@ -40,7 +40,7 @@ DELETE = tuple(
 )
 COLUMNS = 4
 ROW = 40
-"""Bytes of a row in an answer beside body and metadata: id and end, and a length before each column."""
+"""Number of bytes of a row in an answer beside body and metadata: id and end, and a length before each column."""
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
@@ -107,7 +107,6 @@ def encoded_insert(
     stamp: int,
     ttl: int,
 ) -> bytes:
-    """Returns the encoded values of ``INSERT``."""
     ticks, low = position
     head = _pack_id_and_size(
         16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP, len(body)
@@ -120,7 +119,6 @@ def encoded_insert(
 
 
 def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
-    """Returns the encoded values of ``DELETE``."""
     ticks, low = position
     return b"".join(
         (
@@ -147,18 +145,7 @@ def encoded_bulk(
     *,
     bodies: bool,
 ) -> Encoded:
-    """Returns a query for a range of a bucket, both bounds inclusive, whose answer is read without decoding.
-
-    Args:
-        where: qid, partition and bucket.
-        kind: The class.
-        lower: The first id.
-        upper: The last one.
-        limit: Rows at most.
-        consistency: Of the read.
-        decode: Takes the answer.
-        bodies: False: ids and ends only.
-    """
+    """Returns a query for a range of a bucket, both bounds inclusive, whose answer is read without decoding."""
     statement = (BULK_UP if bodies else BULK_IDS_UP)[kind]
     values = encoded_range(key_of(*where), lower, upper, limit)
     return Encoded(statement, RANGED, [values], routing_of(*where), consistency, decode)
@@ -200,11 +187,7 @@ def packed(found: Rows, columns: int) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
-    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.fast_path.ROWS``): id, body, expires, meta.
-
-    Raises:
-        ValueError: It has another shape.
-    """
+    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.fast_path.ROWS``): id, body, expires, meta."""
     columns, count = _shape(body, 8)
     if columns != COLUMNS:
         raise ValueError(f"{columns} columns, not {COLUMNS}")
@@ -227,11 +210,7 @@ def decode(body: bytes) -> Rows:
 
 
 def decode_ids(body: bytes) -> Rows:
-    """Returns the rows of an answer to ``IDS_UP`` or ``IDS_DOWN``: id, expires.
-
-    Raises:
-        ValueError: It has another shape.
-    """
+    """Returns the rows of an answer to ``IDS_UP`` or ``IDS_DOWN``: id, expires."""
     columns, _ = _shape(body, 8)
     if columns != ID_COLUMNS:
         raise ValueError(f"{columns} columns, not {ID_COLUMNS}")
@@ -243,13 +222,11 @@ def decode_ids(body: bytes) -> Rows:
 
 
 def position_of(data: bytes) -> Position:
-    """Returns the position of an id's 16 bytes."""
     first, middle, last, low = _unpack_id(data)
     return (last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP
 
 
 def uuid_of(position: Position) -> UUID:
-    """Returns an id, or a bound between ids, as the driver takes it."""
     return UUID(bytes=id_bytes(*position))
 
 
@@ -261,8 +238,6 @@ def _encode_meta(meta: Meta | None, text: bool) -> Any:  # noqa: ANN401, FBT001 
 
 
 class NamedMeta(Meta, frozen=True, array_like=True, omit_defaults=True):
-    """What travels with the body of a value of a name."""
-
     name: str = ""
 
 
@@ -273,13 +248,11 @@ class NamedMessage(Message, gc=False):
 
 
 def named(message: NewMessage, name: str) -> NewMessage:
-    """Returns a message with a mark that it is written as the value of a name."""
     meta = message.meta or Meta()
     return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name=name))
 
 
 def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
-    """Returns the serialized ``body`` and ``meta`` columns."""
     if isinstance(meta, NamedMeta):
         body, plain = encode(body, Meta(meta.content_type, meta.headers, meta.json))
         name = meta.name.encode()
@@ -301,7 +274,6 @@ def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark
 
 
 def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
-    """Returns the message of a row (id, body, expires, meta)."""
     data, body, expires, meta = row
     first, middle, last, low = _unpack_id(data)
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first

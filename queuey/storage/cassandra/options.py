@@ -16,14 +16,14 @@ WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "E
 READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
 DEFAULT_PORT = 9042
 MOST_BODY = 4 << 20
-"""Bytes of a body that Cassandra takes with its default settings: well under half a commit log segment."""
+"""Max bytes of a body that Cassandra takes with its default settings: well under half a commit log segment."""
 
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
 @dataclass(frozen=True)
 class Level:
-    """What a queue's consistency level means.
+    """The meaning of a queue's consistency level.
 
     Attributes:
         write: Cassandra's consistency level of writes; None: QUORUM, or LOCAL_QUORUM with several data centres.
@@ -108,11 +108,7 @@ class CassandraOptions:
     reap_after: float = 600.0
 
     def __post_init__(self) -> None:
-        """Refuses what would break a promise.
-
-        Raises:
-            SettingsError: Says which values do not go together.
-        """
+        """Refuses values that would break a promise."""
         if self.clock_difference <= 0 or self.row_age <= 0:
             raise SettingsError("clock_difference and the age of a queue row must be above 0.")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -143,25 +139,18 @@ def _check_level(name: str, level: Level) -> None:
 
 @dataclass(frozen=True)
 class DataCentreTarget:
-    """Where a Cassandra store is: the nodes to ask first, their port, and the keyspace."""
-
     hosts: tuple[str, ...]
     keyspace: str
     port: int = DEFAULT_PORT
 
     @property
     def url(self) -> str:
-        """The URL that names it, without any password."""
         hosts = ",".join(f"[{host}]" if ":" in host else host for host in self.hosts)
         return f"cassandra://{hosts}{'' if self.port == DEFAULT_PORT else f':{self.port}'}/{self.keyspace}"
 
 
 def parse_url(text: str) -> DataCentreTarget:
-    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port.
-
-    Raises:
-        SettingsError: It is not such a URL, or holds a user or password, which have their own settings.
-    """
+    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port."""
     parts = urlsplit(text)
     if parts.scheme != "cassandra" or parts.query or parts.fragment:
         raise SettingsError(f"{_without_password(text)!r} is not cassandra://host1,host2/keyspace.")

@@ -1,4 +1,4 @@
-"""Whether every read meets every acknowledged write, by the copies of a keyspace and two consistency levels.
+"""Decides where every read meets every acknowledged write, by the copies of a keyspace and two consistency levels.
 
 An adversary chooses which copies a write reached and which a read asks, as far as the levels let it. If it finds a way
 for them to have none in common, the read misses the write.
@@ -19,13 +19,7 @@ _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 
 
 def meeting(write: str, read: str, copies: Copies) -> Meeting:
-    """Says where reads at one level meet all writes at another.
-
-    Args:
-        write: Consistency level of the writes.
-        read: Of the reads.
-        copies: Of the keyspace.
-    """
+    """Returns where reads at one level meet all writes at another."""
     ways = {(one, other): _misses(write, one, read, other, copies) for one, other in product(copies, repeat=2)}
     if not any(ways.values()):
         return "everywhere"
@@ -33,14 +27,7 @@ def meeting(write: str, read: str, copies: Copies) -> Meeting:
 
 
 def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
-    """Returns whether so many copies are enough.
-
-    Args:
-        level: A consistency level.
-        reached: How many copies answered, by data centre.
-        copies: How many there are.
-        local: Data centre of the coordinator.
-    """
+    """Returns whether the copies that were reached are enough, by data centre; ``local``: that of the coordinator."""
     match level:
         case "ALL":
             return reached == copies
@@ -57,7 +44,6 @@ def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
 
 
 def quorum(copies: int) -> int:
-    """Returns how many of so many copies are more than half."""
     return copies // 2 + 1
 
 

@@ -1,4 +1,4 @@
-"""What was read within the last seconds, and is of no use when it is older."""
+"""A cache of what was read within the last seconds, and is of no use when it is older."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """A cache by age and weight. Not for several threads at once, but for ``get``.
-
-    Args:
-        now: Seconds, by the clock that ages are measured with.
-        age: Gives the seconds after which what was read is of no use.
-        most: What is kept may weigh so much.
-    """
+    """A cache by age and weight. Not for several threads at once, but for ``get``."""
 
     def __init__(self, now: Callable[[], float], age: Callable[[], float], most: int) -> None:
         self._now = now
@@ -47,7 +41,6 @@ class Recent(Generic[K, V]):
             self.pop(key)
 
     def pop(self, key: K) -> V | None:
-        """Drops a value; returns it."""
         found = self._kept.pop(key, None)
         if found is None:
             return None
@@ -55,7 +48,6 @@ class Recent(Generic[K, V]):
         return self._values.pop(key)
 
     def clear(self) -> None:
-        """Drops all."""
         self._kept.clear()
         self._values.clear()
         self._weight = 0

@@ -24,7 +24,7 @@ from msgspec import Meta
 from queuey.errors import SettingsError
 
 LEASE = 10.0
-"""Seconds (boot time) for which a process may go by what it has read."""
+"""Max seconds (boot time) for which a process may go by what it has read."""
 FORMAT = 1
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -58,11 +58,7 @@ class Timing(msgspec.Struct, frozen=True):
     levels: Mapping[str, LevelTiming]
 
     def check(self) -> Timing:
-        """Returns itself if it keeps the promises.
-
-        Raises:
-            SettingsError: Says which values do not go together.
-        """
+        """Returns itself if it keeps the promises."""
         spare = 1e-9  # 0.4 + 0.35 + 0.25 may be a little more than 1.
         for name, level in self.levels.items():
             least = level.deadline + level.undo + self.clock_difference
@@ -80,7 +76,6 @@ class Timing(msgspec.Struct, frozen=True):
         return self
 
     def merged(self, other: Timing, choose: Callable[[float, float], float]) -> Timing:
-        """Returns the values that ``choose`` takes of each pair."""
         levels = {
             name: LevelTiming(
                 *map(choose, msgspec.structs.astuple(level), msgspec.structs.astuple(other.levels.get(name, level)))
@@ -113,11 +108,11 @@ PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
 
 
 LONGEST_CLAIM = 43_200.0
-"""Seconds."""
+"""Max seconds that a claim may live."""
 
 
 class StoredTiming(msgspec.Struct, frozen=True):
-    """What stands in a keyspace.
+    """The times of a keyspace, as they are stored.
 
     Attributes:
         change: Differs from that of any other.
@@ -139,7 +134,6 @@ class StoredTiming(msgspec.Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether no change is under way."""
         return self.kept == self.assumed
 
     def claim_margin(self, now: float) -> float:
@@ -149,23 +143,17 @@ class StoredTiming(msgspec.Struct, frozen=True):
 
 
 def settled(timing: Timing, change: str = "") -> StoredTiming:
-    """Returns what stands in a keyspace that goes by some times."""
     return StoredTiming(change, timing, timing, timing.unseen())
 
 
 def between(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
-    """Returns what stands there while other times are brought in.
-
-    Raises:
-        SettingsError: They do not go together.
-    """
+    """Returns what stands there while other times are brought in."""
     kept, assumed = old.kept.merged(new, min).check(), old.assumed.merged(new, max)
     unseen = {name: min(value, new.unseen().get(name, value)) for name, value in old.unseen.items()}
     return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + LONGEST_CLAIM)
 
 
 def after(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
-    """Returns what stands there at the end of a change."""
     return StoredTiming(
         change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + LONGEST_CLAIM
     )
@@ -175,11 +163,6 @@ _decode = msgspec.json.Decoder(StoredTiming).decode
 
 
 def decode(text: str) -> StoredTiming:
-    """Returns what stands in a keyspace.
-
-    Raises:
-        SettingsError: A newer version has written it.
-    """
     try:
         found = _decode(text)
     except msgspec.DecodeError as error:
@@ -190,26 +173,17 @@ def decode(text: str) -> StoredTiming:
 
 
 def encode(stored: StoredTiming) -> str:
-    """Returns the text that stands in a keyspace."""
     return msgspec.json.encode(stored).decode()
 
 
 LONGEST_ROW_AGE = 1.0
-"""Seconds that C is where nobody says: after it changes of queues answer."""
+"""Default C in seconds, after which changes of queues answer."""
 
 
 def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
     """Returns times in which some are others; D is the least that the others allow, unless it is named.
 
     C is as long as it may be, a second at most, unless it is named.
-
-    Args:
-        base: The other times.
-        levels: Those to change.
-        named: ``deadline``, ``undo``, ``clock_difference``, ``delay`` and ``row_age``, or some of them.
-
-    Raises:
-        SettingsError: They do not go together.
     """
     difference = named.get("clock_difference", base.clock_difference)
     found = dict(base.levels)
@@ -227,11 +201,7 @@ def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> 
 
 
 def stated_in(base: Timing, stated: Mapping[str, float]) -> Timing:
-    """Returns times with what settings name in the place of theirs; what a delay leaves is for undo writes.
-
-    Raises:
-        SettingsError: They do not go together.
-    """
+    """Returns times with what settings name in the place of theirs; what a delay leaves is for undo writes."""
     difference = stated.get("cassandra_clock_difference", base.clock_difference)
     levels = {}
     for name, level in base.levels.items():

@@ -59,7 +59,7 @@ def short_lease() -> Iterator[None]:
 def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standing:
     """Reads the times alone: the simulated cluster has no scans of tables."""
     [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
-    return stored_timing.Standing(timing.decode(text), {}, [], 1)
+    return stored_timing.Standing(timing.decode(text), {}, 1)
 
 
 def _now() -> float:

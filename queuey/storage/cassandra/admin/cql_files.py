@@ -49,11 +49,7 @@ def split(text: str) -> list[str]:
 
 
 def parse(file_name: str, text: str) -> SchemaMigration:
-    """Reads a file.
-
-    Raises:
-        ValueError: The file's name is not that of a migration.
-    """
+    """Reads a file."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         raise ValueError(f"{file_name!r} is not named NNN_what.cql")
@@ -69,6 +65,5 @@ def directory() -> Path:
 
 @cache
 def known() -> tuple[SchemaMigration, ...]:
-    """Returns what this program knows, in order."""
     files = sorted(directory().glob("*.cql"))
     return tuple(parse(path.name, path.read_text(encoding="utf-8")) for path in files)

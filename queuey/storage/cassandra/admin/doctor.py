@@ -97,7 +97,6 @@ def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions)
 
 
 def _difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
-    """Returns the S that stands in the keyspace; that of a new one if none does."""
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:

@@ -1,4 +1,4 @@
-"""What to think of what was found in a Cassandra cluster; pure functions, :mod:`.doctor` asks the nodes."""
+"""Judges what was found in a Cassandra cluster: pure functions; :mod:`.doctor` asks the nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _MEETS: Mapping[Meeting, str] = {
 
 
 def nodes(hosts: Sequence[Host]) -> Finding:
-    """Judges which nodes are there."""
     centres = sorted({host.dc for host in hosts})
     counts = ", ".join(f"{sum(host.dc == name for host in hosts)} in {name}" for name in centres)
     down = sorted(host.address for host in hosts if not host.up)
@@ -49,7 +48,6 @@ def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def versions(found: Mapping[str, str]) -> Finding:
-    """Judges the nodes' versions of Cassandra, by address."""
     distinct = sorted(set(found.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
@@ -60,7 +58,6 @@ def versions(found: Mapping[str, str]) -> Finding:
 
 
 def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Checks which clients may connect."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")
@@ -77,12 +74,7 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
 
 
 def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
-    """Judges how many copies there are, and whether there are nodes for them.
-
-    Args:
-        copies: By data centre; under the empty name where the keyspace knows no data centres.
-        hosts: All nodes.
-    """
+    """Judges the copies by data centre; under the empty name where the keyspace knows no data centres."""
     shown = ", ".join(f"{count} in {name}" if name else str(count) for name, count in copies.items())
     text = f"copies: {shown}"
     for name, count in copies.items():
@@ -105,12 +97,6 @@ def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
 
 
 def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
-    """Judges whether reads meet writes, for each consistency level and for the catalogue.
-
-    Args:
-        options: With the levels.
-        copies: By data centre.
-    """
     return [
         *(_level(name, level, copies) for name, level in options.levels.items()),
         _catalogue(options.catalogue_write, options.catalogue_read, copies),
@@ -118,7 +104,6 @@ def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
 
 
 def acknowledged(found: list[Node]) -> Finding:
-    """Judges what an acknowledgement means."""
     meaning = describe_sync(found)
     if meaning.level == "fsync":
         return Finding("acknowledged", "ok", meaning.text)
@@ -127,12 +112,7 @@ def acknowledged(found: list[Node]) -> Finding:
 
 
 def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
-    """Judges this machine's clock and the nodes'.
-
-    Args:
-        ahead: By node, seconds that this machine's clock is ahead of it.
-        difference: Largest difference allowed between two services (S), seconds.
-    """
+    """Judges the clocks; ``ahead``: seconds by node that this machine's is ahead, ``difference``: S in seconds."""
     median = statistics.median(ahead.values())
     widest = max(abs(value) for value in ahead.values())
     text = f"this machine is {median:+.3f} s off the nodes' median; allowed are {REFUSE * difference:g} s"
@@ -149,16 +129,10 @@ def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
 
 
 SPARE = 1.25
-"""How much longer than what was measured a time should be."""
+"""Ratio of a time to what was measured, at least."""
 
 
 def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
-    """Judges the times that stand in the keyspace by what processes have measured.
-
-    Args:
-        stored: The times.
-        measured: By process, of the last hour.
-    """
     level = stored.kept.levels["strong"]
     if not stored.settled:
         advice = "Repeat the command that was stopped, or name all times: see queuey timing --help."
@@ -183,7 +157,6 @@ def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
 
 
 def paxos(found: Iterable[Node]) -> Finding:
-    """Judges how lightweight transactions are done."""
     variants = sorted({node.paxos or "v1" for node in found})
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:
@@ -193,12 +166,7 @@ def paxos(found: Iterable[Node]) -> Finding:
 
 
 def grace(seconds: Mapping[str, int], hints: float) -> Finding:
-    """Judges for how long deletions are remembered.
-
-    Args:
-        seconds: ``gc_grace_seconds`` by table.
-        hints: Seconds for which nodes keep what another one missed.
-    """
+    """Compares ``gc_grace_seconds`` of each table with the seconds for which nodes keep hints."""
     short = sorted(name for name, value in seconds.items() if value < hints)
     if short:
         return Finding(

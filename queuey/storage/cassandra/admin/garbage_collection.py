@@ -33,7 +33,7 @@ _REMOVE = tuple(
 _FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
 _MOST_FAILURES = 3
 _AT_ONCE = 100
-"""Deletes under way at the same time; the nodes have other work to do."""
+"""Max deletes under way at the same time; the nodes have other work to do."""
 
 
 def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
@@ -47,17 +47,7 @@ def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
 
 
 class GarbageCollector:
-    """The job. One object may be used from several threads.
-
-    Args:
-        driver: Where to.
-        options: ``reap_after``, ``reap_interval``, and the catalogue's consistency levels.
-        clock: For the ages of pending deletes.
-        pending deletes: Where they are noted down.
-        offsets: The table of offsets.
-        claim_logs: Removes claim logs.
-        closing: Set when the store is being closed; ends the work after what is under way.
-    """
+    """The job. One object may be used from several threads."""
 
     def __init__(
         self,
@@ -81,11 +71,7 @@ class GarbageCollector:
         """How many pending deletes were emptied."""
 
     def run(self) -> int:
-        """Empties the pending deletes that are old enough; returns how many.
-
-        Raises:
-            StoreUnavailable: Several could not be emptied; all that is left is tried again the next time.
-        """
+        """Empties the pending deletes that are old enough; returns how many."""
         before = self.reaped
         failures = 0
         for pending in self._pending_deletes.older(

@@ -1,4 +1,4 @@
-"""What ``queuey migrate`` does, and whether a keyspace fits this program.
+"""Creates and updates the keyspace (``queuey migrate``), and tells whether it fits this program.
 
 Schema changes that meet make Cassandra's nodes disagree for good, so they are made one at a time: all through one
 node, under a lock that is a lightweight transaction with a TTL, and each after the nodes have agreed on the one
@@ -46,8 +46,6 @@ _DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class AppliedMigration(NamedTuple):
-    """A migration that was made."""
-
     number: int
     name: str
     checksum: str
@@ -55,7 +53,7 @@ class AppliedMigration(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """What a run goes by; only tests hand in anything else.
+    """The environment of a run; only tests replace it.
 
     Attributes:
         known: The migrations, in order.
@@ -73,7 +71,7 @@ class Running:
 
 
 class Report(NamedTuple):
-    """What a run did, or with ``dry_run`` would do.
+    """The changes that a run made, or with ``dry_run`` would make.
 
     Attributes:
         keyspace: Its name.
@@ -89,11 +87,7 @@ class Report(NamedTuple):
 
 
 def parse_replication(text: str) -> dict[str, str]:
-    """Reads how many copies there are to be: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre).
-
-    Raises:
-        SettingsError: It is neither.
-    """
+    """Reads how many copies there are to be: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre)."""
     if _FACTOR.fullmatch(text) and int(text):
         return {"class": "SimpleStrategy", "replication_factor": str(int(text))}
     found = {"class": "NetworkTopologyStrategy"}
@@ -130,11 +124,7 @@ def pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigratio
 
 
 def schema_problem(driver: Driver) -> str | None:
-    """Says why the keyspace cannot be used by this program, None if it can.
-
-    Raises:
-        StoreUnavailable: Cassandra cannot be asked now.
-    """
+    """Returns why this program cannot use the keyspace, None if it can."""
     keyspace = driver.target.keyspace
     try:
         missing = pending(cql_files.known(), _recorded(driver))
@@ -200,7 +190,6 @@ def migrate(
 def _make_all(
     driver: Driver, options: CassandraOptions, tell: Tell, running: Running
 ) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
-    """Makes the changes that are missing, then writes the times if there are none; returns both."""
     first, *_ = known = running.known
     # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
     # run is making at this moment, and that cannot be used yet.
@@ -248,24 +237,19 @@ class _Lock:
             self.run(_UNLOCK, (self._owner,))
 
     def renew(self) -> None:
-        """Makes sure that the lock is held for long enough to make one change.
-
-        Raises:
-            StoreUnavailable: It is not: this run took too long and another one has begun.
-        """
+        """Makes sure that the lock is held for long enough to make one change."""
         holder = self._take(self._owner)
         if holder != self._owner:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
 
     def _take(self, expected: str | None) -> str | None:
-        """Takes the lock if its holder is the expected one; returns the holder afterwards."""
+        """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
         row = self.run(_LOCK, (self._running.lock_ttl, self._owner, expected))
         if row[0]:
             return self._owner
         return row[1] if len(row) > 1 else None
 
     def run(self, statement: Statement, values: Sequence[object]) -> Sequence[Any]:
-        """Runs a lightweight transaction until it is decided; returns the row that says how."""
         return decided(self._driver, self._options, statement, values, self._running.lock_every)
 
 
@@ -280,7 +264,6 @@ def _replication(driver: Driver) -> dict[str, str] | None:
 
 
 def _checked(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
-    """Returns the replication of a new keyspace if the cluster can do it."""
     hosts = driver.hosts()
     centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
     there = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
@@ -324,7 +307,6 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
 
 
 def shown(replication: Mapping[str, str]) -> str:
-    """Says for people how many copies there are."""
     if replication["class"] == "SimpleStrategy":
         factor = replication["replication_factor"]
         return "1 copy" if factor == "1" else f"{factor} copies"

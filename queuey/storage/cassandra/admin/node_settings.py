@@ -1,4 +1,4 @@
-"""What each Cassandra node is, by its own account: settings, version, clock."""
+"""Each Cassandra node's own settings, version and clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey.messages import Acknowledgement
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 
 ASK_TIMEOUT = 3.0
-"""Seconds that a node may take to describe itself."""
+"""Timeout of a node that describes itself, in seconds."""
 
 _NAMES = (
     "commitlog_sync",
@@ -43,12 +43,7 @@ class Node(NamedTuple):
 
 
 def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], None]) -> dict[str, str]:
-    """Asks every node that is up, all at once.
-
-    Args:
-        driver: The way to them.
-        statement: What to ask; reads what is each node's own.
-        done: Called with a node's address and its rows at once, in a thread of the driver's.
+    """Asks every node that is up at once; ``done`` gets address and rows in a thread of the driver.
 
     Returns:
         By address why a node did not answer.
@@ -72,11 +67,6 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
 
 
 def nodes_of(driver: Driver) -> list[Node]:
-    """Reads the settings of every node that answers, by address.
-
-    Raises:
-        StoreUnavailable: None does.
-    """
     found: dict[str, Node] = {}
     failed = ask_each(driver, _SETTINGS, lambda address, rows: found.update({address: _node(address, rows)}))
     if not found:
@@ -86,16 +76,11 @@ def nodes_of(driver: Driver) -> list[Node]:
 
 
 def acknowledgement_of(driver: Driver) -> Acknowledgement:
-    """Says what an acknowledged write means, by each node's ``commitlog_sync``. Asks all nodes: cache the answer.
-
-    Raises:
-        StoreUnavailable: No node can be asked.
-    """
+    """Asks all nodes for their ``commitlog_sync``: cache the answer."""
     return describe_sync(nodes_of(driver))
 
 
 def describe_sync(nodes: list[Node]) -> Acknowledgement:
-    """Says what an acknowledged write means on these nodes."""
     asked = "as many replicas as the queue's consistency level asks for"
     modes = sorted({node.sync for node in nodes})
     if "periodic" in modes:

@@ -29,7 +29,7 @@ from queuey.storage.cassandra.timing import (
 )
 
 AGAIN = 1.0
-"""Seconds between attempts at a change in doubt."""
+"""Interval between attempts at a change in doubt, in seconds."""
 
 _WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
 _TAILS = Statement("SELECT process, tails FROM heartbeats")
@@ -38,7 +38,7 @@ Tell = Callable[[str], None]
 
 
 class Standing(NamedTuple):
-    """What stands in a keyspace, and what its processes have measured.
+    """The times of a keyspace, and what its processes have measured.
 
     Attributes:
         stored: The times.
@@ -52,11 +52,7 @@ class Standing(NamedTuple):
 
 
 def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
-    """Writes the times of a keyspace in which none stand; returns them.
-
-    Raises:
-        SettingsError: The times that the settings name do not go together.
-    """
+    """Writes the times of a keyspace in which none stand; returns them."""
     [(there,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if there is not None:
         return None
@@ -68,11 +64,6 @@ def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | Non
 
 
 def standing(driver: Driver, options: CassandraOptions) -> Standing:
-    """Reads what stands in a keyspace.
-
-    Raises:
-        SettingsError: Nothing does, or a newer version has written it.
-    """
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("No times stand in the keyspace; run `queuey migrate`.")
@@ -88,19 +79,7 @@ def change(
     tell: Tell,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Has all processes go by other times, in two steps; if it is stopped, the same call goes on.
-
-    Args:
-        driver: Connected to the keyspace.
-        options: How to read and write the catalogue.
-        wanted: The times.
-        tell: Called with each step, as a line.
-        wait: Waits for so many seconds.
-
-    Raises:
-        SettingsError: The times do not go together; nothing was changed.
-        StoreUnavailable: Another call changes them, or Cassandra is not there. What stands there is safe.
-    """
+    """Changes the times of all processes, in two steps; if it is stopped, the same call goes on."""
     stored = standing(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
@@ -118,7 +97,6 @@ def change(
 
 
 def shown(timing: Timing) -> str:
-    """Says what times are, for people."""
     levels = [
         f"{name}: W {level.deadline:g} s, U {level.undo:g} s, D {level.delay:g} s"
         for name, level in timing.levels.items()
@@ -127,13 +105,11 @@ def shown(timing: Timing) -> str:
 
 
 def _centres(driver: Driver) -> int:
-    """Returns how many data centres have copies."""
     copies = driver.replication()
     return len({host.dc for host in driver.hosts()}) if "" in copies else len(copies)
 
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
-    """Puts times in the place of others; returns whether they were there."""
     text, expected = encode(new), None if old is None else encode(old)
     row = decided(driver, options, _WRITE, (text, expected))
     return bool(row[0]) or row[-1] == text
@@ -142,15 +118,7 @@ def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: Sto
 def decided(
     driver: Driver, options: CassandraOptions, statement: Statement, values: Sequence[object], every: float = AGAIN
 ) -> Sequence[Any]:
-    """Runs a lightweight transaction again and again until it is decided; returns the row that says how.
-
-    Args:
-        driver: Connected to the keyspace.
-        options: How to write the catalogue, and for how long to try.
-        statement: One that may be repeated.
-        values: For it.
-        every: Seconds between attempts.
-    """
+    """Runs a lightweight transaction again and again until it is decided; returns the row that says how."""
     until = time.monotonic() + options.catalogue_deadline
     while True:
         try:

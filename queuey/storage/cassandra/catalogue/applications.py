@@ -28,7 +28,7 @@ _CREATE = Statement(
 _APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
 _APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
 _ALL = (1 << 31) - 1
-"""The highest limit that Cassandra takes."""
+"""Max limit that Cassandra accepts."""
 
 _KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
 _ADD_KEY = Statement(
@@ -54,28 +54,22 @@ _REMOVE_ENTRY = Statement(
 )
 
 _CACHED = 5.0
-"""Seconds for which the existence of an application is remembered."""
+"""Max seconds for which the existence of an application is remembered."""
 _SHORTEST_ID = 8
 
 
 class _KeyEntry(NamedTuple):
-    """A row of ``application_keys``."""
-
     id: str
     digest: bytes
     version: int
 
 
 class _Found(NamedTuple):
-    """A row of ``keys``."""
-
     key: Key
     version: int
 
 
 class CassandraApplications(Applications):
-    """The applications contract on Cassandra."""
-
     _driver: Driver
     _options: CassandraOptions
     _clock: Clock
@@ -85,18 +79,16 @@ class CassandraApplications(Applications):
     """When it was last certain that an application exists (boot time). Names that do not exist are not remembered."""
 
     def create_application(self, name: str) -> None:
-        """See the contract."""
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
         if not self._transactions.run(_CREATE, values).applied and self._ask(_APPLICATION, name) != [(token,)]:
             raise ApplicationExists(name)
 
     def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
-        """See the contract. Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes."""
+        # Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes.
         return [name for (name,) in self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
 
     def has_application(self, name: str) -> bool:
-        """See the contract."""
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         now = self._clock.boottime()
@@ -116,7 +108,6 @@ class CassandraApplications(Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
-        """See the contract."""
         if application != OPERATORS and not self.has_application(application):
             raise ApplicationNotFound(application)
         with self._transactions.turn(("key", digest)):
@@ -153,7 +144,6 @@ class CassandraApplications(Applications):
         return outcome.conclude(version) is Conclusion.DONE
 
     def keys(self, application: str) -> list[Key]:
-        """See the contract."""
         entries = [_KeyEntry(*row) for row in self._ask(_ENTRIES, application)]
         level = self._options.catalogue_read
         rows = self._driver.gather([Request(_KEY, (entry.digest,), level) for entry in entries])
@@ -163,7 +153,6 @@ class CassandraApplications(Applications):
         return sorted(keys.values(), key=lambda key: (key.created, key.id))
 
     def revoke_key(self, application: str, key_id: str) -> None:
-        """See the contract."""
         while True:
             # The entry first: a caller that adds the key again after it was removed below gives the entry a new
             # version.
@@ -174,7 +163,6 @@ class CassandraApplications(Applications):
                 return
 
     def expire_key(self, application: str, key_id: str, expires: float) -> Key:
-        """See the contract."""
         while True:
             entry, found = self._named_key(application, key_id)
             token = new_number()
@@ -183,7 +171,6 @@ class CassandraApplications(Applications):
                 return msgspec.structs.replace(found.key, expires=expires)
 
     def find_key(self, digest: bytes) -> Key | None:
-        """See the contract."""
         found = self._find_digest(digest)
         return None if found is None else found.key
 

@@ -21,11 +21,11 @@ from queuey.storage.cassandra.lightweight_transactions import Conclusion, Lightw
 from queuey.storage.cassandra.options import CassandraOptions
 
 KEPT = 30 * 24 * 3600
-"""Seconds for which an entry is kept after its last change."""
+"""Max seconds for which an entry is kept after its last change."""
 FOR_EVER = 0
-"""A TTL of none."""
+"""Default TTL: none."""
 LONGEST_WORK = 500
-"""Bytes of the name of a work."""
+"""Max bytes of the name of a work."""
 _MOST_PIECES = 1 << 63
 
 _FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?")
@@ -35,8 +35,6 @@ _SET = Statement(
 
 
 class LedgerEntry(NamedTuple):
-    """What stands for a piece; both None where nothing does."""
-
     version: int | None
     value: bytes | None
 
@@ -45,8 +43,6 @@ NOTHING = LedgerEntry(None, None)
 
 
 class CassandraLedger(Ledger):
-    """The ledger contract on Cassandra."""
-
     _driver: Driver
     _options: CassandraOptions
     _clock: Clock
@@ -55,32 +51,28 @@ class CassandraLedger(Ledger):
     _closing: threading.Event
 
     def now(self) -> int:
-        """See the contract."""
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         self._watch.require()
         return self._clock.now()
 
     def entry(self, work: str, piece: int) -> bytes | None:
-        """See the contract."""
         _check(work, piece)
         return self._entry(work, piece).value
 
     def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-        """See the contract."""
         _check(work, piece)
         kept = min(KEPT, bucketing.longest_ttl(self._clock.now()))
         return self._enter(work, piece, value, expected=expected, kept=kept)
 
     def identity(self) -> str:
-        """See the contract of the store: a note of another kind, which is kept for ever."""
+        # A note of another kind, which is kept for ever.
         found = self.entry(IDENTITY, 0)
         if found is None:
             found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
         return found.decode()
 
     def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
-        """Enters a value that is kept for so many seconds."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         with self._transactions.turn(("ledger", work, piece)):
             while True:
@@ -109,11 +101,6 @@ class CassandraLedger(Ledger):
 
 
 def _check(work: str, piece: int) -> None:
-    """Refuses names that are none.
-
-    Raises:
-        InvalidRequest: Says what is wrong.
-    """
     if not 0 < len(work.encode()) <= LONGEST_WORK:
         raise InvalidRequest({"work": f"must have 1 to {LONGEST_WORK} bytes"})
     if not 0 <= piece < _MOST_PIECES:

@@ -42,10 +42,10 @@ _MOST_NOTED = 100_000
 
 
 class OffsetsRow(NamedTuple):
-    """What is recorded for a group.
+    """The recorded offsets of a group.
 
     Attributes:
-        version: What the next change must find; None before the first.
+        version: The one that the next change must find; None before the first.
         offsets: By partition.
     """
 
@@ -54,14 +54,7 @@ class OffsetsRow(NamedTuple):
 
 
 class OffsetTable:
-    """The tables of offsets, whatever the queue's row says.
-
-    Args:
-        driver: Where they are.
-        options: ``catalogue_read``, ``catalogue_write``.
-        clock: For when an offset was updated.
-        cas: For changes.
-    """
+    """The tables of offsets, whatever the queue's row says."""
 
     def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, cas: LightweightTransactions) -> None:
         self._driver = driver
@@ -71,16 +64,13 @@ class OffsetTable:
         self._noted: set[tuple[int, str]] = set()
 
     def read(self, uid: int, group: str) -> OffsetsRow:
-        """Returns what is recorded for a group."""
         return _decoded(self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read))
 
     def read_several(self, uids: Sequence[int], group: str) -> list[OffsetsRow]:
-        """Returns what is recorded for one group in each of several queues."""
         some = [Request(_ALL, (uid, group), self._options.catalogue_read) for uid in uids]
         return [_decoded(rows) for rows in self._driver.gather(some)]
 
     def set(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> Decision:
-        """Makes the changes of one call, as :func:`~queuey.storage.offset_changes.decide` says."""
         uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
@@ -101,7 +91,6 @@ class OffsetTable:
                 self._check(until)
 
     def _check_group_count(self, queue: Queue, group: str) -> None:
-        """Raises Conflict if a queue may have no further group of this kind."""
         if group.startswith(READERS):
             values = queue.uid, READERS, MOST_READERS
             readers = self._driver.run(_READERS, values, consistency=self._options.catalogue_read)
@@ -130,13 +119,11 @@ class OffsetTable:
         return self._transactions.batch([(_COMPARE, (token, uid, group, version)), *sets]).conclude(token)
 
     def groups(self, uid: int) -> list[str]:
-        """Lists the groups that have offsets, sorted."""
         names = self._names(uid)
         rows = self._driver.gather([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
 
     def forget(self, uid: int, group: str) -> bool:
-        """Removes a group's offsets; returns whether there were any."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         doubted = False
         with self._transactions.turn(("offsets", uid, group)):
@@ -154,7 +141,6 @@ class OffsetTable:
                 self._check(until)
 
     def forget_queue(self, uid: int) -> None:
-        """Removes all groups of a queue that was deleted. Idempotent."""
         rows = self._driver.run(_ALL_GROUPS, (uid,), consistency=self._options.catalogue_read)
         names = [name for (name,) in rows]
         for name in names:
@@ -179,19 +165,15 @@ def _decoded(rows: Rows) -> OffsetsRow:
 
 
 class CassandraOffsets(Offsets):
-    """The offsets contract on Cassandra."""
-
     _rows: QueueCache
     _offsets: OffsetTable
 
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
-        """See the contract."""
         offset_changes.check(queue, changes)
         self._rows.current(queue)
         return self._offsets.set(queue, group, changes).result(changes)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
-        """See the contract."""
         self._rows.current(queue)
         recorded = self._offsets.read(queue.uid, group).offsets
         if not recorded:
@@ -199,17 +181,14 @@ class CassandraOffsets(Offsets):
         return [recorded[partition] for partition in sorted(recorded)]
 
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        """See the contract."""
         rows = self._offsets.read_several([queue.uid for queue in queues], group)
         return [{part: offset.position for part, offset in sorted(row.offsets.items())} for row in rows]
 
     def groups(self, queue: Queue) -> list[str]:
-        """See the contract."""
         self._rows.current(queue)
         return self._offsets.groups(queue.uid)
 
     def delete_group(self, queue: Queue, group: str) -> None:
-        """See the contract."""
         self._rows.current(queue)
         if not self._offsets.forget(queue.uid, group):
             raise GroupNotFound(group)

@@ -1,4 +1,4 @@
-"""What purges and deletes leave behind, noted down for garbage collection before the queue changes."""
+"""The messages that purges and deletes leave, recorded for garbage collection before the queue changes."""
 
 from __future__ import annotations
 
@@ -46,25 +46,12 @@ class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingDeletes:
-    """The list of pending deletes.
-
-    Args:
-        driver: Where it is.
-        options: ``catalogue_write``, ``catalogue_read``.
-    """
-
     def __init__(self, driver: Driver, options: CassandraOptions) -> None:
         self._driver = driver
         self._options = options
 
     def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
-        """Notes down what is about to be left by a purge or delete.
-
-        Args:
-            row: The queue as it is.
-            now: Ticks.
-            deleted: The queue is to be deleted, not purged.
-        """
+        """Notes down what is about to be left by a purge or delete."""
         queue = row.queue
         pending = PendingDelete(
             buried=(now, ids.random_low()),
@@ -94,7 +81,6 @@ class PendingDeletes:
         return pending
 
     def older(self, ticks: int) -> Iterator[PendingDelete]:
-        """Gives the pending deletes that were noted before a time, the oldest of each shard first."""
         for shard in range(SHARDS):
             after, limit = ids.FIRST, (ticks, ids.LOW_MIN)
             while True:
@@ -118,6 +104,5 @@ class PendingDeletes:
                     break
 
     def level(self, pending: PendingDelete) -> None:
-        """Strikes a pending delete out."""
         values = pending.qid % SHARDS, uuid_of(pending.buried)
         self._driver.run(_LEVEL, values, consistency=self._options.catalogue_write)

@@ -38,15 +38,16 @@ _FIELDS = ("uid", "qid", *_OWN, *queue_rows.CHOSEN, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
-"""Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
+"""Max characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
 YOUNG = 0.75
-"""Part of C that a row's read may take if ids are to be made by it; the rest is for making and sending them."""
+"""Ratio to C of the time that a row's read may take if ids are to be made by it; the rest is for making and sending
+them."""
 SLOW = 5.0
-"""Seconds for which a row is read again and again for a writer."""
+"""Timeout of reading a row again and again for a writer, in seconds."""
 FIRST_PAUSE = 0.05
-"""Seconds after the first of these reads; each further pause is twice as long."""
+"""Interval after the first of these reads, in seconds; each further one is twice as long."""
 SHORTEST = 1088
-"""Bytes of the rows that every queue may have. Each larger class is four times the one before. The sixteenth above a
+"""Min value of ``longest_row``, in bytes. Each larger class is four times the one before. The sixteenth above a
 power of two is for what a row has beside a body of just that length."""
 _COVER = Statement(
     "UPDATE queues SET longest_ttl = ?, longest_row = ? WHERE application = ? AND name = ? "
@@ -74,18 +75,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
-    """Returns the row with these values of ``COLUMNS``."""
     fields = queue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
     own = {column: fields.pop(column) for column in _OWN}
     return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:
-    """Returns the reach to record for a TTL: the next power of two, so that a queue's row changes a few times at most.
-
-    Raises:
-        ValueError: Messages of the home class do not live so long.
-    """
+    """Returns the reach to record for a TTL: the next power of two, so that a row changes only a few times."""
     longest = bucketing.CLASSES[home_class]
     if seconds > longest:
         raise ValueError(f"class {home_class} holds messages for {longest} s, not {seconds}")
@@ -96,11 +92,6 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
     """Returns a row as it must be before messages are written: itself if it covers them.
 
     Messages of longer classes than the queue's own are found by the record of their buckets, whatever their TTL.
-
-    Args:
-        row: The row.
-        ttls: Of the messages, in seconds.
-        size: Bytes of the longest row.
     """
     longer = size > row.longest_row
     if not longer and max(ttls, default=0) <= row.longest_ttl:
@@ -117,15 +108,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 
 
 class QueueCache:
-    """The rows that this process has read, those of the last C seconds. All methods may be called from any thread.
-
-    Args:
-        driver: Where rows are read.
-        options: ``cached_queues``, ``catalogue_read``.
-        timing: C.
-        clock: For the ages.
-        cas: For raising the reach.
-    """
+    """The rows that this process has read, those of the last C seconds. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -148,7 +131,6 @@ class QueueCache:
         self._closing = threading.Event()
 
     def __len__(self) -> int:
-        """How many rows are kept."""
         return len(self._rows)
 
     def get(self, application: str, name: str) -> Row | None:
@@ -165,11 +147,6 @@ class QueueCache:
         return row
 
     def read(self, application: str, name: str) -> Row:
-        """Reads the row.
-
-        Raises:
-            QueueNotFound: There is none.
-        """
         self._check_open()
         if len(name) > LONGEST_NAME:
             raise QueueNotFound(name)
@@ -181,10 +158,6 @@ class QueueCache:
         """Reads a row that is young enough to write by; again, after pauses, where that takes too long.
 
         Its age counts from the beginning of its read, because it may show what was there then.
-
-        Raises:
-            QueueNotFound: There is none.
-            StoreUnavailable: Cassandra is too slow: no row would be of use.
         """
         until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
         while True:
@@ -201,15 +174,7 @@ class QueueCache:
             pause *= 2
 
     def current(self, queue: Queue, *, since: float | None = None) -> Row:
-        """Returns the row of a queue that has not changed.
-
-        Args:
-            queue: As the caller knows it.
-            since: Boot time; the row's read must have begun then or later. None: C ago, which it must in any case.
-
-        Raises:
-            QueueChanged: It is gone or another.
-        """
+        """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C)."""
         self._check_open()
         if (row := self.held(queue, since=since)) is not None:
             return row
@@ -238,32 +203,22 @@ class QueueCache:
                 self._rows.put(key, row, row.read_at)
 
     def forget(self, application: str, name: str) -> None:
-        """Drops a row."""
         with self._lock:
             self._rows.pop((application, name))
 
     def forget_all(self) -> None:
-        """Drops all rows: they may be older than they seem."""
         with self._lock:
             self._rows.clear()
 
     def close(self) -> None:
-        """Forgets all; later calls raise ``StoreClosed``."""
         with self._lock:
             self._closing.set()
             self._rows.clear()
 
     def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
-        """Makes sure that a queue's row covers messages (see :func:`covering`) before one of them is written.
+        """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
 
-        Args:
-            row: The row as far as it is known.
-            ttls: Seconds.
-            size: Bytes of the longest row.
-            given: Readers' horizons may have passed the ids. Returns when no process uses the row of before.
-
-        Raises:
-            QueueChanged: The row is out of date.
+        ``given``: readers' horizons may have passed the ids, so it returns when no process uses the row of before.
         """
         if covering(row, ttls, size) is row:
             return row

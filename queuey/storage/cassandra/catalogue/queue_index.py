@@ -35,7 +35,6 @@ class IndexEntry(NamedTuple):
 
 
 def shard_of(name: str) -> int:
-    """Returns the shard of a name."""
     return zlib.crc32(name.encode()) % SHARDS
 
 
@@ -46,13 +45,6 @@ def share_of(wanted: int) -> int:
 
 
 class QueueIndex:
-    """Where queues are noted down to be listed.
-
-    Args:
-        driver: Where to.
-        options: ``catalogue_write``, ``catalogue_read``.
-    """
-
     def __init__(self, driver: Driver, options: CassandraOptions) -> None:
         self._driver = driver
         self._options = options
@@ -74,17 +66,9 @@ class QueueIndex:
             log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
     def scan(self, application: str, start: str) -> Scan:
-        """Begins to list at a name, inclusive."""
         return Scan(self, application, start)
 
     def slices(self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int) -> list[list[IndexEntry]]:
-        """Returns the next entries of some shards, at most ``limit`` of each.
-
-        Args:
-            application: Whose.
-            after: Shards and the entry to go on after.
-            limit: Of each.
-        """
         level = self._options.catalogue_read
         found = self._driver.gather(
             [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), level) for shard, entry in after]
@@ -105,7 +89,6 @@ class Scan:
         self._heap: list[tuple[IndexEntry, int]] = []
 
     def take(self, wanted: int) -> list[IndexEntry]:
-        """Returns the next entries in order, at most so many; none only at the end."""
         found: list[IndexEntry] = []
         while len(found) < wanted:
             self._fill(share_of(wanted - len(found)))
@@ -116,11 +99,10 @@ class Scan:
                 found.append(entry)
                 self._left[shard] -= 1
                 if not self._left[shard] and shard in self._ends:
-                    break  # What comes next may be in this shard.
+                    break  # The next entry may be in this shard.
         return found
 
     def _fill(self, share: int) -> None:
-        """Reads on in every shard of which nothing is at hand."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
         for (shard, _), entries in zip(empty, self._index.slices(self._application, empty, share), strict=True):
             if len(entries) < share:

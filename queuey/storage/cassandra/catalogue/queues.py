@@ -46,12 +46,12 @@ _PURGE = Statement(
 )
 _DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 _TOGETHER = 10
-"""Rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
+"""Number of rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
 _SOME = Statement(
     f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
 )
 _AT_ONCE = 500
-"""Rows that a listing reads side by side."""
+"""Max rows that a listing reads side by side."""
 
 
 class CassandraCatalogue(Catalogue, Applications):
@@ -75,7 +75,6 @@ class CassandraCatalogue(Catalogue, Applications):
     _arrivals: PolledArrivals
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """See the contract."""
         specs.of_new(spec)
         row, created = self._find_row(application, name), False
         if row is None:
@@ -137,17 +136,14 @@ class CassandraCatalogue(Catalogue, Applications):
             return None
 
     def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """See the contract."""
         row = None if fresh else self._rows.get(application, name)
         return (row or self._rows.read(application, name)).queue
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        """See the contract."""
         row = self._rows.get(application, name)
         return None if row is None else row.queue
 
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        """See the contract."""
         fields = specs.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
         self._change_row(
@@ -160,7 +156,6 @@ class CassandraCatalogue(Catalogue, Applications):
         return updated
 
     def purge_queue(self, queue: Queue) -> Queue:
-        """See the contract."""
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
         self._dig(queue, deleted=False)
@@ -171,7 +166,6 @@ class CassandraCatalogue(Catalogue, Applications):
         return purged
 
     def delete_queue(self, queue: Queue) -> None:
-        """See the contract."""
         self._dig(queue, deleted=True)
         with self._transactions.turn(("queue", queue.application, queue.name)):
             self._rows.forget(queue.application, queue.name)
@@ -184,7 +178,6 @@ class CassandraCatalogue(Catalogue, Applications):
         self._index.remove(queue.application, queue.name, queue.uid)
 
     def _is_gone(self, queue: Queue) -> bool:
-        """Returns whether a queue was deleted, whichever process did it."""
         row = self._find_row(queue.application, queue.name)
         return row is None or row.queue.uid != queue.uid
 
@@ -203,7 +196,6 @@ class CassandraCatalogue(Catalogue, Applications):
             raise unclear(f"queue {queue.name!r}")
 
     def _wait_for_others(self) -> None:
-        """Waits until no process can be using a row that was read before now."""
         began = self._clock.boottime()
         while True:
             if not self._timing.fresh(self._clock.boottime()):
@@ -223,7 +215,7 @@ class CassandraCatalogue(Catalogue, Applications):
             raise StoreUnavailable(f"{problem}; the queue has changed", outcome="unknown")
 
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        """See the contract. The order is that of UTF-8 bytes."""
+        # The order is that of UTF-8 bytes.
         found: list[Queue] = []
         scan = self._index.scan(application, start)
         while len(found) < limit and (entries := scan.take(min(limit - len(found), _AT_ONCE))):
@@ -231,7 +223,6 @@ class CassandraCatalogue(Catalogue, Applications):
         return found
 
     def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
-        """Returns the queues of those entries that stand for one."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _TOGETHER)
         some = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]

@@ -47,20 +47,17 @@ _DUE_OF = Statement(
 
 
 class CassandraRecords(Records):
-    """The contract of records on Cassandra."""
-
     _driver: Driver
     _options: CassandraOptions
     _transactions: LightweightTransactions
 
     def record(self, kind: str, application: str, name: str) -> Record | None:
-        """See the contract. Finishes or discards a change whose outcome is unknown, then reads."""
+        # Finishes or discards a change whose outcome is unknown, then reads.
         values = kind, _shard(application, name), application, name
         rows = self._driver.run(_FIND, values, consistency=self._options.catalogue_serial)
         return Record(kind, application, name, *rows[0]) if rows else None
 
     def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
-        """See the contract."""
         level = self._options.catalogue_read
         some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
         found = [Record(kind, application, *row) for rows in self._driver.gather(some) for row in rows]
@@ -68,7 +65,6 @@ class CassandraRecords(Records):
         return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
 
     def set_record(self, record: Record) -> Record:
-        """See the contract."""
         items.check_record(record)
         new = replace(record, version=new_number())
         row = record.kind, _shard(record.application, record.name), record.application, record.name
@@ -89,7 +85,6 @@ class CassandraRecords(Records):
         return CheckResult(outcome.applied, seen, outcome.doubted).conclude(new.version)
 
     def remove_record(self, record: Record) -> None:
-        """See the contract."""
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         with self._transactions.turn(("record", *row)):
             outcome = self._transactions.run(_REMOVE, (*row, record.version))
@@ -104,7 +99,7 @@ class CassandraRecords(Records):
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        """See the contract. Cost: reads all that there are of the kind, or of the application, without values."""
+        # Cost: reads all that there are of the kind, or of the application, without values.
         level = self._options.catalogue_read
         if application is None:
             some = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]

@@ -25,10 +25,6 @@ class Clock:
 
     When a virtual machine stands still its boot time does, too. Once the wall clock is right again and accepted,
     the time that was missed counts for ages and deadlines as well: what was read before is as old as it is.
-
-    Args:
-        boottime: Nanoseconds since boot.
-        wall: Nanoseconds since 1970.
     """
 
     __slots__ = ("_boottime", "_missed", "_offset", "_wall")
@@ -44,7 +40,6 @@ class Clock:
         return (self._boottime() + self._missed) / 1e9
 
     def now(self) -> int:
-        """The time in ticks."""
         return (self._boottime() + self._offset) // 100 + EPOCH_TICKS
 
     def both(self) -> tuple[int, float]:
@@ -62,7 +57,6 @@ class Clock:
         return self._offset
 
     def wall_offset(self) -> int:
-        """The same by the wall clock as it is now."""
         return self._wall() - self._boottime()
 
     def drift(self) -> float:
@@ -70,17 +64,11 @@ class Clock:
         return (self._wall() - self._boottime() - self._offset) / 1e9
 
     def accept(self, offset: int, error: float = math.inf) -> None:
-        """Takes over the wall clock.
-
-        Args:
-            offset: What :meth:`wall_offset` said.
-            error: Seconds by which it may be ahead of this clock without any standstill.
-        """
+        """Accepts the wall clock; ``error``: seconds by which it may be ahead of this clock without any standstill."""
         if offset - self._offset > error * 1e9:
             self._missed += offset - self._offset
         self._offset = offset
 
 
 def ticks(seconds: float) -> int:
-    """Returns a duration in ticks."""
     return round(seconds * TICKS_PER_SECOND)

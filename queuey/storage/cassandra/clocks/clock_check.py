@@ -42,19 +42,14 @@ log = logging.getLogger(__name__)
 RED = 0.3
 REFUSE = 0.5
 ERROR = 0.1
-"""Parts of S: beyond which health is red, beyond which nothing is served, and how exactly the offset must be known for
-the wall clock to be accepted."""
+"""Max parts of S: beyond which health is red, beyond which nothing is served, and how exactly the offset must be known
+for the wall clock to be accepted."""
 GAP = 10.0
-"""Seconds without a check after which one comes first, and for which a coordinator's answer counts."""
+"""Max seconds without a check after which one comes first, and for which a coordinator's answer counts."""
 
 
 class ClockCheck:
-    """The state, and the decisions; :class:`ClockWatch` asks the nodes.
-
-    Args:
-        clock: The clock that ids are made with.
-        difference: Returns S in seconds.
-    """
+    """The state, and the decisions; :class:`ClockWatch` asks the nodes."""
 
     def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
         self._clock = clock
@@ -82,16 +77,12 @@ class ClockCheck:
         """Coordinators whose own clocks are beyond 0.3 S of the median."""
         self.wall_off = False
         self.jumped: Callable[[], None] = lambda: None
-        """Is called when what was timed before may be older than it seems."""
+        """Called when what was timed before may be older than it seems."""
 
     def note(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
-        """Takes a round of answers into account.
+        """Applies a round of answers, by coordinator, of ``there`` coordinators.
 
-        Args:
-            answers: By the address of the coordinator.
-            began: Boot time at which the round began; None: now.
-            there: How many coordinators there are. Unless half of them answered, nothing is concluded: one may be on
-                this very machine.
+        Unless half of them answered, nothing is concluded: one may be on this very machine.
         """
         if not answers:
             return
@@ -108,7 +99,6 @@ class ClockCheck:
             self._judge()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, hidden: float) -> None:
-        """Decides by a round that enough have answered whether the clock is right."""
         self._rank(answers)
         if self.offset_bound > self.limit:
             self.wrong_until = self._clock.boottime()
@@ -137,12 +127,7 @@ class ClockCheck:
         self._sound_until = self._clock.since_boot() + round(left * 1e9)
 
     def agrees(self, coordinator: str, answer: Interval) -> bool:
-        """Takes the answer to a light check into account; returns whether it shows that the clock is right.
-
-        Args:
-            coordinator: Its address.
-            answer: What it says.
-        """
+        """Applies the answer to a light check; returns whether it shows that the clock is right."""
         with self._lock:
             known = self._known.get(coordinator)
             if known is None or self._checked is None:
@@ -154,15 +139,11 @@ class ClockCheck:
         return self.sound() and self.offset_bound + answer.beyond(known) / 1e9 <= self.limit
 
     def slow(self, coordinator: str) -> None:
-        """Has a coordinator that did not answer be asked for no light check until it has answered in a round."""
+        """Excludes a coordinator that did not answer from light checks until it has answered in a round."""
         self.fastest = tuple(one for one in self.fastest if one != coordinator)
 
     def sound(self, since: float = -math.inf) -> bool:
-        """Returns whether the last round still says that ids and horizons may be made.
-
-        Args:
-            since: Boot time; the round must have begun then or later.
-        """
+        """Returns whether the last round, begun at boot time ``since`` or later, still allows ids and horizons."""
         difference = self._difference()
         if difference != self._judged_by:
             with self._lock:
@@ -175,7 +156,6 @@ class ClockCheck:
 
     @property
     def refusing(self) -> bool:
-        """Whether the clock was found to be off."""
         return self._refusing
 
     @property
@@ -185,7 +165,6 @@ class ClockCheck:
 
     @property
     def error(self) -> float:
-        """Seconds by which that may be wrong."""
         return 0.0 if self._median is None else self._median.at_time(self._clock.since_boot()).error / 1e9
 
     @property
@@ -198,7 +177,7 @@ class ClockCheck:
         return max(-low - offset, high + offset) / 1e9
 
     def complaint(self) -> str | None:
-        """Says what makes health red, None if nothing does."""
+        """Returns what makes health red, None if nothing does."""
         if self._checked is None:
             return "the clock has not been compared with the Cassandra nodes' yet"
         if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
@@ -211,7 +190,6 @@ class ClockCheck:
 
     @property
     def limit(self) -> float:
-        """Seconds that the id clock may be off."""
         return REFUSE * self._difference()
 
     def _learn(self, answers: Mapping[str, Interval]) -> float:
@@ -238,7 +216,6 @@ class ClockCheck:
         return 0.0 if jumped or not both else _median_hidden(both)
 
     def _rank(self, answers: Mapping[str, Interval]) -> None:
-        """Finds the coordinators that are off, and the order in which to ask the others."""
         usual = statistics.median(one.middle for one in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(node for node, one in self._known.items() if abs(one.middle - usual) > red + one.error)

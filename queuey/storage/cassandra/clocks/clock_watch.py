@@ -23,25 +23,16 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 5
 AGAIN = 0.05
 LONGEST = 1.0
-"""Attempts at a check that an acknowledgement waits for, seconds between them, and seconds after which none begins."""
+"""Max attempts at a check that an acknowledgement waits for, seconds between them, and seconds after which none
+begins."""
 LATE = 1.0
-"""Seconds by which the driver may be late in reporting that a node did not answer."""
+"""Max seconds by which the driver may be late in reporting that a node did not answer."""
 REST = 0.1
-"""Seconds that a round waits for one more node when most have answered."""
+"""Timeout in seconds of a round that waits for one more node when most have answered."""
 
 
 class ClockWatch:
-    """Asks the coordinators again and again.
-
-    Args:
-        driver: The way to them.
-        clock: The clock that ids are made with.
-        skew: Gets the answers.
-        interval: Seconds between rounds; None: only when :meth:`check` is called.
-        timing: Without it nothing is served either; a light check asks another coordinator after a quarter of W.
-        beat: Is called in each round; never blocks.
-        pool: Runs what has to wait.
-    """
+    """Asks the coordinators again and again."""
 
     def __init__(
         self,
@@ -70,7 +61,6 @@ class ClockWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """Ends the rounds."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(5.0)
@@ -78,9 +68,7 @@ class ClockWatch:
     def check(self, timeout: float = 1.0, *, since: float | None = None) -> bool:
         """Asks now and returns whether the clock is sound; several callers share a round.
 
-        Args:
-            timeout: Seconds to wait for the nodes.
-            since: Boot time; a round that began then or later will do, and no other. None: a new one.
+        ``since``: a round that began at this boot time or later will do; None: a new one.
         """
         wanted = -math.inf if since is None else since
         if not self._asking.acquire(timeout=timeout):
@@ -98,7 +86,6 @@ class ClockWatch:
         return self._clock_check.sound() and self._timing.fresh(self._clock.boottime())
 
     def refusing(self) -> bool:
-        """Returns whether the clock was found to be off."""
         return self._clock_check.refusing
 
     @property
@@ -116,25 +103,14 @@ class ClockWatch:
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 
     def require(self) -> None:
-        """Makes sure that the clock is sound, by asking if need be.
-
-        Raises:
-            StoreUnavailable: It is off, or no node said that it is not.
-        """
+        """Makes sure that the clock is sound, by asking if need be."""
         if not self._clock_check.sound() and not self.check():
             raise self.refusal()
         if not self._timing.fresh(self._clock.boottime()) and self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
 
     def confirm(self, arrived: float) -> None:
-        """Makes sure of the clock before a write is acknowledged, by asking all nodes.
-
-        Args:
-            arrived: Boot time at which the answer to the write came.
-
-        Raises:
-            StoreUnavailable: It is off, or no node said that it is not.
-        """
+        """Makes sure of the clock before a write is acknowledged, by asking all nodes."""
         for _ in range(ATTEMPTS):
             if self._clock_check.sound(arrived) or self.check(since=arrived):
                 return
@@ -143,15 +119,10 @@ class ClockWatch:
         raise self.refusal()
 
     def confirm_soon(self, told: Told) -> None:
-        """The same for an answer that has just come, without waiting: one question for all answers that have.
-
-        Args:
-            told: Called once, in any thread, with None or what :meth:`confirm` raises.
-        """
+        """The same for an answer that has just come, without waiting: one question for all answers that have."""
         self._light.begin(told)
 
     def _ask_for_all(self, waiting: list[Told]) -> None:
-        """Makes sure in a thread that may wait."""
         try:
             self._pool.submit(self._confirm_all, waiting, self._clock.boottime())
         except RuntimeError:
@@ -169,7 +140,6 @@ class ClockWatch:
         self._light.tell(waiting, error)
 
     def refusal(self) -> StoreUnavailable:
-        """Says, without asking, why nothing is served."""
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(

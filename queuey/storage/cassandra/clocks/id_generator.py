@@ -17,8 +17,8 @@ from queuey.storage.cassandra.clocks.clock import Clock
 
 TICKS_PER_MICROSECOND = 10
 AHEAD = TICKS_PER_SECOND
-"""Ticks that an id may be put ahead of the clock by ``after``, which may be of another process whose clock is ahead by
-S. No reader has passed what is ahead, whatever the read delay is; and :class:`Stamps` knows of it."""
+"""Max ticks that an id may be put ahead of the clock by ``after``, which may be of another process whose clock is ahead
+by S. No reader has passed what is ahead, whatever the read delay is; and :class:`Stamps` knows of it."""
 
 
 class IdGenerator:
@@ -46,12 +46,7 @@ class IdGenerator:
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def generate(self, count: int, after: Position | None = None) -> int:
-        """Returns the ticks of the first of ``count`` ids; the rest follow tick by tick.
-
-        Args:
-            count: At least 1.
-            after: All of them are above it (see :meth:`admit`).
-        """
+        """Returns the ticks of the first of ``count`` ids; the rest follow tick by tick."""
         with self._lock:
             first = max(self._clock.now(), self._last + 1)
             if after is not None and (first, self.low) <= after:
@@ -81,10 +76,6 @@ class Delayed:
 
     An id's time is the due time; its ``low`` is made up for the call and the delay, so no generator is moved and no id
     is made twice.
-
-    Args:
-        now: Ticks from which delays count.
-        lowest: No reader of this process has passed it.
     """
 
     __slots__ = ("_lowest", "_made", "_now")
@@ -95,7 +86,6 @@ class Delayed:
         self._made: dict[float, tuple[int, int]] = {}
 
     def generate(self, delay: float) -> Position:
-        """Returns the id of a message due in ``delay`` seconds; ascending for equal delays."""
         low, count = self._made.get(delay) or (ids.random_low(), 0)
         self._made[delay] = low, count + 1
         return max(self._now + round(delay * TICKS_PER_SECOND), self._lowest) + count, low
@@ -127,7 +117,6 @@ class Stamps:
         return AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
     def above(self, ticks: int) -> int:
-        """Returns the timestamp for writing or deleting the id with these ticks."""
         wanted = self.at(self._clock.now(), ticks)
         with self._lock:
             self._last = max(self._last + 1, wanted)
@@ -148,5 +137,4 @@ def stamp_of(ticks: int) -> int:
 
 
 def undo_timestamp(now: int, ticks: int) -> int:
-    """Returns the timestamp of a delete that undoes a new message's write."""
     return stamp_of(max(now, ticks))

@@ -1,4 +1,4 @@
-"""What is known of the difference of two clocks: intervals, which widen with age and narrow with every answer.
+"""The known difference of two clocks: intervals, which widen with age and narrow with every answer.
 
 All values are nanoseconds. A difference is our time since boot less the time that a coordinator tells, so that neither
 of our clocks needs to be set for it.
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 RESOLUTION = 1_000_000
-"""Nanoseconds that a coordinator's time may be wrong by: it counts milliseconds."""
+"""Max nanoseconds that a coordinator's time may be wrong by: it counts milliseconds."""
 DRIFT = 1000
-"""The difference of two clocks changes by at most one part in so many."""
+"""Min ratio of a time to the change of two clocks' difference in it."""
 
 
 class Interval(NamedTuple):
@@ -38,7 +38,6 @@ class Interval(NamedTuple):
         return self.low - more <= other.high and other.low <= self.high + more
 
     def and_also(self, other: Interval) -> Interval:
-        """Returns where it lies if both hold, which must meet."""
         now = max(self.at, other.at)
         mine, theirs = self.at_time(now), other.at_time(now)
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
@@ -50,23 +49,15 @@ class Interval(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The value that is wrong by least at most."""
         return (self.low + self.high) // 2
 
     @property
     def error(self) -> int:
-        """By how much that may be wrong."""
         return (self.high - self.low + 1) // 2
 
 
 def measured(sent: int, received: int, theirs: int) -> Interval:
-    """Returns what an answer says.
-
-    Args:
-        sent: Our time since boot when the question was sent.
-        received: The same when the answer came.
-        theirs: The coordinator's time, which it told at some moment between.
-    """
+    """Returns what an answer says."""
     return Interval(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
 
 

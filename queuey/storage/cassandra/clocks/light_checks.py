@@ -30,29 +30,24 @@ NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspac
 """A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], None]
 WITNESSES = 2
-"""Coordinators that are asked at once, if as many are known."""
+"""Number of coordinators that are asked at once, if as many are known."""
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
-"""Where the value begins in an answer of one row of one column, without a description of it."""
+"""Number of bytes before the value in an answer of one row of one column, without a description of it."""
 
 
 class Judge(Protocol):
-    """What is known of the clock."""
-
     @property
     def fastest(self) -> tuple[str, ...]:
         """Coordinators, the one that answers fastest first."""
 
     @property
-    def witnesses(self) -> int:
-        """How many of them must agree."""
+    def witnesses(self) -> int: ...
 
-    def agrees(self, coordinator: str, answer: Interval) -> bool:
-        """Returns whether an answer shows that the clock is right."""
+    def agrees(self, coordinator: str, answer: Interval) -> bool: ...
 
-    def slow(self, coordinator: str) -> None:
-        """Notes that one did not answer."""
+    def slow(self, coordinator: str) -> None: ...
 
 
 def decode(body: bytes) -> Rows:
@@ -62,8 +57,6 @@ def decode(body: bytes) -> Rows:
 
 
 class _Check:
-    """A check on its way."""
-
     __slots__ = ("left", "nodes", "waiting")
 
     def __init__(self, waiting: list[Told], judge: Judge) -> None:
@@ -75,15 +68,7 @@ class _Check:
 
 
 class LightChecks:
-    """The checks of one store, at most one at a time.
-
-    Args:
-        driver: The way to the coordinators.
-        since_boot: Returns nanoseconds since boot.
-        judge: Says whom to ask and what the answer means.
-        patience: Returns the seconds after which another coordinator is asked.
-        ask_all: Makes sure of the clock for those whom a light check could not satisfy; tells them.
-    """
+    """The checks of one store, at most one at a time."""
 
     def __init__(
         self,
@@ -103,7 +88,6 @@ class LightChecks:
         self._asking = False
 
     def begin(self, told: Told) -> None:
-        """Has a check made that begins now or later; never blocks."""
         with self._lock:
             self._waiting.append(told)
             if self._asking:
@@ -112,7 +96,6 @@ class LightChecks:
         self._next()
 
     def tell(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
-        """Tells those who waited."""
         for told in waiting:
             try:
                 told(error)
@@ -120,7 +103,6 @@ class LightChecks:
                 log.exception("The result of a write could not be delivered.")
 
     def _next(self) -> None:
-        """Begins a check for those who wait."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._asking = bool(waiting)
@@ -157,7 +139,7 @@ class LightChecks:
         self._end(check, good=good)
 
     def _end(self, check: _Check, *, good: bool) -> None:
-        """Takes the end of one question; that of the last one, or one that is not good, is the end of the check."""
+        """Ends the check with the last answer, or with one that is not good."""
         with self._lock:
             ended = check.left <= 0
             check.left = check.left - 1 if good else 0

@@ -14,11 +14,11 @@ from queuey.storage.cassandra.driver import Driver, Request, Statement
 STEP = 1.1
 SHORTEST = 1e-4
 BUCKETS = 140
-"""Times are counted in so many classes, each a tenth longer than the one before: from 0.1 ms to a minute."""
+"""Number of classes in which times are counted, each a tenth longer than the one before: from 0.1 ms to a minute."""
 SPAN = 300.0
-"""Seconds after which counts begin anew; those of the span before count as well."""
+"""Interval after which counts begin anew, in seconds; those of the span before count as well."""
 EVERY = 30.0
-"""Seconds between the rows that tell others."""
+"""Interval between the rows that tell others, in seconds."""
 
 _LOG = math.log(STEP)
 WRITE = Statement("INSERT INTO heartbeats (process, tails) VALUES (?, ?)")
@@ -39,7 +39,7 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What a process has measured in the last minutes.
+    """The measurements of a process in the last minutes.
 
     Attributes:
         write: From the making of an id to the answer of Cassandra.
@@ -67,13 +67,11 @@ class Counted:
         self._since = clock.boottime()
 
     def note(self, seconds: float) -> None:
-        """Counts one."""
         self._turn()
         self._now[min(BUCKETS - 1, max(0, math.ceil(math.log(max(seconds, SHORTEST) / SHORTEST) / _LOG)))] += 1
         self._longest[0] = max(self._longest[0], seconds)
 
     def tail(self) -> Tail:
-        """Returns what was counted in the last minutes."""
         self._turn()
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         total, longest = sum(counts), max(self._longest)
@@ -99,12 +97,7 @@ def _quantile(counts: list[int], total: int, part: float, longest: float) -> flo
 
 
 class Tails:
-    """What a process measures, and tells in its row of ``heartbeats``.
-
-    Args:
-        clock: Of the times.
-        error: Gives the seconds by which the clock may be off now.
-    """
+    """The measurements of a process, which it writes to its row of ``heartbeats``."""
 
     def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
         self.write = Counted(clock)
@@ -115,7 +108,6 @@ class Tails:
         self._lock = threading.Lock()
 
     def tell(self, driver: Driver, process: str, consistency: str, change: str) -> None:
-        """Writes the row if that is due; never blocks."""
         now = self._clock.boottime()
         with self._lock:
             if now - self._told_at < EVERY:
@@ -124,7 +116,6 @@ class Tails:
         driver.send(Request(WRITE, (process, self.text(change)), consistency), lambda _rows, _error: None)
 
     def text(self, change: str) -> str:
-        """Returns what stands in the row."""
         error = self._error()
         known = error if error < math.inf else 0.0  # Nobody has compared the clock yet.
         return msgspec.json.encode(Measured(self.write.tail(), self.undo.tail(), known, change)).decode()

@@ -12,21 +12,13 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, settled
 
 EVERY = 1.0
-"""Seconds after which they are read again."""
+"""Interval after which the times are read again, in seconds."""
 
 READ = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
 
 
 class TimingInForce:
-    """The times that a process goes by.
-
-    Attributes:
-        stored: What stands in the keyspace; until that is read, the times of the options.
-
-    Args:
-        options: With times, and whether those of the keyspace take their place.
-        clock: Of the lease.
-    """
+    """The times that a process goes by: those in the keyspace; until they are read, those of the options."""
 
     def __init__(self, options: CassandraOptions, clock: Clock) -> None:
         self.stored = settled(options.timing)
@@ -38,39 +30,31 @@ class TimingInForce:
 
     @property
     def kept(self) -> Timing:
-        """The times that it keeps."""
         return self.stored.kept
 
     @property
     def assumed(self) -> Timing:
-        """The times that it assumes of others."""
         return self.stored.assumed
 
     def fresh(self, at: float) -> bool:
-        """Returns whether what is known may be used at a boot time."""
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 
     def patience(self) -> float:
-        """Returns the seconds after which a coordinator that has not answered is given up for another one: W / 4."""
+        """Timeout of a coordinator before another one is asked, in seconds: W / 4."""
         return min([level.deadline for level in self.kept.levels.values()]) / 4
 
     def refusal(self) -> StoreUnavailable:
-        """Says why :meth:`fresh` is False."""
         return StoreUnavailable(self._problem or "the times that stand in the keyspace could not be read for a while")
 
     def renew(self, driver: Driver) -> str | None:
-        """Reads what stands there; returns why this process cannot serve, None if it can.
-
-        Raises:
-            StoreUnavailable: Cassandra did not answer.
-        """
+        """Reads the stored times; returns why this process cannot serve, None if it can."""
         if not self._options.follow:
             return None
         began = self._clock.boottime()
         return self._take(driver.run(READ, consistency=self._options.catalogue_read), began)
 
     def refresh(self, driver: Driver) -> None:
-        """Begins to read again what stands there, if that is due; never blocks."""
+        """Begins to read the stored times again if that is due; never blocks."""
         now = self._clock.boottime()
         if not self._options.follow or now - max(self._read_at, self._asked_at) < EVERY:
             return
@@ -83,7 +67,6 @@ class TimingInForce:
         driver.send(Request(READ, (), self._options.catalogue_read), done)
 
     def _take(self, rows: Rows, began: float) -> str | None:
-        """Goes by what was read, unless that was read before what is known."""
         if began < self._read_at:
             return self._problem
         try:
@@ -102,11 +85,7 @@ class TimingInForce:
 
 
 def compare(stated: Mapping[str, float], stored: StoredTiming) -> None:
-    """Refuses settings that differ from what stands in the keyspace; during a change they may be of either set.
-
-    Raises:
-        SettingsError: Names the setting, both values, and what to do.
-    """
+    """Refuses settings that differ from what stands in the keyspace; during a change they may be of either set."""
     for name, value in stated.items():
         there = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
         if value not in there:

@@ -28,11 +28,7 @@ Start = Callable[[Done], object]
 
 @coroutine
 def called(start: Start) -> Generator[Start, Any, Any]:
-    """Awaits what is started and calls back; returns its result.
-
-    Raises:
-        Exception: The one that it calls back with, or that ``start`` raises.
-    """
+    """Awaits what is started and calls back; returns its result."""
     return (yield start)
 
 
@@ -42,16 +38,7 @@ def begin(work: Coroutine[Start, Any, Any], done: Done) -> None:
 
 
 def wait(deadline: Deadline, work: Coroutine[Start, Any, Any], late: str) -> Any:  # noqa: ANN401 - of the coroutine
-    """Runs a coroutine that changes nothing, for a caller that blocks; returns its result.
-
-    Args:
-        deadline: Of the call.
-        work: The coroutine.
-        late: The message of the error when the time is over.
-
-    Raises:
-        StoreUnavailable: The time is over. What is under way goes on, and nobody hears of it.
-    """
+    """Runs a coroutine that changes nothing, for a caller that blocks; returns its result."""
 
     def start(done: Done) -> Callable[[], Outcome]:
         begin(work, done)

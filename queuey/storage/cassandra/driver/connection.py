@@ -44,20 +44,20 @@ from queuey.storage.deadlines import Deadline
 log = logging.getLogger(__name__)
 
 MOST = 128
-"""Requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
+"""Max requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
-"""What the driver calls the thread that receives all answers; it would wait for one of them in vain."""
+"""Names of the driver's thread that receives all answers; it would wait for one of them in vain."""
 
 
 class Driver:
-    """The cluster, as one process uses it. All methods may be called from any thread.
+    """The connection to a cluster. All methods may be called from any thread.
 
     Args:
-        target: Where it is.
+        target: The hosts and the keyspace.
         options: Timeouts, credentials and certificates.
-        verify: Called with the driver once connected; returns what is wrong with the schema, or None.
-        keyspace: False: connect without it (for making it).
-        deadline: That of the calls on whose behalf requests are made; None: they have none.
+        verify: Called with the driver once connected; returns why the schema cannot be used, or None.
+        keyspace: False: connect without it, to create it.
+        deadline: That of the calls for which requests are sent.
     """
 
     def __init__(
@@ -93,11 +93,9 @@ class Driver:
     # Connecting
 
     def ready(self, timeout: float) -> bool:
-        """Waits until the connection stands; returns whether it does."""
         return self._ready.wait(timeout)
 
     def problem(self) -> str | None:
-        """Says why calls are refused now, None if they are not."""
         return None if self._usable else self._problem
 
     def _connect(self) -> None:
@@ -111,7 +109,6 @@ class Driver:
             self._closed.wait(RETRY_EVERY)
 
     def _attempt(self) -> str | None:
-        """Makes one attempt; returns what was wrong."""
         try:
             if self._session is None:
                 self._open()
@@ -146,11 +143,7 @@ class Driver:
         self._cluster, self._session = cluster, session
 
     def _start(self, cluster: Cluster) -> Session:
-        """Connects; if the driver only says that no host can be reached, the error here says why.
-
-        Raises:
-            StoreUnavailable: There is no such data centre, or no such keyspace.
-        """
+        """Connects; if the driver only says that no host can be reached, the error here says why."""
         keyspace, local = self.target.keyspace, self._options.local_dc
         try:
             session = cluster.connect()
@@ -179,10 +172,9 @@ class Driver:
         if cluster is not None:
             cluster.shutdown()
 
-    # What the driver knows of the cluster
+    # The cluster as the driver knows it
 
     def hosts(self) -> list[Host]:
-        """The nodes, those that are down included."""
         cluster = self._cluster
         if cluster is None:
             return []
@@ -200,9 +192,6 @@ class Driver:
 
         They are up to date: the driver reads the schema again when Cassandra reports a change, and after it has lost
         the connection for such reports.
-
-        Raises:
-            StoreUnavailable: Not connected.
         """
         cluster = self._cluster
         keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
@@ -223,11 +212,7 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements before they are needed: those that are sent from threads that must never wait.
-
-        Raises:
-            StoreUnavailable: As for a read.
-        """
+        """Prepares statements before they are needed: those that are sent from threads that must never wait."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)
@@ -261,15 +246,7 @@ class Driver:
             self.send(request, countdown.taker(number))
 
     async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
-        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
-
-        Args:
-            some: The requests.
-            ends: Boot time by which all must have been answered.
-
-        Raises:
-            StoreUnavailable: Any of them failed; the worst of the errors.
-        """
+        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows."""
 
         def start(done: Callable[[Any, Any], None]) -> None:
             with self._deadline.running(ends):
@@ -280,15 +257,10 @@ class Driver:
         return found
 
     def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
-        """Sends requests side by side and waits for all of them; returns the rows of each, in order.
-
-        Args:
-            some: The requests.
-            most: How many may be on the way at a time.
+        """Sends requests side by side, ``most`` at a time, and waits for all of them; returns the rows in order.
 
         Raises:
-            StoreUnavailable: Any of them failed; ``outcome`` says what became of writes (``InDoubt``: unknown, or some
-                were made and some not). Or the call has no time left.
+            StoreUnavailable: Any of them failed; ``InDoubt``: a write's result is unknown, or only some were made.
         """
         if not some:
             return []
@@ -319,17 +291,7 @@ class Driver:
         return rows
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
-        """Sends one :class:`Request` and waits for it; returns all its rows, as many pages as they take.
-
-        Args:
-            statement: What to run.
-            values: In the order of its markers.
-            consistency: Of the request.
-            how: Its other attributes.
-
-        Raises:
-            StoreUnavailable: As :meth:`gather`.
-        """
+        """Sends one :class:`Request` and waits for it; returns all its rows, as many pages as they take."""
         [rows] = self.gather([Request(statement, values, consistency, **how)])
         return rows
 
@@ -381,7 +343,6 @@ class Driver:
         )
 
     def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
-        """Asks by the driver's own way; ``attempts`` nodes may have had the request before."""
         with _telling(done, reads=reads, attempts=attempts):
             self._send(statement, timeout, done, reads=reads, attempts=attempts)
 
@@ -397,18 +358,7 @@ class Driver:
         before: Rows | None = None,
         page: bytes | None = None,
     ) -> None:
-        """Sends a statement by the driver's own way, page by page.
-
-        Args:
-            statement: A statement of the driver.
-            timeout: Seconds for each page.
-            done: Called at the end.
-            reads: It changes nothing.
-            host: The only node to be asked.
-            attempts: How many nodes may have had it before.
-            before: The rows of earlier pages.
-            page: Where the page begins, as Cassandra says it; None: the first.
-        """
+        """Sends a statement by the driver's own way, page by page."""
         future = self._open_session().execute_async(
             statement, timeout=timeout, host=self._host(host), paging_state=page
         )
@@ -436,11 +386,7 @@ class Driver:
         future.add_callbacks(answered, failed)
 
     def _patience(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns the seconds to wait for a request that is sent now: no longer than the call has that needs it.
-
-        Raises:
-            StoreUnavailable: It has none left.
-        """
+        """Returns the seconds to wait for a request that is sent now: no longer than the call has that needs it."""
         seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.sent()
@@ -490,7 +436,7 @@ class Driver:
 
 @contextlib.contextmanager
 def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
-    """Passes errors of the block to ``done``; so many nodes may have the request already."""
+    """Passes errors of the block to ``done``; ``attempts`` nodes may have the request already."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -504,7 +450,6 @@ def _nothing(_body: bytes) -> Rows:
 
 
 def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
-    """Takes what waits; None if another thread has."""
     try:
         return waiting.pop()
     except IndexError:
@@ -512,8 +457,6 @@ def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
 
 
 def _releasing(slots: threading.Semaphore, done: Done) -> Done:
-    """Returns what takes an end, and lets another request be sent."""
-
     def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
         slots.release()
         done(rows, error)
@@ -530,18 +473,7 @@ def connected(
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
-    """Gives a driver of its own to whoever looks after a store, and closes it.
-
-    Args:
-        target: Where.
-        options: How to connect.
-        within: Seconds.
-        keyspace: The keyspace is there and is used.
-        driver: For tests: makes the driver.
-
-    Raises:
-        StoreUnavailable: Cassandra cannot be reached.
-    """
+    """Gives a driver of its own to whoever looks after a store, and closes it."""
     found = driver(target, options, keyspace=keyspace)
     try:
         if not found.ready(within):

@@ -13,12 +13,7 @@ AllDone = Callable[[list[Rows], list[StoreUnavailable]], None]
 
 
 class Countdown:
-    """Waits, without a thread, for the ends of requests that were made side by side.
-
-    Args:
-        count: How many there are, at least one.
-        done: Called by the last.
-    """
+    """Waits, without a thread, for the ends of requests that were made side by side."""
 
     def __init__(self, count: int, done: AllDone) -> None:
         self._rows: list[Rows] = [[] for _ in range(count)]
@@ -27,8 +22,6 @@ class Countdown:
         self._done = done
 
     def taker(self, number: int) -> Done:
-        """Returns what takes the end of one of them."""
-
         def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is not None:
                 self._errors.append(error)

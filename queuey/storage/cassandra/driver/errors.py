@@ -1,4 +1,4 @@
-"""What the driver raises, as errors of ours, and what each says about a write.
+"""The driver's errors as ours, and what each says about a write.
 
 A write is certainly without effect only if no node was given it, or the only node that was given it refused before
 doing anything (``Unavailable``). Everything else leaves doubt.
@@ -48,13 +48,7 @@ class TooManyDead(StoreUnavailable):
 
 
 def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
-    """Returns the store's error for one of the driver.
-
-    Args:
-        error: What the driver raised.
-        reads: The request changes nothing.
-        attempts: How many nodes were given the request.
-    """
+    """Returns the store's error for one of the driver; ``attempts``: how many nodes were given the request."""
     outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
     if isinstance(error, ReadFailure):
@@ -68,12 +62,7 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
 
 
 def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
-    """Returns the error to raise for several: one that a smaller request would avoid comes last.
-
-    Args:
-        errors: At least one.
-        some_made: Other writes, of the same call, were made.
-    """
+    """Returns the error to raise for several: one that a smaller request would avoid comes last."""
     found = max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
     if not some_made or found.outcome == "unknown":
         return found

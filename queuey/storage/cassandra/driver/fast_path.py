@@ -67,7 +67,6 @@ _prepared = b"\x01"
 
 
 def frame(opcode: int, body: bytes, stream: int) -> bytes:
-    """Returns a whole request."""
     return _HEADER.pack(PROTOCOL, 0, stream, opcode, len(body)) + body
 
 
@@ -86,7 +85,6 @@ def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> byt
 
 
 def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
-    """Returns the body of an unlogged BATCH of one statement with the values of several rows."""
     each = _prepared + _short(len(query_id)) + query_id + _short(count)
     return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
 
@@ -122,7 +120,7 @@ def values_of(encoded: bytes) -> list[Any]:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.02
-"""Seconds between checks for requests whose time is over."""
+"""Interval between checks for requests whose time is over, in seconds."""
 
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
 _PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
@@ -132,9 +130,9 @@ OwnWay = Callable[[Done, int, float], None]
 
 
 SPARED, MOST_SPARE = 0.1, 20.0
-"""Of requests so many may be sent to another node as well although their node answers others, and so many at once."""
+"""Max part of requests that are sent to another node as well although their node answers others, and max at once."""
 MOST_WAITING = 64 << 20
-"""Bytes that wait for one connection at most; further requests are refused."""
+"""Max bytes that wait for one connection; further requests are refused."""
 
 
 class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
@@ -146,10 +144,9 @@ class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships 
 
     @property
     def _socket_writable(self) -> bool:
-        """Whether requests are taken.
+        """Requests may wait, up to a limit.
 
-        The driver refuses every request while the socket takes no bytes, which is so for a moment after each long body.
-        They may wait, up to a limit.
+        The driver refuses all while the socket accepts no bytes, which is so for a moment after each long body.
         """
         return self._takes_all or self._waiting() < MOST_WAITING
 
@@ -158,14 +155,13 @@ class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships 
         self._takes_all = value
 
     def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
-        """Sends what waits; notes when all of it is sent, which the driver would only do if it refused requests."""
+        """Notes when all is sent, which the driver only does if it refused requests."""
         sent = super().handle_write(*event)
         if not self._takes_all and not self._waiting():
             self._takes_all = True
         return sent
 
     def _waiting(self) -> int:
-        """Returns how many bytes wait to be sent."""
         with self._deque_lock:
             return sum(map(len, self.deque))
 
@@ -228,7 +224,6 @@ class _Request:
         self.began = time.monotonic()
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
-        """Takes a result."""
         if isinstance(answer, bytes):
             try:
                 rows = self.decode(answer)
@@ -240,7 +235,7 @@ class _Request:
         self.tell(rows, None)
 
     def refuse(self, error: BaseException) -> None:
-        """Takes the error of an attempt; it is the answer unless another attempt may still succeed."""
+        """Answers with the error of an attempt unless another attempt may still succeed."""
         with self.lock:
             self.flying -= 1
             last = not self.flying and not self.turned
@@ -248,7 +243,7 @@ class _Request:
             self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
 
     def lose(self, error: BaseException) -> None:
-        """Takes that it is unknown what became of an attempt: another one finds out, or it is answered as in doubt."""
+        """Finds out by another attempt what became of this one, or answers as in doubt."""
         if self.idempotent:
             self.turn()
         else:
@@ -263,14 +258,11 @@ class _Request:
             self.own_way(self.tell, self.asked, max(LOOK_EVERY, left))
 
     def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Answers, unless it is answered already."""
         if self.claim.acquire(blocking=False):
             self.done(rows, error)
 
 
 class _Attempt:
-    """A request on its way to one node."""
-
     __slots__ = ("connection", "heard", "pool", "request")
 
     def __init__(self, request: _Request, pool: Any, connection: Any, heard: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
@@ -280,7 +272,7 @@ class _Attempt:
         self.heard = heard
 
     def answered(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
-        """Takes the connection's answer; called once."""
+        """Called once, by the connection."""
         self.heard[self.pool.host] = time.monotonic()
         try:
             self.pool.return_connection(self.connection)
@@ -302,14 +294,7 @@ class _Attempt:
 
 
 class FastPath:
-    """The short way over the connections of a session.
-
-    Args:
-        session: Connected, with connections of protocol version 4.
-        keyspace: Of the statements.
-        patience: Seconds after which a request is sent to another node as well, or a quarter of its timeout if that is
-            less; 0: never.
-    """
+    """The short way over the connections of a session."""
 
     def __init__(self, session: Session, keyspace: str, patience: float) -> None:
         self._session = session
@@ -350,12 +335,12 @@ class FastPath:
         Args:
             opcode: Of the request.
             body: Of the request.
-            nodes: The pools of those to ask, one after another: :meth:`nodes_with` a row, or :meth:`only` one.
+            nodes: Connection pools of the nodes to ask in turn: :meth:`nodes_with` a row, or :meth:`only` one.
             metadata: The result's columns, for answers of an unusual shape.
-            timeout: Seconds.
+            timeout: Timeout in seconds.
             decode: Makes rows of a result of the usual shape.
             done: Called with the result.
-            own_way: Asks again by the driver's own way.
+            own_way: Sends it again through the driver.
             reads: It changes nothing.
             idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
         """
@@ -381,13 +366,11 @@ class FastPath:
             self._some.set()
 
     def close(self) -> None:
-        """Ends the thread."""
         self._closed = True
         self._some.set()
         self._thread.join(1.0)
 
     def nodes_with(self, routing_key: bytes) -> Iterator[Any]:
-        """Gives the connection pools of the nodes that have a row, each first in its turn."""
         replicas = self._replicas_of(self._keyspace, routing_key)
         first = next(self._turn)
         for step in range(len(replicas)):
@@ -397,7 +380,6 @@ class FastPath:
                 yield pool
 
     def only(self, address: str) -> Iterator[Any]:
-        """Gives the connection pool of one node, if there is one."""
         pool = self._pools.get(address)
         if pool is None or pool.is_shutdown:
             pools = list(self._session._pools.items())  # noqa: SLF001 - likewise
@@ -432,7 +414,6 @@ class FastPath:
         return False
 
     def _look(self) -> None:
-        """Sees to requests that have waited for too long, oldest first."""
         while not self._closed:
             self._some.wait()
             while (self._late or any(self._sent.values())) and not self._closed:
@@ -479,7 +460,7 @@ def _encode(message: tuple[int, bytes], stream: int, _version: int, **_named: An
 
 
 def _decode(version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *rest: Any) -> Any:  # noqa: ANN401
-    """Leaves the usual results to their callers; everything else is decoded as the driver does."""
+    """Returns the bytes of usual results, which their callers decode; the driver decodes everything else."""
     if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):
         return body
     return ProtocolHandler.decode_message(version, types, stream, flags, opcode, body, *rest)

@@ -57,7 +57,6 @@ def _routing(options: CassandraOptions) -> LoadBalancingPolicy:
 
 
 def profile(options: CassandraOptions) -> ExecutionProfile:
-    """Returns how all requests are executed unless one says otherwise."""
     speculative = (
         ConstantSpeculativeExecutionPolicy(options.speculative, 1)
         if options.speculative > 0

@@ -19,8 +19,8 @@ from cassandra.query import Statement as DriverStatement
 
 from queuey.errors import StoreUnavailable
 
+# Bound in place of a value, leaves its column alone (None would write a tombstone).
 UNSET = UNSET_VALUE
-"""Bound instead of a value, leaves its column alone (None would write a tombstone)."""
 
 Rows = list[Any]
 """Rows of a result: tuples of Python values."""
@@ -52,7 +52,6 @@ class Statement(NamedTuple):
 
     @classmethod
     def unprepared(cls, cql: str) -> Statement:
-        """Returns a statement that is sent as it is, once."""
         return cls(cql, idempotent=False, prepared=False)
 
     def within(self, keyspace: str) -> str:
@@ -61,7 +60,6 @@ class Statement(NamedTuple):
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
@@ -88,12 +86,11 @@ class Request(NamedTuple):
 
     @property
     def idempotent(self) -> bool:
-        """Whether it may be sent twice."""
         return self.statement.idempotent and all(statement.idempotent for statement, _ in self.further)
 
 
 class Encoded(NamedTuple):
-    """What is asked all the time, its values serialized by the caller: a read of one page, or a write of rows.
+    """A frequent request, its values serialized by the caller: a read of one page, or a write of rows.
 
     Attributes:
         statement: Reads, or writes one row; idempotent.
@@ -118,12 +115,7 @@ class Encoded(NamedTuple):
 
 
 def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
-    """Returns a request as the driver sends it.
-
-    Args:
-        request: The request.
-        prepare: Returns what the driver knows a statement by.
-    """
+    """Returns a request as the driver sends it."""
     level = LEVELS[request.consistency]
     if request.further:
         found = BatchStatement(batch_type=_UNLOGGED, consistency_level=level)
@@ -143,15 +135,7 @@ def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -
 def raw(
     prepared: PreparedStatement, rows: Sequence[Sequence[Any]], routing_key: bytes, consistency: int, keyspace: str
 ) -> BatchStatement | BoundStatement:
-    """Returns an idempotent request of serialized values: a batch, or a single one if there is one row.
-
-    Args:
-        prepared: The statement of every row.
-        rows: Serialized values of each row.
-        routing_key: The partition key all of them share, as the driver composes it.
-        consistency: The driver's number.
-        keyspace: Of the session.
-    """
+    """Returns an idempotent request of serialized values: a batch, or a single one if there is one row."""
     if len(rows) == 1:
         request = BoundStatement(prepared, consistency_level=consistency, routing_key=routing_key)
         request.values = list(rows[0])

@@ -20,13 +20,11 @@ from queuey.storage.troubles import Trouble
 log = logging.getLogger(__name__)
 
 RETRY_EVERY = 1.0
-"""Seconds between attempts to connect."""
+"""Interval between attempts to connect, in seconds."""
 CONNECT_TIMEOUT = 3.0
 
 
 class Host(NamedTuple):
-    """A node as the driver knows it."""
-
     address: str
     dc: str
     up: bool
@@ -39,13 +37,11 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
         self._nodes: dict[str, Trouble] = {}
 
     def on_down(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Called by the driver when it has lost a node."""
         address = str(host.address)
         node = self._nodes.setdefault(address, Trouble(log, f"Cassandra node {address}", quiet=0.0))
         node.met("down", f"lost (data centre {host.datacenter}); it is tried again until it answers")
 
     def on_up(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Called by the driver when a node is back."""
         node = self._nodes.get(str(host.address))
         if node is not None:
             node.passed()
@@ -54,7 +50,6 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
         """Called by the driver for a node that it has not known before."""
 
     def on_remove(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Called by the driver when a node has left the cluster: it is not lost any more."""
         self._nodes.pop(str(host.address), None)
 
 
@@ -67,7 +62,6 @@ def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver'
 
 
 def tls(options: CassandraOptions) -> ssl.SSLContext | None:
-    """Returns how connections are encrypted, None if they are not."""
     if not (options.tls or options.tls_ca or options.tls_cert):
         return None
     context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
@@ -78,7 +72,6 @@ def tls(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
-    """Returns the driver's cluster, not connected yet."""
     auth = None
     if options.user is not None:
         auth = PlainTextAuthProvider(options.user, options.password or "")

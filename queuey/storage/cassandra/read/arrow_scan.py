@@ -33,18 +33,18 @@ from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe
 from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
-"""Rows of the first page of a range, when nothing is known of how large bodies are."""
+"""Max rows of the first page of a range, when nothing is known of how large bodies are."""
 PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
 GROWTH = 16
-"""A page may have so many times the rows of the one before."""
+"""Max ratio of the rows of a page to those of the one before."""
 AHEAD = 4
-"""Places that are begun before anything of them is needed, where pages are large; else one."""
+"""Max buckets that are begun before anything of them is needed, where pages are large; else one."""
 LARGE = 1000
-"""Rows of a large page."""
+"""Min rows of a large page."""
 
 _HEAD = 16
-"""Bytes of an answer before its rows."""
+"""Number of bytes of an answer before its rows."""
 _ID = 16
 _ID_AND_SIZE = 24
 _EXPIRES = 8
@@ -65,17 +65,12 @@ class ScanPage(NamedTuple):
 
     @property
     def last(self) -> Position:
-        """The position of the last row, of which there must be one."""
         at = int(self.starts[-1])
         return message_codec.position_of(self.body[at + 4 : at + 20])
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
-    """Finds the rows of an answer (see ``driver.fast_path.ROWS``) of ``columns`` columns.
-
-    Raises:
-        ValueError: It has another shape.
-    """
+    """Finds the rows of an answer (see ``driver.fast_path.ROWS``) of ``columns`` columns."""
     found, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
     if found != columns:
         msg = f"{found} columns, not {columns}"
@@ -132,11 +127,9 @@ class Columns(NamedTuple):
     batch: pa.RecordBatch
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self.ticks)
 
     def below(self, position: Position) -> int:
-        """Returns how many of the rows lie below a position."""
         at, end = np.searchsorted(self.ticks, [position[0], position[0] + 1])
         return int(at + np.searchsorted(self.low[at:end], position[1]))
 
@@ -169,7 +162,6 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
 
 
 def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Columns:
-    """Returns columns of the halves of ids and the ends, as they are in an answer, and of bodies and ``meta``."""
     high = high.astype(np.uint64)
     ticks = ((high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32).astype(np.int64)
     low = (low.astype(np.uint64) ^ FLIP).view(np.int64)
@@ -243,7 +235,7 @@ NOTHING = {
 
 
 class ScanContext(NamedTuple):
-    """What all streams of a range have in common.
+    """The common part of all streams of a range.
 
     Attributes:
         driver: The way to Cassandra.
@@ -251,7 +243,7 @@ class ScanContext(NamedTuple):
         consistency: The queue's read level.
         bodies: They are read too.
         most_rows: A page has no more.
-        most_bytes: A page has about so many bytes of bodies at most.
+        most_bytes: Max bytes of bodies of a page, about.
         note: Called with each probe that found no row at all, to be cached.
     """
 
@@ -273,7 +265,6 @@ class Pace:
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def note(self, page: ScanPage) -> None:
-        """Learns from a page."""
         if len(page.starts):
             fit = self._bytes * len(page.starts) // len(page.body)
             self.rows = max(1, min(self._most, fit, GROWTH * max(self.rows, len(page.starts))))
@@ -287,14 +278,7 @@ class Pace:
 
 
 class Stream:
-    """One bucket, page by page.
-
-    Args:
-        reading: What is wanted.
-        source: The bucket.
-        lower, upper: Of the range.
-        pace: Says how many rows to ask for.
-    """
+    """One bucket, page by page."""
 
     def __init__(
         self, reading: ScanContext, source: BucketSource, lower: Position, upper: Position, pace: Pace
@@ -313,16 +297,14 @@ class Stream:
 
     @property
     def minted(self) -> bool:
-        """Whether what was put counts more than what is found here."""
+        """True: rows that were put count more than those found here."""
         return self._place.minted
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left of it."""
         return self.end >= self._upper and not len(self._columns)
 
     def ask(self) -> None:
-        """Sends for the next page, unless it is on its way or there is none."""
         if self._asked or self._at >= self._upper:
             return
         upper = self._upper
@@ -347,11 +329,6 @@ class Stream:
         self._reading.driver.send(query, done)
 
     def fill(self) -> None:
-        """Waits for a page if none is at hand.
-
-        Raises:
-            StoreUnavailable: As the driver.
-        """
         while self.end < self._upper and not len(self._columns):
             self.ask()
             self._take(*self._answers.get())
@@ -385,7 +362,7 @@ class Stream:
         self.end = self._at
 
     def cut(self, position: Position) -> Columns:
-        """Takes what lies below a position, up to which the stream is filled."""
+        """Removes and returns what lies below a position, up to which the stream is filled."""
         count = self._columns.below(position)
         found, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
         return found
@@ -400,9 +377,6 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
 
     Yields:
         Columns of any size but 0, with messages that have expired among them; and up to where nothing is missing.
-
-    Raises:
-        StoreUnavailable: As the driver.
     """
     streams = [Stream(reading, source, extent.lower, extent.upper, pace) for source in extent.sources]
     waiting = deque(sorted((stream for stream in streams if not stream.finished), key=lambda stream: stream.begin))
@@ -446,7 +420,6 @@ def merged(parts: Sequence[Columns]) -> Columns | None:
 
 
 def alive(found: Columns, now: int) -> Columns:
-    """Leaves out what has expired by ``now`` (ticks)."""
     left = found.batch.column(2).to_numpy() > now
     if left.all():
         return found

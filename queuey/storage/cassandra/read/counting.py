@@ -20,7 +20,7 @@ from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe
 
 LISTED, ROUGHLY_LISTED = 2000, 100
-"""Up to so many messages are listed; their number is exact."""
+"""Max messages that are listed; up to that their number is exact."""
 COUNTED, ROUGHLY_COUNTED = 8, 2
 """Narrow buckets that are counted."""
 END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
@@ -37,8 +37,6 @@ MAX_BUCKETS = 16
 
 
 class Tally(NamedTuple):
-    """What is known of a range."""
-
     size: int
     exact: bool
     oldest: Position | None
@@ -77,19 +75,7 @@ async def tally(
     now: int,
     rough: bool = False,
 ) -> Tally:
-    """Counts what lies in an extent.
-
-    Args:
-        driver: The way to Cassandra.
-        key: qid and partition.
-        extents: What is to be counted, as known from reading upwards and from reading downwards.
-        consistency: The queue's read level.
-        now: Ticks; what has expired by then is not listed.
-        rough: As little as possible is listed and counted.
-
-    Raises:
-        StoreUnavailable: As the driver.
-    """
+    """Counts what lies in an extent."""
     up, down = extents
     wanted = Slice(key[1], up.lower, up.upper, limit=(ROUGHLY_LISTED if rough else LISTED) + 1, bodies=False)
     reader = reading.ascend(wanted, up, now, first=math.inf, most=math.inf)
@@ -110,13 +96,7 @@ async def tally(
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:
-    """Estimates the count in narrow buckets between two reads that do not meet, by the density that the reads found.
-
-    Args:
-        size: How much lies in the narrow buckets that they reach.
-        up: What the read from the lower end reaches.
-        down: The same from the upper end.
-    """
+    """Estimates the count in narrow buckets between two reads that do not meet, by the density that the reads found."""
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]
@@ -162,12 +142,6 @@ class Measurement:
 
     Of each bucket a few messages are read. Where that is all there are, they are counted; else Cassandra counts the
     rest, and their bytes are estimated by those that were read at both ends.
-
-    Args:
-        driver: The connection.
-        key: qid and partition.
-        consistency: The queue's read level.
-        now: Ticks; what has expired by then does not count where it is read.
     """
 
     def __init__(self, driver: Driver, key: tuple[int, int], consistency: str, now: int) -> None:
@@ -179,7 +153,6 @@ class Measurement:
         self._samples: dict[Bucket, list[int]] = {}
 
     async def measure(self, extent: Extent) -> Measure | None:
-        """Measures all of it; None: it holds nothing."""
         # If a message exists in both buckets, the one of chosen ids is used: it comes first.
         left = [
             rest
@@ -220,7 +193,6 @@ class Measurement:
         return reading.query(self._key, probe, self._consistency)
 
     def _taken(self, part: Rest, limit: int, answer: Rows) -> Rest | None:
-        """Notes down what was read; returns what may be left of the bucket."""
         alive = self._alive(answer)
         self._sizes = alive | self._sizes
         self._samples.setdefault(part.time_bucket, []).extend(alive.values())
@@ -230,7 +202,6 @@ class Measurement:
         return rest if rest.lower < rest.upper else None
 
     def _alive(self, answer: Rows) -> dict[Position, int]:
-        """Returns the bytes of the bodies of live messages."""
         return {
             message_codec.position_of(data): len(body)
             for data, body, expires, _ in answer
@@ -238,7 +209,6 @@ class Measurement:
         }
 
     def _more(self, part: Rest) -> int:
-        """Returns how many rows to read next."""
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))

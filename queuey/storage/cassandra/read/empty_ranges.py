@@ -20,11 +20,7 @@ Key = tuple[int, int]
 
 
 class EmptyRanges:
-    """One range for each bucket, the latest.
-
-    Args:
-        size: Places to remember at most.
-    """
+    """One range for each bucket, the latest."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -32,13 +28,7 @@ class EmptyRanges:
         self._lock = threading.Lock()
 
     def note(self, key: Key, probe: Probe, below: Position) -> None:
-        """Remembers a probe that found no row.
-
-        Args:
-            key: Whose bucket it is.
-            probe: What was asked for.
-            below: The horizon of the queue's level: above it something may still come.
-        """
+        """Remembers a probe that found no row; above ``below`` something may still come."""
         low, high = probe.lower, min(probe.upper, below)
         if not probe.time_bucket.minted or low >= high:
             return

@@ -28,13 +28,13 @@ from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 
 TIMES = 4
-"""A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be."""
+"""Max ratio of the bytes that a round asks for to those of its page, were all its rows as long as any can be."""
 LEAST_BYTES = 4 << 20
-"""A round may ask for as much however little its page may have, if it takes no long rows for that: where the queue has
-none (a hundred rows of each of 32 buckets fit), and when the rows that came before were short."""
+"""Min bytes that a round may ask for, however few its page may have, if it takes no long rows for that: where the queue
+has none (a hundred rows of each of 32 buckets fit), and when the rows that came before were short."""
 MOST_NARROW = 16
 MOST_WIDE = 16
-"""Narrow and wide buckets in one round at most. Of wide ones there are more only where old ids were put."""
+"""Max narrow and wide buckets in one round. Of wide ones there are more only where old ids were put."""
 _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 
 
@@ -57,7 +57,7 @@ class BucketSource(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What is to be read of a partition.
+    """The part of a partition that is to be read.
 
     Attributes:
         sources: Everything that may hold a message of it, in any order.
@@ -78,7 +78,7 @@ Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
 
 
 class Gathered(NamedTuple):
-    """What the rounds gave.
+    """The result of the rounds.
 
     Attributes:
         messages: Live ones, in the slice's order.
@@ -136,7 +136,6 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
 
 
 def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
-    """Reads downwards, as :func:`ascend`."""
     sources = sorted(extent.sources, key=lambda source: source.time_bucket.end, reverse=True)
     time_buckets = [source.time_bucket for source in sources]
     filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
@@ -169,12 +168,7 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
 
 
 class _Filling:
-    """A page that is being filled, and what it still lacks.
-
-    Args:
-        wanted: The slice.
-        first, most: As for :func:`ascend`.
-    """
+    """A page that is being filled, and what it still lacks."""
 
     __slots__ = ("_first", "_most", "_rest", "_size", "_wanted", "messages")
 
@@ -188,7 +182,6 @@ class _Filling:
         self.messages: list[Message] = []
 
     def probes(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> list[Probe]:
-        """Returns what to ask each source for between two positions."""
         spans = self._spans(sources, start, stop)
         limit = self._limit(len(spans))
         kind = self._wanted.descending, self._wanted.bodies
@@ -208,7 +201,7 @@ class _Filling:
         return found
 
     def near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
-        """Lets a window end where a bucket goes on that has been asked, if others may hold something before.
+        """Ends a window where a bucket continues that was asked before, if others may hold something before that.
 
         Its next rows, which have come once already, are not asked for again until the page reaches them.
         """
@@ -265,24 +258,19 @@ class _Span:
     ticks: int | None = None
 
     def narrow(self, probes: Sequence[Probe]) -> None:
-        """Takes a quarter of what the probes covered.
-
-        Raises:
-            StoreUnavailable: They covered next to nothing.
-        """
+        """Covers a quarter of what the probes covered."""
         covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
         self.ticks = covered // 4
         if not self.ticks:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
 
     def widen(self) -> None:
-        """Lets the next round cover twice as much."""
         if self.ticks:
             self.ticks *= 2
 
 
 def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Position:
-    """Returns where a window ends that begins at a tick and holds so many narrow buckets (more if they overlap)."""
+    """Returns where a window ends that begins at a tick and holds ``narrow`` narrow buckets (more if they overlap)."""
     ends = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
         ahead = [time_bucket for time_bucket in time_buckets if time_bucket.wide == wide and time_bucket.end > at]
@@ -291,7 +279,7 @@ def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Positio
 
 
 def _before_what_is_ahead(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
-    """Lets a window end where a wide bucket, of which more is known, begins to be of interest, if others are before.
+    """Ends the window before the first wide bucket that is known to be empty until then, if others come before.
 
     A page mostly fills before that, and then the wide one is not asked at all.
     """
@@ -348,7 +336,6 @@ def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Mess
 
 
 def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
-    """Returns the page for what was gathered."""
     more = gathered.more or not extent.complete
     if wanted.descending:
         further = more and gathered.end > ids.FIRST
@@ -412,10 +399,8 @@ async def run(
 def room_for(slices: Sequence[Slice], longest: int, *, first: bool = False) -> float:
     """Returns how many rows may be on their way at a time for slices that are read together.
 
-    Args:
-        slices: They.
-        longest: Bytes that a row may have.
-        first: No row has come yet. A page of long rows ends after a few, and the others would be read for nothing.
+    ``longest``: bytes of the longest row. ``first``: no row has come yet; a page of long rows ends after a few, and the
+    others would be read for nothing.
     """
     room = TIMES * sum([part.max_bytes for part in slices])
     return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
@@ -428,7 +413,6 @@ def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answe
 
 
 def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
-    """Returns the readers that may ask now, with their probes: at least one."""
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])

@@ -30,30 +30,27 @@ if TYPE_CHECKING:
     from queuey.storage.columns import MessageColumns
 
 LOADED_AT_ONCE = 5000
-"""Messages that are divided among buckets together."""
+"""Max messages that are divided among buckets together."""
 MOST_BYTES = 64 << 20
-"""A page of a bucket has no more, however short the rows before it were."""
+"""Max bytes of a page of a bucket, however short the rows before it were."""
 
 
 class CassandraBulk(CassandraCounting):
-    """The bulk contract on Cassandra."""
-
     def horizon(self, queue: Queue) -> int:
-        """See the contract. Needs no request while the queue's row is recent enough to be used unread."""
+        # Needs no request while the queue's row is recent enough to be used unread.
         self._watch.require()
         self._rows.current(queue)
         [horizon] = self._horizons(queue, [Slice(1)], self._clock.now())
         return horizon
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """See the contract. The horizon is that of the beginning."""
+        # The horizon is that of the beginning.
         for columns, _ in self._columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
                 self._rows.current(queue)
                 yield columns.batch.slice(start, part.limit)
 
     def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        """See the contract."""
         count, at = 0, part.lower
         for columns, end in self._columns(queue, part, bodies=False):
             lacking = part.limit - count
@@ -98,7 +95,6 @@ class CassandraBulk(CassandraCounting):
             yield arrow_scan.NOTHING[bodies], at
 
     def _values_shown(self, queue: Queue, part: Slice, found: Columns) -> Columns:
-        """Leaves out messages that are not the values of their names."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
         named = arrow_scan.named(found)
@@ -115,7 +111,7 @@ class CassandraBulk(CassandraCounting):
         return arrow_scan.unnamed(found, named, rows)
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. They go to separate buckets, as messages that are put (see :mod:`.bulk_load`)."""
+        # They go to separate buckets, as messages that are put (see :mod:`.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._watch.require()
@@ -127,10 +123,7 @@ class CassandraBulk(CassandraCounting):
         return written
 
     def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """See the contract; when it is too late, and why, says :func:`window`.
-
-        After any other error some of the messages may be written.
-        """
+        # When it is too late, and why, says :func:`window`. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
@@ -166,11 +159,6 @@ class CassandraBulk(CassandraCounting):
         return written
 
     def _window(self, queue: Queue, lowest: int) -> Window:
-        """Returns when messages from an id on may be written, by the times as they are now.
-
-        Raises:
-            StoreUnavailable: They are not known.
-        """
         self._watch.require()
         assumed = self._timing.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference
@@ -221,13 +209,6 @@ def window(lowest: int, level: InForce, delay: float, *, difference: float, age:
     W is kept free for the write itself: what begins in time normally ends in time. Where a queue keeps so short a delay
     that lowest + D - S would lie below lowest, lowest counts: its readers' clocks must agree with ours then, as for
     messages that are appended to such a queue.
-
-    Args:
-        lowest: The lowest id's time.
-        level: The queue's; gives D - S and W.
-        delay: The queue's own read delay; the shorter of both counts, as it may just have been changed.
-        difference: S.
-        age: C.
     """
     spare = max(0.0, min(level.undone_within, delay - difference))
     return Window(lowest + ticks(spare - max(level.deadline, min(age, spare))), lowest + ticks(spare))

@@ -48,10 +48,10 @@ _CLEAR = Statement(f"DELETE FROM claims {_WHERE} AND number >= -1", idempotent=F
 _FORGET_ALL = Statement(f"DELETE FROM claim_snapshots {_WHERE}")
 
 PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTRIES, _SNAPSHOT, _FORGET)
-"""What is sent from threads that must never wait."""
+"""Statements sent from threads that must never wait."""
 
 _ATTEMPTS = 5
-"""Snapshots that were replaced between two steps of one read, after which it is given up."""
+"""Max snapshots that were replaced between two steps of one read, after which it is given up."""
 
 
 class AppendsInFlight:
@@ -66,11 +66,7 @@ class AppendsInFlight:
         self._closed = False
 
     def begin(self, done: Callable[[Any, Exception | None], None]) -> Callable[[Any, Exception | None], None]:
-        """Returns the function to call at the end of an append; only its first call counts.
-
-        Raises:
-            StoreClosed: The store is closed.
-        """
+        """Returns the function to call at the end of an append; only its first call counts."""
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -88,7 +84,7 @@ class AppendsInFlight:
             done(result, error)
 
     def close(self, timeout: float) -> None:
-        """Takes no more, waits for those that are under way, and leaves the rest in doubt. Idempotent."""
+        """Refuses further ones, waits for those that are under way, and leaves the rest in doubt. Idempotent."""
         with self._lock:
             self._closed = True
         self._idle.wait(timeout)
@@ -99,8 +95,6 @@ class AppendsInFlight:
 
 
 class CassandraClaimLogs(ClaimLogs):
-    """The contract of claim logs on Cassandra."""
-
     _driver: Driver
     _options: CassandraOptions
     _clock: Clock
@@ -121,7 +115,7 @@ class CassandraClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
-        """See the contract. If the queue's row or the clock must be checked first, a thread of the pool does it."""
+        # If the queue's row or the clock must be checked first, a thread of the pool does it.
         try:
             items_of.check_partition(queue, partition)
             items_of.check_length("entry", entry.body, LONGEST_ENTRY)
@@ -154,7 +148,6 @@ class CassandraClaimLogs(ClaimLogs):
             tell(None, StoreClosed("the store is closed"))
 
     def _prepare(self, queue: Queue, send: Callable[[], None], tell: Appended) -> None:
-        """Makes sure that the clock is sound and the queue's row current, then sends an append."""
         try:
             with self._deadline.running():
                 self._watch.require()
@@ -165,7 +158,6 @@ class CassandraClaimLogs(ClaimLogs):
             send()
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
@@ -174,7 +166,7 @@ class CassandraClaimLogs(ClaimLogs):
         return page
 
     def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:
-        """See the contract. Begins it if the queue's row is in memory."""
+        # Begins it if the queue's row is in memory.
         if not 0 < partition <= queue.partitions or self._rows.held(queue) is None:
             return False
         try:
@@ -185,31 +177,22 @@ class CassandraClaimLogs(ClaimLogs):
         return True
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
         self._rows.current(queue)
         self._driver.run(_WRITE, (queue.qid, partition, number, body), consistency=self._options.catalogue_write)
 
     def claim_time(self) -> int:
-        """See the contract."""
         if not self._watch.sound():
             raise self._watch.refusal()
         return self._clock.now()
 
     def claims_refusal(self, queue: Queue) -> str | None:
-        """See the contract."""
         return self._levels.claims_refusal(queue)
 
 
 class ClaimLogRemoval:
-    """Removes the logs of purged and deleted queues, and their covers.
-
-    Args:
-        driver: Where they are.
-        options: ``catalogue_read``, ``catalogue_write``.
-        transactions: For the tables that are written in no other way.
-    """
+    """Removes the logs of purged and deleted queues, and their covers."""
 
     def __init__(self, driver: Driver, options: CassandraOptions, transactions: LightweightTransactions) -> None:
         self._driver = driver
@@ -217,11 +200,7 @@ class ClaimLogRemoval:
         self._transactions = transactions
 
     def remove(self, qid: int, partitions: int) -> None:
-        """Removes the logs of all partitions. Idempotent.
-
-        Raises:
-            StoreUnavailable: Some may be left.
-        """
+        """Removes the logs of all partitions. Idempotent."""
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
         heads = self._driver.gather([Request(_HEAD, key, self._options.catalogue_read) for key in keys])
         for key, head in zip(keys, heads, strict=True):

@@ -28,10 +28,8 @@ SAMPLE = 100
 
 
 class CassandraCounting(CassandraMessages):
-    """Counts, lags and measures."""
-
     def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
-        """See the contract. Counts what is few and estimates what is many, by how dense both ends are."""
+        # Counts what is few and estimates what is many, by how dense both ends are.
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
@@ -45,7 +43,6 @@ class CassandraCounting(CassandraMessages):
         return horizon, infos
 
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        """See the contract."""
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
@@ -66,7 +63,6 @@ class CassandraCounting(CassandraMessages):
     def _count(
         self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[counting.Tally]:
-        """Counts what lies between positions of partitions."""
         qid, reads, trusted = row.queue.qid, self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
         look = partial(self._bucket_index.lookup, consistency=reads, low_watermarks=trusted)
         ups = look([(qid, number, lower[0]) for number, lower, _ in wanted])
@@ -85,7 +81,6 @@ class CassandraCounting(CassandraMessages):
         )
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        """See the contract."""
         self._watch.require()
         return side_by_side(self._measure(queue) for queue in queues)
 

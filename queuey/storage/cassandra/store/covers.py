@@ -20,9 +20,9 @@ from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
-"""Cassandra partitions of a queue's partition."""
+"""Number of Cassandra partitions of a queue's partition."""
 TTL = MAX_TTL + 86_400
-"""Seconds. Longer than any message waits."""
+"""Max seconds that a row is kept: longer than any message waits."""
 _ALL = ", ".join(map(str, range(SHARDS)))
 _OF_SHARD = "WHERE qid = ? AND partition = ? AND shard = ?"
 _OF_ALL = f"WHERE qid = ? AND partition = ? AND shard IN ({_ALL})"
@@ -33,7 +33,7 @@ _READ = Statement(f"SELECT digest, until FROM covers {_OF_SHARD} AND digest IN ?
 _FORGET = Statement(f"DELETE FROM covers USING TIMESTAMP ? {_OF_ALL}")
 FORGET_ALL = Statement(f"DELETE FROM covers {_OF_ALL}")
 _ROWS = 100
-"""Of one request."""
+"""Max rows of one request."""
 _TICKS_PER_MICROSECOND = 10
 _WRITTEN, _ASKED = 6, 4
 """How many values the statements take."""
@@ -57,7 +57,6 @@ class CassandraCovers(Covers):
     _levels: ConsistencyLevels
 
     def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         level = self._levels.of(queue)
@@ -70,7 +69,6 @@ class CassandraCovers(Covers):
         self._driver.gather(writes)
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         reads, level = [], self._levels.of(queue).reads
@@ -81,7 +79,7 @@ class CassandraCovers(Covers):
         return {digest: until for rows in self._driver.gather(reads) for digest, until in rows}
 
     def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        """See the contract. Those of the last microsecond stay: others of it may be higher."""
+        # Those of the last microsecond stay: others of it may be higher.
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         self._driver.run(_FORGET, (_stamp(until) - 1, queue.qid, partition), consistency=self._levels.of(queue).writes)
@@ -101,7 +99,6 @@ def _by_shard(some: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tu
 
 
 def _routing(queue: Queue, partition: int, shard: int) -> bytes:
-    """Returns the key of a Cassandra partition as it is hashed."""
     return _pack_routing(8, queue.qid, 0, 4, partition, 0, 4, shard, 0)
 
 

@@ -20,15 +20,13 @@ from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 
 _STATEMENTS = RowStatements("idempotency_keys", "key")
 PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
-"""What is sent from threads that must never wait."""
+"""Statements sent from threads that must never wait."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PostedIds).decode
 
 
 class CassandraKeyedPosts(KeyedPosts):
-    """The contract of posts with keys on Cassandra."""
-
     _parts: StoreParts
     _appends: AppendsInFlight
     _arrivals: PolledArrivals
@@ -42,7 +40,6 @@ class CassandraKeyedPosts(KeyedPosts):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """See the contract."""
         items_of.checked(queue, items)
         run = StepRun(self._parts)
 

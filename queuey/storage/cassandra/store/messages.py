@@ -35,20 +35,18 @@ from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
-"""Bytes of bodies that one ``put`` has on the way at a time, or one body."""
+"""Max bytes of bodies that one ``put`` has on the way at a time, or one body."""
 
 DELETED_ROWS = 100
-"""Messages of one Cassandra partition that one request deletes at most."""
+"""Max messages of one Cassandra partition that one request deletes."""
 
 LOOKED_AT = 64
-"""Narrow buckets that a page may lie in at most; one that is not full after them says that there is more."""
+"""Max narrow buckets that a page may lie in; one that is not full after them says that there is more."""
 
 _Locations = Sequence[tuple[int, Position]]
 
 
 class CassandraMessages(Scanning):
-    """The messages and bulk contracts on Cassandra."""
-
     _driver: Driver
     _options: CassandraOptions
     _timing: TimingInForce
@@ -75,8 +73,6 @@ class CassandraMessages(Scanning):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """See the contract."""
-
         def ended(positions: list[Position] | None, error: Exception | None) -> None:
             if error is None:
                 self._arrivals.appended(queue, items)
@@ -85,12 +81,11 @@ class CassandraMessages(Scanning):
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
 
     def write_within(self, queue: Queue) -> float:
-        """See the contract."""
         level = self._levels.of(queue)
         return max(level.deadline, level.undone_within)
 
     def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
-        """See the contract. Each id is written alone: after an error of outcome ``unknown`` some may be written."""
+        # Each id is written alone: after an error of outcome ``unknown`` some may be written.
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -139,7 +134,7 @@ class CassandraMessages(Scanning):
             raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
 
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        """See the contract. Cassandra does not say what was there: returns the number of ids."""
+        # Cassandra does not say what was there: returns the number of ids.
         wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= queue.partitions]
         self._watch.require()
         row = self._rows.current(queue)
@@ -170,7 +165,6 @@ class CassandraMessages(Scanning):
     # Reading
 
     def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
-        """See the contract."""
         self._watch.require()
         row = self._rows.current(queue)
         wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= row.queue.partitions]
@@ -196,10 +190,8 @@ class CassandraMessages(Scanning):
         return [found[number] for number in sorted(found)]
 
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """See the contract. G1 holds if the queue keeps the read delay of its consistency level.
-
-        Holds at most about five times the sum of the slices' ``max_bytes`` (see :mod:`..read.reading`).
-        """
+        # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
+        # the slices' ``max_bytes`` (see :mod:`..read.reading`).
         self._watch.require()
         level = self._levels.of(queue)
         # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
@@ -279,12 +271,12 @@ class CassandraMessages(Scanning):
     waits_for_network = True
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract. Begins what :meth:`read` would do if row and buckets are in memory."""
+        # Begins what :meth:`read` would do if row and buckets are in memory.
         now, boot = self._clock.both()
         return self._timing.fresh(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Is :meth:`begin_read` for reads that may miss the newest: without delay, the data in memory may be old."""
+        """Variant of :meth:`begin_read` that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
         if not self._timing.fresh(boot):
             return False
@@ -316,19 +308,16 @@ class CassandraMessages(Scanning):
         return boot - max(0.0, min(self._timing.kept.row_age, near - self._timing.assumed.clock_difference))
 
     def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
-        """Returns a horizon for each of several slices."""
         prompt = self._generator.next_time()
         delays = [self._delay(queue, part) for part in slices]
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delay(self, queue: Queue, part: Slice) -> float:
-        """Returns the seconds that the horizon of a slice stays behind the clock."""
         if part.ahead and part.delayed:
             return self._levels.of(queue).delay
         return self._levels.delay(queue) if part.delayed else 0.0
 
     def _upper(self, part: Slice, horizon: int) -> Position:
-        """Returns up to where a slice is read."""
         if not part.due:
             return part.upper
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
@@ -367,12 +356,10 @@ class CassandraMessages(Scanning):
         return [known for known in found if known is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
-        """Returns the reader of a slice; ``room``: for all slices that are read together."""
         read = reading.descend if part.descending else reading.ascend
         return read(part, extent, now, first=reading.room_for([part], row.longest_row, first=True), most=room)
 
     def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
-        """Returns the reads that a slice needs."""
         lower, bounded = part.lower, upper
         if part.descending:
             lower = max(lower, (known.low, LOW_MIN))
@@ -458,15 +445,12 @@ class CassandraMessages(Scanning):
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        """See the contract."""
         return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """See the contract."""
         self._arrivals.share(stored, wanted)
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        """See the contract."""
         return self._arrivals.hear(moment, partitions)
 
 

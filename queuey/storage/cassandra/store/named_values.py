@@ -22,47 +22,32 @@ from queuey.storage.cassandra.write.step_run import StepRun, StoreParts
 from queuey.storage.deadlines import Deadline
 
 AT_ONCE = 64
-"""Rows of names that one read looks at side by side."""
+"""Max rows of names that one read asks for side by side."""
 
 Marked = dict[str, set[Location]]
 """Messages that were written as values of names."""
 Verdicts = dict[str, Found]
-"""What names stand for."""
+"""States of names."""
 
 
 class NamedValues:
-    """Looks at what names stand for, for readers by time.
-
-    Args:
-        parts: Of the store.
-        deadline: Of calls.
-    """
-
     def __init__(self, parts: StoreParts, deadline: Deadline) -> None:
         self._parts = parts
         self._deadline = deadline
 
     def look(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-        """Looks at the names of messages; blocks. See :meth:`find`.
-
-        Raises:
-            StoreUnavailable: It failed.
-        """
         found: Verdicts = wait(
             self._deadline, self.find(queue, marked, early=early), "Cassandra did not say in time what names stand for"
         )
         return found
 
     async def find(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-        """Does what :meth:`look` does, as a coroutine of :mod:`..driver.callbacks`.
+        """Reads the rows of the names of messages.
 
         A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
         the message was the value and all was done, the name is looked at as by a call for it.
 
-        Args:
-            queue: Of the names.
-            marked: The messages.
-            early: What the row says will do: a value that is being written is none yet, and nothing is undone.
+        ``early``: the row will do; a value that is being written is none yet, and nothing is undone.
         """
         found: Verdicts = {}
         names, driver, consistency = list(marked), self._parts.driver, self._parts.options.catalogue_read
@@ -82,7 +67,6 @@ class NamedValues:
 
 
 def marked(messages: Iterable[Message]) -> Marked:
-    """Returns the messages that were written as values of names."""
     found: Marked = {}
     for message in messages:
         if isinstance(message, NamedMessage):

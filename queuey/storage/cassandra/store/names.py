@@ -25,10 +25,10 @@ from queuey.storage.deadlines import Deadline
 
 _STATEMENTS = RowStatements("names", "name")
 PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
-"""What is sent from threads that must never wait."""
+"""Statements sent from threads that must never wait."""
 
 MARGIN = 60
-"""Seconds for which a row outlives its values."""
+"""Number of seconds for which a row outlives its values."""
 
 _Kept = tuple[PostedIds, PostedIds, bytes, int]
 _encode = msgspec.msgpack.Encoder().encode
@@ -36,8 +36,6 @@ _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class CassandraNames(Names):
-    """The contract of named messages on Cassandra."""
-
     _clock: Clock
     _parts: StoreParts
     _appends: AppendsInFlight
@@ -46,7 +44,6 @@ class CassandraNames(Names):
     _rows: QueueCache
 
     def find_named(self, queue: Queue, name: str) -> Named | None:
-        """See the contract."""
         self._rows.current(queue)
         found: Found = self._run(queue, name, names.find(name, new_number))
         return None if found.row is None else named_of(found)
@@ -54,7 +51,6 @@ class CassandraNames(Names):
     def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        """See the contract."""
         row = None if seen is None else row_of(seen)
         if item is None:
             self._rows.current(queue)
@@ -67,7 +63,6 @@ class CassandraNames(Names):
         return named_of(Found(done))
 
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        """See the contract."""
         self._rows.current(queue)
         self._run(queue, name, names.settle(row_of(seen), new_number))
 
@@ -81,13 +76,11 @@ class CassandraNames(Names):
 
 
 def row_of(seen: Named) -> NameRow:
-    """Returns the row that was seen."""
     assert isinstance(seen.state, NameRow)  # noqa: S101 - it was found here
     return seen.state
 
 
 def named_of(found: Found) -> Named:
-    """Returns what a row says in the words of the contract."""
     location, content = found.value
     return Named(location, content, found.replaced, found.busy, found.row)
 

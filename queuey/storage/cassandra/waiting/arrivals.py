@@ -38,50 +38,42 @@ log = logging.getLogger(__name__)
 LONGEST_DELAY, MOST_DUE = 61.0, 100_000
 """Seconds until something is shown, and times that something is to be done at, beyond which the polls find it."""
 MARGIN = 0.05
-"""Seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
+"""Number of seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
 TOGETHER = 0.05
-"""Seconds in which messages of a partition wake its readers together."""
+"""Interval in which messages of a partition wake its readers together, in seconds."""
 MOST = 128
-"""Partitions that are polled in one turn: with the pause after it about 500 a second."""
+"""Max partitions that are polled in one turn: with the pause after it about 500 a second."""
 THREADS = 4
-"""For polls of partitions of which nothing is in memory."""
+"""Number of threads for polls of partitions of which nothing is in memory."""
 FEW = 3
-"""Watches that need no record, as all are polled in each turn."""
+"""Max watches that need no record, as all are polled in each turn."""
 FIRST = 2
-"""Readings of the record that go back far."""
+"""Number of readings of the record that go back far."""
 EARLY = 0.08
-"""Seconds between two readings of the record, if somebody reads early."""
+"""Interval between two readings of the record, in seconds, if somebody reads early."""
 SOME, SELDOM = 12, 5
-"""Partitions that are polled in every so many turns while the record is read: 12 a second, of two to three queries, or
+"""Partitions that are polled, and the turns in which they are, while the record is read: 12 a second, of two to three queries, or
 half as many if somebody reads early."""
 
 Done = Callable[[Page | None, Exception | None], None]
 
 
 class ReadableStore(Protocol):
-    """What the polls need of the store."""
+    """The part of the store that polls need."""
 
-    def read_delay(self, queue: Queue) -> float:
-        """Returns the queue's read delay in seconds."""
+    def read_delay(self, queue: Queue) -> float: ...
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now. Never blocks."""
 
     def begin_look(self, queue: Queue, part: Slice, done: Done) -> bool:
-        """Is ``begin_read`` by rows and buckets that may have been read as long ago as for a delayed read."""
+        """``begin_read`` that accepts cached rows as old as a delayed read would."""
 
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """See the storage contract."""
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]: ...
 
 
 class PolledArrivals:
-    """The watches of one store.
-
-    Args:
-        store: The store to poll.
-        clock: Its clock.
-        record: What processes have written lately.
-    """
+    """The watches of one store."""
 
     def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites) -> None:
         self._store = store
@@ -117,7 +109,6 @@ class PolledArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
     ) -> Callable[[], None]:
-        """See the storage contract."""
         both = early or not delayed
         promptly = [True] if not self._store.read_delay(queue) else [False, True] if both else [False]
         found = [
@@ -138,7 +129,7 @@ class PolledArrivals:
         return stop
 
     def _counted(self, stop: Callable[[], None]) -> Callable[[], None]:
-        """Has the record read more often until the watch is stopped."""
+        """Reads the record more often until the watch is stopped."""
         with self._noting:
             self._early += 1
         self.watches.hurry()
@@ -151,7 +142,7 @@ class PolledArrivals:
         return stopped
 
     def _expect(self, watches: Iterable[Watch]) -> None:
-        """Has partitions polled once as soon as all that is stored in them by now is shown."""
+        """Polls partitions once as soon as all that is stored in them by now is shown."""
         now = self._clock.boottime()
         for watch in watches:
             watch.due = now + self._delay_of(watch)
@@ -165,7 +156,6 @@ class PolledArrivals:
         return 0.0 if watch.prompt else self._store.read_delay(watch.queue) + MARGIN
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
-        """Called when this process has stored messages."""
         now = self._clock.boottime()
         stored: set[int] = set()
         for delay, key in {(item.delay or 0.0, queue.qid << 8 | item.partition) for item in items}:
@@ -185,23 +175,21 @@ class PolledArrivals:
         self.watches.poll_once()
 
     def close(self) -> None:
-        """Wakes all watchers, and says to others that nothing will come any more."""
+        """Wakes all watchers, and records that nothing will come any more."""
         self.watches.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._record.write():
             pass
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """See ``share_news`` of the storage contract."""
         self.watches.share, self.watches.wanted = stored, wanted
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """See ``hear_news`` of the storage contract; the moment is in ticks of the other process's clock."""
+        """The moment is in ticks of the other process's clock."""
         self._take_all(moment, partitions)
         return bool(self.watches)
 
     def _take_all(self, at: int, keys: Iterable[int]) -> None:
-        """Takes what another process has stored before a time of its clock."""
         ticks, now = self._clock.both()
         for key in keys:
             self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
@@ -314,7 +302,6 @@ class PolledArrivals:
                 self._pool.submit(self._read, queue, some)
 
     def _read(self, queue: Queue, watches: Sequence[Watch]) -> None:
-        """Polls partitions of a queue in a thread of the pool, which may have to wait."""
         try:
             pages = self._store.read(queue, [_part(watch) for watch in watches])
         except Exception as error:  # noqa: BLE001 - it is polled again in its turn, and a reader gets the same
@@ -326,13 +313,7 @@ class PolledArrivals:
 
 
 def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
-    """Returns the watches to poll for now: those that are due, then the ones that were polled longest ago.
-
-    Args:
-        watches: All.
-        now: Boot time.
-        most: How many to poll if so many are not due; of those that are due, ``MOST`` may be under way.
-    """
+    """Returns the watches to poll for now: those that are due, then the ones that were polled longest ago."""
     free = [watch for watch in watches if not watch.asking]
     room = MOST - (len(watches) - len(free))
     found = _by_turns([watch for watch in free if watch.due <= now], room)
@@ -357,7 +338,6 @@ def _part(watch: Watch) -> Slice:
 
 
 def _ended(watch: Watch, page: Page | None, error: Exception | None) -> None:
-    """Takes the result of a poll, in any thread."""
     watch.asking = False
     if page is not None:
         if page.messages:

@@ -21,24 +21,25 @@ from queuey.storage.deadlines import Deadline
 
 SHARDS = 2
 WINDOW = 3.0
-"""Seconds that each reading goes back: rows come late (``TIMEOUT``), and clocks differ. That is enough for a difference
-of a second; where it may be more, what a reading misses is found in turns."""
+"""Max seconds that each reading goes back: rows come late (``TIMEOUT``), and clocks differ. That is enough for a
+difference of a second; where it may be more, what a reading misses is found in turns."""
 LATEST = 0.6
-"""The same of readings for those who wait for what may still be undone: they are many, and lateness costs little."""
+"""Max seconds that readings go back for those who wait for what may still be undone: they are many, and lateness costs
+little."""
 KEPT = 10.0
-"""The same of the first one, for those who wait already for what is not shown yet."""
+"""Max seconds that the first reading goes back, for those who wait already for what is not shown yet."""
 GONE = 4.0
-"""Seconds without a row after which a process has ended that had not stopped writing: late rows, and clocks that are
-behind, are over by then. If one is taken for ended that is not, watchers only poll once more."""
+"""Max seconds without a row, after which a process has ended that had not stopped writing: late rows, and clocks that
+are behind, are over by then. If one is taken for ended that is not, watchers only poll once more."""
 MOST_NOTED = 200_000
-"""Keys that wait to be recorded at most."""
+"""Max keys that wait to be recorded."""
 MOST_KEYS, MOST_ROWS = 4_096, 16_000
 """Keys in a row, and rows of one shard and minute that are read at a time."""
 SPACING = 0.05
-"""Seconds between two rows of a process, at least."""
+"""Min seconds between two rows of a process."""
 TIMEOUT = 1.0
 _KEY = 9
-"""Bytes of a key."""
+"""Number of bytes of a key."""
 _MINUTE = ticks(60.0)
 
 _ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)")
@@ -48,7 +49,7 @@ _LATELY = Statement(
 
 
 class Recorded(NamedTuple):
-    """What another process wrote.
+    """The partitions that another process wrote to.
 
     Attributes:
         at: Ticks; everything was acknowledged before.
@@ -60,14 +61,7 @@ class Recorded(NamedTuple):
 
 
 class RecentWrites:
-    """The record as one process writes and reads it, in one thread; only :meth:`note` is for all.
-
-    Args:
-        driver: The way to Cassandra.
-        clock: Of the rows.
-        process: Names this one.
-        deadline: Of the store's calls.
-    """
+    """The record as one process writes and reads it, in one thread; only :meth:`note` is for all."""
 
     def __init__(self, driver: Driver, clock: Clock, process: str, deadline: Deadline) -> None:
         self._driver = driver
@@ -87,7 +81,7 @@ class RecentWrites:
         """Processes that have ended, or whose rows do not come, as from a data centre that is cut off."""
         self._returned = False
         self.note = self._noted.extend
-        """Takes the keys of partitions that this process has written in, to be recorded."""
+        """Appends the keys of partitions that this process has written to, to be recorded."""
 
     @property
     def due(self) -> float:

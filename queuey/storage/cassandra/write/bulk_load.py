@@ -29,12 +29,12 @@ from queuey.storage.columns import Integers, MessageColumns
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
-"""What a wide bucket of loaded messages may hold: more than others, because the next narrower ones are so much
+"""Max bytes of a wide bucket of loaded messages: more than others, because the next narrower ones are so much
 narrower, and many small buckets cost a reader more than a few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
-"""Batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
+"""Max batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
 connection while one that does not fit in the socket's buffer is on its way."""
 
 
@@ -53,16 +53,7 @@ class Placed(NamedTuple):
 
 
 class Loader:
-    """Loads messages into one queue.
-
-    Args:
-        driver: The way to Cassandra.
-        bucket index: The record of buckets.
-        row: The queue's.
-        level: The queue's.
-        clock: What has expired by it is left out.
-        stamps: Of writes.
-    """
+    """Loads messages into one queue."""
 
     def __init__(
         self, driver: Driver, bucket_index: BucketIndex, row: Row, level: InForce, clock: Clock, stamps: Stamps
@@ -75,11 +66,7 @@ class Loader:
         self._stamps = stamps
 
     def write(self, messages: MessageColumns) -> int:
-        """Writes messages; returns how many, without those that have expired.
-
-        Raises:
-            StoreUnavailable: Some may be written and some not.
-        """
+        """Writes messages; returns how many, without those that have expired."""
         now = self._clock.now()
         placed = self.placed(messages, now)
         self.record(placed)
@@ -89,7 +76,6 @@ class Loader:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
     def placed(self, messages: MessageColumns, now: int) -> Placed:
-        """Returns where messages go, without those that have expired by ``now`` (ticks)."""
         alive = messages.where(messages.expires > now)
         width_index = _width_for(alive)
         lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
@@ -106,7 +92,6 @@ class Loader:
         return Placed(alive, keys[2], runs)
 
     def record(self, placed: Placed) -> None:
-        """Records the buckets, so that readers find them."""
         by_partition: dict[int, list[Bucket]] = {}
         for partition, time_bucket, _ in placed.runs:
             by_partition.setdefault(partition, []).append(time_bucket)
@@ -114,16 +99,7 @@ class Loader:
             self._bucket_index.record(self._row.queue.qid, partition, time_buckets, consistency=self._level.writes)
 
     def send(self, placed: Placed, now: int, stamps: Callable[[Integers], Integers]) -> int:
-        """Writes messages to their buckets, which are recorded; returns how many.
-
-        Args:
-            placed: The messages.
-            now: Ticks; TTLs are counted from it.
-            stamps: Gives the timestamps for writing ids with these ticks.
-
-        Raises:
-            StoreUnavailable: Some may be written and some not.
-        """
+        """Writes messages to their buckets, which are recorded; returns how many."""
         messages = placed.messages
         if not messages:
             return 0
@@ -166,18 +142,10 @@ class Loader:
 
 
 def stamps_at(now: int, ahead: int, ticks: Integers) -> Integers:
-    """Returns what ``Stamps.at`` gives for each id.
-
-    Args:
-        now: When they are written (ticks).
-        ahead: Of the :class:`Stamps`.
-        ticks: Of the ids.
-    """
     return (ticks.clip(now, now + ahead) - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 
 def _sizes(messages: MessageColumns) -> Integers:
-    """Returns the lengths of bodies (bytes)."""
     sizes: Integers = pc.binary_length(messages.batch.column(3)).to_numpy().astype(np.int64)
     return sizes
 
@@ -200,11 +168,7 @@ def _width_for(messages: MessageColumns) -> int:
 
 
 def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
-    """Divides rows into batches: of each its first row, the row after its last one, and for how many it counts.
-
-    Args:
-        sizes: Bytes of each row.
-    """
+    """Divides rows into batches: of each its first row, the row after its last one, and for how many it counts."""
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):

@@ -37,16 +37,7 @@ _END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
 def encoded_inserts(
     qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
 ) -> list[bytes]:
-    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.fast_path.Encoded``).
-
-    Args:
-        qid: Of all rows.
-        partitions: Of each row.
-        buckets: Likewise.
-        batch: Of the shape ``storage.columns.SCHEMA``.
-        stamps: Timestamps of the writes.
-        ttls: Seconds.
-    """
+    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.fast_path.Encoded``)."""
     ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
     body, meta = batch.column(3), batch.column(4)
     head = np.empty(len(batch), _HEAD)

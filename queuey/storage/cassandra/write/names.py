@@ -1,4 +1,4 @@
-"""What writing a named message does, step by step: decisions only, no input or output.
+"""The steps of writing a named message: decisions only, no input or output.
 
 A name has one row, changed by compare-and-set. Its states are those of an idempotency key (:mod:`.post_keys`), and it
 remembers the value before as well (``kept``)::
@@ -45,7 +45,7 @@ NOTHING = PostedIds(0, ())
 
 
 class NameRow(KeyRow, frozen=True):
-    """What stands for a name.
+    """The row of a name.
 
     Attributes:
         kept: The value before ``ids``, which counts unless the row is done.
@@ -60,7 +60,7 @@ class NameRow(KeyRow, frozen=True):
 
 
 class Found(NamedTuple):
-    """What a name stands for now. ``busy``: seconds for which somebody else may be writing a value."""
+    """The present value of a name. ``busy``: seconds for which somebody else may be writing a value."""
 
     row: NameRow | None
     busy: float = 0.0
@@ -81,12 +81,10 @@ class Found(NamedTuple):
 
     @property
     def replaced(self) -> Location | None:
-        """The value that is to be done away with."""
         return location_of(self.row.kept) if self.row is not None and self.row.state == "done" else None
 
 
 def location_of(ids: PostedIds) -> Location | None:
-    """Returns where a message is; None: there is none."""
     return ids.locations[0] if ids.runs else None
 
 
@@ -118,19 +116,7 @@ def find_shown(name: str, new_version: Callable[[], int]) -> Steps[Found]:
 def write(
     name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
 ) -> Steps[NameRow]:
-    """Writes a new value. Ends when the one before is removed, too.
-
-    Args:
-        name: For errors.
-        seen: The row, done, with nothing kept.
-        content: Hash of the value.
-        expires: When it does (ticks).
-        new_version: Makes versions.
-
-    Raises:
-        NameChanged: The row is another one; nothing was written, or it was removed.
-        StoreUnavailable: It failed.
-    """
+    """Writes a new value. Ends when the one before is removed, too."""
     made: MadeIds = yield MakeIds()
     before = _none_kept(seen, new_version())
     mine = NameRow(
@@ -179,5 +165,4 @@ def _without_kept(row: NameRow) -> Steps[None]:
 
 
 def _restored(row: NameRow, version: int) -> NameRow:
-    """Returns the row in which the value before counts again."""
     return NameRow("done", row.kept_content, row.kept, version, expires=row.expires)

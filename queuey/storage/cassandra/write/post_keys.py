@@ -1,4 +1,4 @@
-"""What a post with an idempotency key does, step by step: decisions only, no input or output.
+"""The steps of a post with an idempotency key: decisions only, no input or output.
 
 A key has one row, changed by compare-and-set. Its states::
 
@@ -38,7 +38,7 @@ from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteU
 from queuey.messages import Location, PostKey, PostResult
 
 ROUNDS = 8
-"""Rows of other posts that a post checks before it gives up."""
+"""Max rows of other posts that a post checks before it gives up."""
 
 State = Literal["pending", "abandoned", "done"]
 
@@ -67,12 +67,11 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def locations(self) -> list[Location]:
-        """Partition and position of each message."""
         return [(run.partition, (run.ticks + n, run.low)) for run in self.runs for n in range(run.number)]
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """What stands for a key. ``version`` is new with each change. A row that is done is ``final`` until it expires."""
+    """The row of a key. ``version`` is new with each change. A row that is done is ``final`` until it expires."""
 
     final: ClassVar[bool] = True
     state: State
@@ -87,7 +86,7 @@ class MadeIds(msgspec.Struct, frozen=True):
     ids: PostedIds
 
 
-# What a post asks to be done, and what it is sent back, or has thrown into it.
+# The steps that a post asks for, and what it is sent back, or has thrown into it.
 
 
 class Look(NamedTuple):
@@ -139,13 +138,7 @@ Steps = Generator[Step, Any, T]
 
 
 def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]:
-    """Yields the steps of a post and returns its result.
-
-    Raises:
-        KeyReused: The key is that of another post.
-        KeyInUse: Another caller may be carrying it out.
-        StoreUnavailable: It failed.
-    """
+    """Yields the steps of a post and returns its result."""
     seen: KeyRow | None = None
     for _ in range(ROUNDS):
         if seen is not None:
@@ -197,14 +190,12 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
 
 
 def removed(ids: PostedIds) -> Steps[None]:
-    """Removes messages that nobody can make done any more."""
     outcome: Outcome = yield Remove(ids, unseen=False)
     if outcome != "none":
         raise StoreUnavailable("what an earlier post left could not be removed yet", outcome="unknown")
 
 
 def abandoned(row: R, version: int) -> R:
-    """Returns a row that nobody can make done any more."""
     return msgspec.structs.replace(row, state="abandoned", version=version)
 
 

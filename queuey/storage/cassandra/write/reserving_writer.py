@@ -55,21 +55,8 @@ class Reservation:
 
 
 class ReservingWriter(MessageWriter):
-    """The writer, with writes in two steps."""
-
     def reserve(self, queue: Queue, items: Sequence[NewMessage], done: Reserved, after: Position | None) -> None:
-        """Makes the ids of messages that are to be written, all or none, by :meth:`write`. Never blocks.
-
-        Args:
-            queue: Where they go.
-            items: The messages.
-            done: Called once, from any thread, perhaps before this call returns, with what to give to :meth:`write` or
-                to :meth:`drop`, or why there is nothing.
-            after: As in :meth:`begin`.
-
-        Raises:
-            InvalidRequest, StoreUnavailable: As :meth:`begin`.
-        """
+        """Makes the ids of messages that are to be written, all or none, by :meth:`write`. Never blocks."""
         operation = AppendOperation(
             queue, self._levels.of(queue), len(items), after, lambda _, error: done(None, error)
         )
@@ -106,7 +93,6 @@ class ReservingWriter(MessageWriter):
         self._count_down(operation, None, stored=False)
 
     def drop(self, reservation: Reservation) -> None:
-        """Gives up what was reserved and not sent."""
         reservation.operation.withdraw()
         self._answer(reservation.operation, None, None)
 
@@ -119,14 +105,9 @@ class ReservingWriter(MessageWriter):
         *,
         minted: float = math.inf,
     ) -> None:
-        """Undoes messages that were, or may have been, written; the outcome is ``none`` if that holds by ``until``.
+        """Undoes messages that may have been written; the outcome is ``none`` if that holds by boot time ``until``.
 
-        Args:
-            written: What was given to Cassandra.
-            level: The level it was written at.
-            until: Boot time.
-            answer: Called once with the outcome.
-            minted: Boot time of the first id, if readers are to have seen nothing: that time is made sure of then.
+        ``minted``: boot time of the first id, if readers are to have seen nothing; the clock is checked then.
         """
         if minted < math.inf:
             answer = partial(self._make_sure, minted, answer)
@@ -149,7 +130,6 @@ class ReservingWriter(MessageWriter):
             reservation.done(reservation, None)
 
     def _prepare_again(self, reservation: Reservation, work: Callable[[], object]) -> None:
-        """Does the work that must come before ids are made, then makes them."""
         try:
             work()
         except QueueNotFound as error:
@@ -160,12 +140,7 @@ class ReservingWriter(MessageWriter):
             self._ready.put(lambda: self._make_ids(reservation))
 
     def _fill(self, reservation: Reservation) -> None:
-        """Makes the ids of a reservation and its requests, as :meth:`_flush` does.
-
-        Raises:
-            NotYet: Something must be done before; the ids that were just made are not used.
-            QueueChanged: The queue's row is out of date.
-        """
+        """Makes the ids of a reservation and its requests, as :meth:`_flush` does."""
         operation = reservation.operation
         row = self._fresh_row(operation.queue)
         if operation.queue.version != row.queue.version:

@@ -43,14 +43,14 @@ from queuey.storage.cassandra.write.writer import GIVEN_UP
 _size_at = struct.Struct(">i").unpack_from
 
 MOST_SENT = 5
-"""How often a change in doubt is sent."""
+"""Max attempts at a change in doubt."""
 
 Done = Callable[[Any, Exception | None], None]
 """Called with what the steps return, or their error."""
 
 
 class RowStatements:
-    """What reads and changes rows of a table, each by its own key, by compare-and-set.
+    """Statements that read and change rows of a table, each by its own key, by compare-and-set.
 
     Args:
         table: Its name.
@@ -70,7 +70,6 @@ class RowStatements:
         )
 
     def look(self, qid: int, key: str, consistency: str) -> Encoded:
-        """Returns what reads a row the short way."""
         text = key.encode()
         values = struct.pack(">iqi", 8, qid, len(text)) + text
         routing_key = struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0"
@@ -109,13 +108,10 @@ class RowTable(NamedTuple):
     seconds: Callable[[Any, int], int]
 
     def row(self, found: Rows) -> KeyRow | None:
-        """Returns the row that was found; None: there is none."""
         return self.decode(*found[0]) if found and found[0][-1] is not None else None
 
 
 class StoreParts(NamedTuple):
-    """The parts of the store that the steps need."""
-
     driver: Driver
     options: CassandraOptions
     clock: Clock
@@ -124,8 +120,6 @@ class StoreParts(NamedTuple):
 
 
 class _Made(MadeIds, frozen=True):
-    """Ids that the writer has made."""
-
     reservation: Reservation
 
 
@@ -151,16 +145,7 @@ class StepRun:
         items: Sequence[NewMessage] = (),
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """Starts the steps; returns the function that gives them up.
-
-        Args:
-            queue: Whose row and messages they are about.
-            row: Its table and key.
-            steps: What to do.
-            done: Called at the end, also of steps that were given up.
-            items: What is written.
-            after: As for :meth:`Messages.append`.
-        """
+        """Starts the steps; returns the function that gives them up."""
         self._queue = queue
         self._items = items
         self._table, text = row
@@ -228,17 +213,12 @@ class StepRun:
         return made
 
     def _drop(self) -> None:
-        """Gives back what was reserved and not written."""
         made, self._made = self._made, None
         if made is not None:
             self._parts.writer.drop(made.reservation)
 
     def _note_sent(self) -> None:
-        """Notes that readers may notice what comes now.
-
-        Raises:
-            StoreUnavailable: The caller has given up before.
-        """
+        """Refuses if the caller has given up; from here on readers may notice what is sent."""
         with self._lock:
             if self.withdrawn and not self._sent:
                 raise StoreUnavailable(GIVEN_UP)

@@ -33,15 +33,15 @@ from queuey.storage.cassandra.write.write_batches import Written
 log = logging.getLogger(__name__)
 
 ROWS = 100
-"""Deletes in one request."""
+"""Max deletes in one request."""
 TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
 """Of one attempt, and of the pause after the first one: parts of W."""
 LONGEST_FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 IDLE = 60.0
-"""Seconds between checks while there is nothing to do."""
+"""Interval between checks while there is nothing to do, in seconds."""
 FLYING = 500
-"""Requests on their way at most: what failed because Cassandra is overloaded must not make it worse."""
+"""Max requests on their way: what failed because Cassandra is overloaded must not make it worse."""
 
 
 class _Chunk(NamedTuple):
@@ -58,21 +58,12 @@ _Part = tuple["Undo", _Chunk]
 
 
 class Undo:
-    """One operation's messages to be undone."""
-
     __slots__ = ("answer", "began", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size", "timeout")
 
     def __init__(
         self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], None]
     ) -> None:
-        """Prepares an undo write.
-
-        Args:
-            written: What was given to Cassandra.
-            level: The level it was written at.
-            deadline: Boot time until which the outcome is ``none`` if all is confirmed.
-            answer: Called once with the outcome.
-        """
+        """``deadline``: boot time until which the outcome is ``none`` if all is confirmed."""
         self.chunks = _chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = level.writes
@@ -85,14 +76,12 @@ class Undo:
         self.failed: list[_Chunk] = []
 
     def tell(self, outcome: Outcome) -> None:
-        """Answers, unless it is answered already."""
         answer, self.answer = self.answer, None
         if answer is not None:
             answer(outcome)
 
 
-def nobody(_seconds: float) -> None:
-    """Is told how long an undo write took, where nobody counts."""
+def nobody(_seconds: float) -> None: ...
 
 
 _Agenda = list[tuple[float, int, Undo]]
@@ -100,14 +89,7 @@ _Agenda = list[tuple[float, int, Undo]]
 
 
 class UndoWriter:
-    """Tries undo writes until they succeed, in a thread of its own.
-
-    Args:
-        driver: The way to Cassandra.
-        clock: Of deadlines and stamps.
-        note: Told how many seconds each took.
-        kept: Deletes that are tried on in the background at most; the oldest are given up beyond.
-    """
+    """Tries undo writes until they succeed, in a thread of its own."""
 
     def __init__(
         self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = nobody, kept: int = 100_000
@@ -117,7 +99,7 @@ class UndoWriter:
         self._note = note
         self._kept = kept
         self._inbox: SimpleQueue[Undo | tuple[Sequence[_Part], bool] | None] = SimpleQueue()
-        """What is to be undone, and which parts were, or were not, at the end of a request."""
+        """Writes to be undone, and which parts were, or were not, at the end of a request."""
         self._open: dict[Undo, None] = {}
         """All that do not hold yet, oldest first."""
         self._deadlines: _Agenda = []
@@ -137,7 +119,6 @@ class UndoWriter:
         self._thread.start()
 
     def undo(self, undo_write: Undo) -> None:
-        """Takes an undo write on; never blocks."""
         self._inbox.put(undo_write)
 
     def close(self, timeout: float) -> None:
@@ -173,7 +154,6 @@ class UndoWriter:
             return None
 
     def _until_next(self) -> float:
-        """Seconds until something is to be done."""
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
         moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
@@ -218,7 +198,6 @@ class UndoWriter:
         undo_write.tell("none" if in_time else "unknown")
 
     def _look(self) -> None:
-        """Sends what is due, and answers those whose deadline has passed."""
         now = self._clock.boottime()
         while self._deadlines and self._deadlines[0][0] < now:
             _, _, undo_write = heappop(self._deadlines)
@@ -229,7 +208,6 @@ class UndoWriter:
             self._send_some(now)
 
     def _send_some(self, now: float) -> None:
-        """Sends what is due, as many requests as may be on their way."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING:
@@ -248,7 +226,6 @@ class UndoWriter:
             self._send(parts)
 
     def _send(self, parts: Sequence[_Part]) -> None:
-        """Sends deletes of one Cassandra partition."""
         self._flying += 1
         (undo_write, chunk), now = parts[0], self._clock.now()
         time_bucket = (chunk.qid, chunk.partition, chunk.bucket)

@@ -1,4 +1,4 @@
-"""What is on its way into Cassandra: operations, their parts, the partition buffers they wait in, and requests.
+"""Messages on their way into Cassandra: operations, their parts, the partition buffers they wait in, and requests.
 
 An operation is what one call appends, perhaps to several partitions; a part is what of it goes to one. A partition
 buffer holds the parts that wait for one queue partition. A batch in flight is a request: rows of one Cassandra
@@ -24,16 +24,17 @@ from queuey.storage.cassandra.driver import UNSET, InDoubt
 
 FULL_ROWS = 50
 FULL_BYTES = 64 << 10
-"""A batch of so many rows or bytes leaves at once."""
+"""Min bytes (or rows) of a batch that is sent at once."""
 MOST_ROWS = 100
 MOST_BYTES = 256 << 10
-"""A request to Cassandra holds no more, unless a single body is larger."""
+"""Max bytes (or rows) of a request to Cassandra, unless a single body is larger."""
 TTL_MARGIN = 2
-"""Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
+"""Number of seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
 MOST_BUFFERS = 20_000
 FLUSH_ROWS = 2000
 FLUSH_BYTES = 4 << 20
-"""Rows and bytes after which one flush of a buffer takes no further part: the other buffers wait meanwhile."""
+"""Max rows and bytes of one flush of a buffer, after which it takes no further part: the other buffers wait
+meanwhile."""
 
 Done = Callable[[list[Position] | None, Exception | None], None]
 
@@ -51,7 +52,6 @@ class Written(NamedTuple):
 
     @property
     def positions(self) -> list[Position]:
-        """The ids."""
         return [(self.ticks + number, self.low) for number in range(self.number)]
 
 
@@ -72,7 +72,7 @@ class Item:
 
 
 class AppendOperation:
-    """What one call appends; see the module's states. Its positions are in the order of the call's messages."""
+    """The messages that one call appends, through the states of :mod:`.writer`; positions are in the call's order."""
 
     __slots__ = (
         "_begun",
@@ -107,7 +107,7 @@ class AppendOperation:
         self.minted = math.inf
         """Boot time of its earliest id."""
         self.written: list[Written] = []
-        """What was given to the driver."""
+        """The messages that were given to the driver."""
         self.refused = False
         """It ended before anything of it was queued."""
         self.reserved = False
@@ -126,7 +126,6 @@ class AppendOperation:
 
     @property
     def given_up(self) -> bool:
-        """Whether nothing of it will ever be sent."""
         return self._claim.locked() and not self._begun
 
     def begin(self) -> bool:
@@ -136,7 +135,6 @@ class AppendOperation:
         return self._begun
 
     def count_down(self, error: Exception | None, *, stored: bool) -> bool:
-        """Notes the end of a part or request; returns whether it was the last."""
         with self.lock:
             if error is not None and (self.error is None or isinstance(error, InDoubt)):
                 self.error = error
@@ -146,8 +144,6 @@ class AppendOperation:
 
 
 class OperationPart:
-    """The messages of an operation that go to one partition."""
-
     __slots__ = ("alike", "items", "operation", "size")
 
     def __init__(self, operation: AppendOperation) -> None:
@@ -158,7 +154,6 @@ class OperationPart:
         """All have one TTL and no delay, so they follow each other."""
 
     def add(self, item: Item) -> None:
-        """Adds a message."""
         if item.delay or (self.items and item.ttl != self.items[0].ttl):
             self.alike = False
         self.items.append(item)
@@ -166,13 +161,12 @@ class OperationPart:
 
     @property
     def longest(self) -> int:
-        """Bytes that its longest row has at most: those of the longest body and of the longest metadata."""
         metas = {item.meta for item in self.items if item.meta is not UNSET}
         return message_codec.ROW + max([len(item.body) for item in self.items]) + max(map(len, metas), default=0)
 
 
 class PartitionBuffer:
-    """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
+    """Messages that wait for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
 
     __slots__ = ("bucket_widths", "flying", "partition", "parts", "qid", "rows", "scheduled", "size")
 
@@ -188,11 +182,9 @@ class PartitionBuffer:
 
     @property
     def due(self) -> bool:
-        """Whether something should be sent now."""
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
-        """Lets parts wait; ``first``: before all others, in their order."""
         given = list(parts)
         if first:
             self.parts.extendleft(reversed(given))
@@ -203,7 +195,7 @@ class PartitionBuffer:
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
-        """Takes what waits, up to two bounds: the last part that is taken may pass them."""
+        """Removes and returns parts, up to two bounds, which the last one may pass."""
         taken: list[OperationPart] = []
         count = size = 0
         while self.parts and count < FLUSH_ROWS and size < FLUSH_BYTES:
@@ -217,11 +209,7 @@ class PartitionBuffer:
 
 
 class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
-    """Buffers by qid and partition. Empty ones are kept for their bucket widths, until there are too many.
-
-    Args:
-        most: Buffers at most, unless more of them hold something.
-    """
+    """Buffers by qid and partition. Empty ones are kept for their bucket widths, until there are too many."""
 
     def __init__(self, most: int = MOST_BUFFERS) -> None:
         super().__init__()
@@ -230,7 +218,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         """In the order in which they were left, so that one to remove is found at once."""
 
     def take(self, qid: int, partition: int) -> PartitionBuffer:
-        """Returns a partition buffer into which something is about to be put."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -239,7 +226,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         return buffer
 
     def leave(self, buffer: PartitionBuffer) -> None:
-        """Notes that nothing is in a partition buffer or on its way from it."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)
@@ -256,12 +242,7 @@ class BatchRun(NamedTuple):
     low: int
 
     def encoded(self, key: bytes, now: int) -> list[bytes]:
-        """Returns the rows, as the encoded values of :data:`message_codec.INSERT`.
-
-        Args:
-            key: The encoded partition key.
-            now: Ticks; the write's timestamp where the id's time is still to come.
-        """
+        """Returns the rows, as the encoded values of :data:`message_codec.INSERT`."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
@@ -289,7 +270,6 @@ class InFlightBatch:
         self._taken: list[tuple[AppendOperation, Written]] = []
 
     def depart(self) -> None:
-        """Lets its operations know that it is on its way."""
         for operation, taken in self._taken:
             operation.written.append(taken)
         for operation in self.operations:
@@ -298,7 +278,7 @@ class InFlightBatch:
                 operation.minted = min(operation.minted, self.minted)
 
     def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
-        """Takes as many rows of a run as fit, from the ``at``-th on; returns how many."""
+        """Adds as many rows of a run as fit, from the ``at``-th on; returns how many."""
         taken = given[at : at + MOST_ROWS - len(self.rows)]
         size = sum(map(len, taken))
         if self.size + size > MOST_BYTES:
@@ -326,14 +306,7 @@ class InFlightBatch:
 
 
 def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float) -> list[InFlightBatch]:
-    """Serializes what is to be sent and divides it into requests.
-
-    Args:
-        buffer: Whose it is.
-        runs: In the order of their ids at each bucket.
-        now: Ticks.
-        minted: Boot time not after any of the ids.
-    """
+    """Serializes what is to be sent and divides it into requests."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
@@ -361,5 +334,4 @@ def slices_of(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[i
     return parts
 
 
-def nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
-    """Takes the end of an operation whose caller has given up."""
+def nobody(_positions: list[Position] | None, _error: Exception | None) -> None: ...

@@ -67,22 +67,7 @@ class NotYet(Exception):
 
 
 class MessageWriter:
-    """The writing side of one store in one process.
-
-    Args:
-        driver: The way to Cassandra.
-        options: Bounds.
-        clock: Of ids and deadlines.
-        generator: Of ids.
-        queue_rows: The rows of queues.
-        bucket index: The record of buckets.
-        watch: Whether the clock may be trusted.
-        levels: What a queue's consistency level means.
-        timing: C.
-        tails: Told how long writes take.
-        pool: Runs what has to wait.
-        deadline: What has to wait is bounded by.
-    """
+    """The writing side of one store in one process."""
 
     def __init__(  # noqa: PLR0913 - the parts of a store, named
         self,
@@ -133,13 +118,7 @@ class MessageWriter:
     # In the caller's thread
 
     def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> AppendOperation:
-        """Starts an operation; see the storage contract's ``begin_append``. Never blocks.
-
-        Raises:
-            InvalidRequest: ``after`` lies too far ahead.
-            StoreUnavailable: Too many messages wait, the clock is off, Cassandra is not there (``StoreClosed``: the
-                store is shutting down).
-        """
+        """Starts an operation; see the storage contract's ``begin_append``. Never blocks."""
         operation = AppendOperation(queue, self._levels.of(queue), len(items), after, done)
         parts = slices_of(operation, items)
         operation.left = len(parts)
@@ -154,7 +133,7 @@ class MessageWriter:
         parts: dict[int, OperationPart],
         go: Callable[[], None],
     ) -> None:
-        """Takes an operation on, and has it ``go`` on once its queue's row and the clock are right."""
+        """Accepts an operation, and calls ``go`` once its queue's row and the clock are right."""
         queue = operation.queue
         self._check(len(items))
         if operation.after is not None:
@@ -197,7 +176,6 @@ class MessageWriter:
         return True
 
     def _enter(self, operation: AppendOperation, ttls: set[int], longest: int, go: Callable[[], None]) -> None:
-        """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
         try:
             self._watch.require()
             row = self._rows.current(operation.queue)
@@ -244,7 +222,6 @@ class MessageWriter:
             self._landed(buffer)
 
     def _prepare(self, buffer: PartitionBuffer, parts: list[OperationPart], work: Callable[[], object]) -> None:
-        """Does what has to be done before parts can be sent, then lets them wait for their turn again."""
         try:
             work()
         except QueueNotFound as error:
@@ -259,11 +236,7 @@ class MessageWriter:
     def _runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts, in buckets that readers know of.
-
-        Raises:
-            NotYet: A bucket must be recorded before; the ids are not used.
-        """
+        """Makes the ids of parts, in buckets that readers know of."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -273,11 +246,7 @@ class MessageWriter:
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
-        """Makes sure that ids were made by a row that was still young.
-
-        Raises:
-            NotYet: It has to be read again; the ids are not used.
-        """
+        """Makes sure that ids were made by a row that was still young."""
         # The machine may have stood still since, by what no check can show.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
@@ -286,11 +255,7 @@ class MessageWriter:
             raise NotYet(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
-        """Makes ids for parts and sends them.
-
-        Raises:
-            NotYet: Something must be done before; nothing was sent.
-        """
+        """Makes ids for parts and sends them."""
         row = self._fresh_row(parts[0].operation.queue)
         ready = self._wanted(parts, row)
         if not ready:
@@ -337,7 +302,6 @@ class MessageWriter:
         return ready
 
     def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
-        """Makes the ids of a part and finds their buckets."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
@@ -357,11 +321,7 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
-        """Makes sure that every bucket is recorded for readers before an id in it counts.
-
-        Raises:
-            NotYet: Some must be recorded; the ids that were just made are not used.
-        """
+        """Makes sure that every bucket is recorded for readers before an id in it counts."""
         missing = [
             time_bucket
             for time_bucket in time_buckets
@@ -407,10 +367,9 @@ class MessageWriter:
             else:
                 self._judge(in_flight, error)
         finally:
-            self._landed(in_flight.buffer)  # What waits need not wait for the check as well.
+            self._landed(in_flight.buffer)  # Waiting parts need not wait for the check as well.
 
     def _confirmed(self, in_flight: InFlightBatch, refused: StoreUnavailable | None) -> None:
-        """Takes the result of a check of the clock that began after the answer to a request had come."""
         if refused is not None:
             self._judge(in_flight, InDoubt(str(refused)))
         elif not self._watch.vouches(in_flight.minted):
@@ -419,7 +378,6 @@ class MessageWriter:
             self._judge(in_flight, None)
 
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
-        """Tells operations how one of their requests ended."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
             self._count_down(operation, error, stored=stored)
@@ -465,7 +423,7 @@ class MessageWriter:
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
-            # What was refused is overloaded, say, though other parts were written: that must not be repeated at once.
+            # A refusal may mean overload although other parts were written: such a write must not be repeated at once.
             kind = WriteUndone if outcome == "none" and isinstance(error, InDoubt) else StoreUnavailable
             failed = kind(str(error), outcome=outcome)
             failed.__cause__ = error
@@ -475,7 +433,7 @@ class MessageWriter:
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
     def _make_sure(self, minted: float, answer: Callable[[Outcome], None], outcome: Outcome) -> None:
-        """Says that a write was undone in time only when a later check of the clock shows that the time was right."""
+        """Counts a write as undone in time only when a later check of the clock shows that the time was right."""
 
         def checked(error: StoreUnavailable | None) -> None:
             answer("none" if error is None and self._watch.vouches(minted) else "unknown")
@@ -517,7 +475,6 @@ class MessageWriter:
 
 
 def number_positions(runs: Iterable[BatchRun]) -> None:
-    """Gives operations the ids of their messages."""
     for run in runs:
         for number, item in enumerate(run.items):
             run.part.operation.positions[item.index] = run.ticks + number, run.low
