@@ -35,7 +35,7 @@ FIRST_LOOK = 64
 """Max rows of the first lookup: nearly every partition has fewer."""
 MORE = 500
 """Max rows of each further lookup, per width."""
-PLACES = 16
+BUCKETS_LIKE_A_LOOKUP = 16
 """Number of buckets that need as much memory as the rest of a lookup."""
 MARGIN = 7200
 """Min seconds for which a record outlives what it names: longer than it is used without being renewed."""
@@ -74,7 +74,7 @@ _RECORD = Statement(
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 
-class Known(NamedTuple):
+class BucketLookup(NamedTuple):
     """The result of a lookup.
 
     Attributes:
@@ -99,7 +99,9 @@ class BucketIndex:
         self._clock = clock
         self._size = size
         self._lock = threading.Lock()
-        self._known: Recent[tuple[int, int, bool], Known] = Recent(clock.boottime, lambda: timing.kept.row_age, size)
+        self._known: Recent[tuple[int, int, bool], BucketLookup] = Recent(
+            clock.boottime, lambda: timing.kept.row_age, size
+        )
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
         self._raised: Recent[Key, float] = Recent(clock.boottime, lambda: LOW_WATERMARK_EVERY, size)
 
@@ -108,7 +110,7 @@ class BucketIndex:
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
         """Returns whether this process has recorded a bucket, for given ids recently enough."""
         at = self._recorded.get((qid, part, time_bucket))
-        return at is not None and (time_bucket.minted or self._clock.boottime() - at < REFRESH_PUT)
+        return at is not None and (time_bucket.new_ids_only or self._clock.boottime() - at < REFRESH_PUT)
 
     def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
         """Records buckets, those that this process has recorded already left out. Idempotent."""
@@ -118,7 +120,9 @@ class BucketIndex:
         if not missing:
             return
         now = self._clock.boottime()
-        records = [(_RECORD, (qid, part, one.width_index, one.start, one.kind, self._lifetime(one))) for one in missing]
+        records = [
+            (_RECORD, (qid, part, one.width_index, one.start, one.ttl_class, self._lifetime(one))) for one in missing
+        ]
         for at in range(0, len(records), 100):
             (statement, values), *further = records[at : at + 100]
             self._driver.run(statement, values, consistency, further=further)
@@ -132,11 +136,13 @@ class BucketIndex:
         """Seconds for which a record must be kept: whatever comes to the bucket has expired by then."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
-        return min(ahead + CLASSES[time_bucket.kind] + MARGIN, bucketing.longest_ttl(now))
+        return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
 
     # Reading
 
-    def cached(self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool) -> Known | None:
+    def cached(
+        self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool
+    ) -> BucketLookup | None:
         known = self._known.get((qid, part, descending))
         if known is None or known.began < since:
             return None
@@ -154,7 +160,7 @@ class BucketIndex:
         consistency: str,
         low_watermarks: bool,
         descending: bool = False,
-    ) -> list[Known]:
+    ) -> list[BucketLookup]:
         """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at."""
         began = self._clock.boottime()
         first = self._driver.gather([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
@@ -165,14 +171,14 @@ class BucketIndex:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
                 known = self._look_further(began, (qid, part), at, low_watermark, consistency, descending=descending)
             with self._lock:
-                weight = 1 + len(known.recorded.time_buckets) // PLACES
+                weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
                 self._known.put((qid, part, descending), known, began, weight)
             found.append(known)
         return found
 
     def _look_further(
         self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
-    ) -> Known:
+    ) -> BucketLookup:
         """Reads the buckets of a partition width by width, without those of new ids below the low watermark."""
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
@@ -194,12 +200,12 @@ class BucketIndex:
                 else:
                     high = min(high, last)
         rows = [row for answer in answers for row in answer]
-        return Known(began, RecordedBuckets(_places(rows)), low, high, low_watermark)
+        return BucketLookup(began, RecordedBuckets(_places(rows)), low, high, low_watermark)
 
     # The low watermark
 
     def raise_low_watermark(
-        self, key: Key, known: Known, low_watermark: Position, *, lifetime: int, consistency: str
+        self, key: Key, known: BucketLookup, low_watermark: Position, *, lifetime: int, consistency: str
     ) -> None:
         """Raises a partition's low watermark if it is worth it; neither waits nor fails.
 
@@ -217,11 +223,11 @@ class BucketIndex:
         self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
 
 
-def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:
+def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
     """Returns the result of a first lookup, None if it is incomplete; without a low watermark that is not reliable."""
     if len(rows) >= FIRST_LOOK:
         return None
-    return Known(
+    return BucketLookup(
         began, RecordedBuckets(_places(rows)), 0, ids.TICKS_MAX + 1, _low_watermark(rows) if low_watermarks else None
     )
 

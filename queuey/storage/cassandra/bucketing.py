@@ -40,7 +40,7 @@ _SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 class Bucket(NamedTuple):
     """A Cassandra partition of one queue partition: a table (TTL class), and a part of the key in it."""
 
-    kind: int
+    ttl_class: int
     """The class, 0 to 3."""
     bucket: int
 
@@ -49,7 +49,7 @@ class Bucket(NamedTuple):
         return self.bucket & 7
 
     @property
-    def minted(self) -> bool:
+    def new_ids_only(self) -> bool:
         """False: its rows were written under given ids (``put``, loads)."""
         return self.bucket & 7 < PUT
 
@@ -60,12 +60,12 @@ class Bucket(NamedTuple):
 
     @property
     def start(self) -> int:
-        return (self.bucket >> 3) * width(self.kind, self.bucket & 7)
+        return (self.bucket >> 3) * width(self.ttl_class, self.bucket & 7)
 
     @property
     def end(self) -> int:
         """The tick after the last of its ids."""
-        return self.start + width(self.kind, self.bucket & 7)
+        return self.start + width(self.ttl_class, self.bucket & 7)
 
 
 def class_of(seconds: float) -> int:
@@ -115,7 +115,7 @@ def longest_ttl(now: int) -> int:
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
     """Returns whether a bucket has to be in ``bucket_index`` before it is written to."""
-    return time_bucket.kind != home_class or time_bucket.width_index != HOME_WIDTH
+    return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 
 class RecordedBuckets:
@@ -130,13 +130,13 @@ class RecordedBuckets:
         self._narrow: list[tuple[int, list[int], list[Bucket]]] = []
         narrow = sorted(
             (time_bucket for time_bucket in self.time_buckets if not time_bucket.wide),
-            key=lambda time_bucket: (time_bucket.kind, time_bucket.start),
+            key=lambda time_bucket: (time_bucket.ttl_class, time_bucket.start),
         )
-        for kind, width_index in sorted({(time_bucket.kind, time_bucket.width_index) for time_bucket in narrow}):
+        for kind, width_index in sorted({(time_bucket.ttl_class, time_bucket.width_index) for time_bucket in narrow}):
             row = [
                 time_bucket
                 for time_bucket in narrow
-                if (time_bucket.kind, time_bucket.width_index) == (kind, width_index)
+                if (time_bucket.ttl_class, time_bucket.width_index) == (kind, width_index)
             ]
             self._narrow.append((width(kind, width_index), [time_bucket.start for time_bucket in row], row))
 
@@ -167,7 +167,7 @@ class RecordedBuckets:
         wide = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         found: list[Bucket] = []
         for size, starts, row in self._narrow:
-            lowest = max(lower, alive[row[0].kind]) if row[0].minted else lower
+            lowest = max(lower, alive[row[0].ttl_class]) if row[0].new_ids_only else lower
             low, high = bisect_right(starts, lowest - size), bisect_left(starts, upper)
             if high - low > most:
                 low, high = (high - most - 1, high) if descending else (low, low + most + 1)

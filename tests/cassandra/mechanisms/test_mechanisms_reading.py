@@ -14,7 +14,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Page, Queue, Slice
 from queuey.service import Range, Reading, ranges
 from queuey.storage.cassandra import CassandraStore, bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import BucketIndex, Known
+from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.clocks.clock import ticks
@@ -293,7 +293,7 @@ def looks_for_ever(removed: ExitStack) -> None:
     """Uses what was recorded of buckets however old it is."""
     cached = BucketIndex.cached
 
-    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> Known | None:
+    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> BucketLookup | None:
         return cached(self, *time_bucket, since=-math.inf, descending=descending)
 
     removed.enter_context(replace(BucketIndex.cached, old))
@@ -303,7 +303,7 @@ def looks_of_longer_ago(removed: ExitStack) -> None:
     """Uses what was recorded of buckets a little longer than it may be used."""
     cached = BucketIndex.cached
 
-    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> Known | None:
+    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> BucketLookup | None:
         return cached(self, *time_bucket, since=since - S, descending=descending)
 
     removed.enter_context(replace(cached, old))
@@ -316,7 +316,7 @@ def empty_up_to_now(removed: ExitStack) -> None:
 
 def low_watermark_for_all(removed: ExitStack) -> None:
     """Takes the low watermark to be that of all buckets."""
-    removed.enter_context(replace(Bucket.minted, property(lambda self: True)))
+    removed.enter_context(replace(Bucket.new_ids_only, property(lambda self: True)))
 
 
 def given_among_minted(removed: ExitStack) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, Slice
-from queuey.storage.cassandra.bucket_index import BucketIndex, Known
+from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock, id_generator
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
@@ -174,7 +174,7 @@ def recording_nothing(writer: MessageWriter, *_: object) -> None:
     """Uses buckets that no reader knows of."""
 
 
-def whatever_age(index: BucketIndex, *where: Any, since: float, descending: bool) -> Known | None:  # noqa: ANN401
+def whatever_age(index: BucketIndex, *where: Any, since: float, descending: bool) -> BucketLookup | None:  # noqa: ANN401
     """Reads by the buckets in memory, however old."""
     return REAL_CACHED(index, *where, since=-1e9, descending=descending)
 
@@ -213,7 +213,7 @@ def taking_over(clock: Clock, offset: int, error: float = 0.0) -> None:
 @contextmanager
 def vouching_across_jumps() -> Iterator[None]:
     """Vouches for what was made before a clock jumped."""
-    with replace(ClockWatch.vouches, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
+    with replace(ClockWatch.timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
         yield
 
 

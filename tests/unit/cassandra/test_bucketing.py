@@ -58,7 +58,7 @@ def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: 
     time_bucket = bucketing.bucket_of(at, kind, width_index)
     assert time_bucket.start <= at < time_bucket.end
     assert time_bucket.end - time_bucket.start == bucketing.width(kind, width_index)
-    assert (time_bucket.kind, time_bucket.width_index) == (kind, width_index)
+    assert (time_bucket.ttl_class, time_bucket.width_index) == (kind, width_index)
     assert (
         bucketing.bucket_of(time_bucket.start, kind, width_index)
         == bucketing.bucket_of(time_bucket.end - 1, kind, width_index)
@@ -123,7 +123,7 @@ def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: i
     assert found[-1].start < upper <= found[-1].end
     for one, following in pairwise(found):
         assert one.end == following.start
-    assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.kind == kind for time_bucket in found)
+    assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.ttl_class == kind for time_bucket in found)
 
 
 @given(times, kinds)
@@ -187,7 +187,7 @@ def test_the_nearest_places_of_very_many(
     needed = {
         time_bucket
         for time_bucket in time_buckets
-        if max(time_bucket.start, lower, alive[time_bucket.kind] if time_bucket.minted else 0)
+        if max(time_bucket.start, lower, alive[time_bucket.ttl_class] if time_bucket.new_ids_only else 0)
         < min(time_bucket.end, upper)
     }
     assert needed <= set(found) <= set(time_buckets)
@@ -201,4 +201,4 @@ def test_kinds_of_places() -> None:
     """Levels 0 and 5 are as wide as the class; ids were new in levels 0 to 4 only."""
     time_buckets = [bucketing.bucket_of(ids.now_ticks(), 1, width_index) for width_index in WIDTHS]
     assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.wide] == [HOME_WIDTH, PUT]
-    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.minted] == [0, 1, 2, 3, 4]
+    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.new_ids_only] == [0, 1, 2, 3, 4]

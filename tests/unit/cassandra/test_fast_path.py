@@ -89,7 +89,7 @@ class Asked:
     def send(self, *, idempotent: bool, timeout: float = 60) -> None:
         """Sends a write."""
 
-        def own_way(tell: Done, attempts: int, _left: float) -> None:
+        def driver_fallback(tell: Done, attempts: int, _left: float) -> None:
             self.own_ways.append(attempts)
             tell([(True,)], None)
 
@@ -101,7 +101,7 @@ class Asked:
             timeout=timeout,
             decode=lambda _body: [],
             done=self._ended,
-            own_way=own_way,
+            driver_fallback=driver_fallback,
             reads=False,
             idempotent=idempotent,
         )

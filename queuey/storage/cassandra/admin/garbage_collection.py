@@ -138,7 +138,7 @@ class GarbageCollector:
             if level is not None  # A partition with a low watermark and no bucket gives one row without them.
         ]
         removals = [
-            Request(_REMOVE[time_bucket.kind], (pending.qid, part, time_bucket.bucket), write)
+            Request(_REMOVE[time_bucket.ttl_class], (pending.qid, part, time_bucket.bucket), write)
             for time_bucket in time_buckets
         ]
         self._driver.gather(removals, most=_AT_ONCE)

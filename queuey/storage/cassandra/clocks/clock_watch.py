@@ -98,7 +98,7 @@ class ClockWatch:
         """Boot time up to which ages count from too late, for a clock has jumped since."""
         return self._clock_check.wrong_until
 
-    def vouches(self, minted: float) -> bool:
+    def timed_correctly_since(self, minted: float) -> bool:
         """Returns whether the time since an id was made (boot time) was measured correctly, by the last check."""
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 

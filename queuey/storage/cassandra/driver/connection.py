@@ -303,7 +303,7 @@ class Driver:
         else:
             opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, request.markers, rows, level)
 
-        def own_way(tell: Done, attempts: int, left: float) -> None:
+        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             if request.host is not None:
                 tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
                 return
@@ -320,12 +320,12 @@ class Driver:
             timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
             decode=request.decode or _nothing,
             done=done,
-            own_way=own_way,
+            driver_fallback=driver_fallback,
             reads=reads,
         )
 
     def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
-        def own_way(tell: Done, attempts: int, left: float) -> None:
+        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
         express = self._open_express()
@@ -337,7 +337,7 @@ class Driver:
             timeout=self._patience(timeout, reads=False),
             decode=_nothing,
             done=done,
-            own_way=own_way,
+            driver_fallback=driver_fallback,
             reads=False,
             idempotent=False,
         )
@@ -358,7 +358,7 @@ class Driver:
         before: Rows | None = None,
         page: bytes | None = None,
     ) -> None:
-        """Sends a statement by the driver's own way, page by page."""
+        """Sends a statement through the driver, page by page."""
         future = self._open_session().execute_async(
             statement, timeout=timeout, host=self._host(host), paging_state=page
         )

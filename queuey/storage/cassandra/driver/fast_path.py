@@ -1,16 +1,16 @@
 """The short way to a node, for what is asked all the time: writes of rows, reads of one page, appends to claim logs.
 
-The driver's own way costs some 150 us of CPU a request and several a row. Here requests are encoded by their callers
+The driver costs some 150 us of CPU a request and several a row. Here requests are encoded by their callers
 and go over the driver's own connections, past its futures, plans and timers. Only what happens all the time is dealt
-with; the rest goes to the driver's own way, with all its rules::
+with; the rest goes through the driver, with all its rules::
 
     sent ──(result)──────────────────────────────► answered
       ├──(no answer for a while)──► sent to another node as well *; the first result counts. Of requests to nodes
       │                             that do answer others only a tenth: what is slow everywhere must not become more
       ├──(an error that asking again would not change, of all that were asked)──► answered
       ├──(no answer in time)──► answered: timed out
-      ├──(a connection that broke, a node that is overloaded or had no time)──► the driver's own way * ──► answered
-      └──(no connection; a node that is starting or has forgotten the statement)──► the driver's own way ──► answered
+      ├──(a connection that broke, a node that is overloaded or had no time)──► through the driver * ──► answered
+      └──(no connection; a node that is starting or has forgotten the statement)──► through the driver ──► answered
 
 * only what is idempotent. Anything else is answered: it is in doubt.
 
@@ -125,8 +125,8 @@ LOOK_EVERY = 0.02
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
 _PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
-OwnWay = Callable[[Done, int, float], None]
-"""Sends by the driver's own way; takes the callback, how many nodes may have the request already, and seconds."""
+DriverFallback = Callable[[Done, int, float], None]
+"""Sends through the driver: the callback, how many nodes may have the request already, and the timeout in seconds."""
 
 
 SPARED, MOST_SPARE = 0.1, 20.0
@@ -135,7 +135,7 @@ MOST_WAITING = 64 << 20
 """Max bytes that wait for one connection; further requests are refused."""
 
 
-class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
+class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
     """A connection that sends a request as one piece and receives in larger ones."""
 
     in_buffer_size = 1 << 16
@@ -176,6 +176,7 @@ class _Request:
         "claim",
         "decode",
         "done",
+        "driver_fallback",
         "flying",
         "host",
         "idempotent",
@@ -183,7 +184,6 @@ class _Request:
         "metadata",
         "nodes",
         "opcode",
-        "own_way",
         "reads",
         "timeout",
         "turned",
@@ -199,7 +199,7 @@ class _Request:
         timeout: float,
         decode: Decode,
         done: Done,
-        own_way: OwnWay,
+        driver_fallback: DriverFallback,
         reads: bool,
         idempotent: bool,
     ) -> None:
@@ -210,7 +210,7 @@ class _Request:
         self.timeout = timeout
         self.decode = decode
         self.done = done
-        self.own_way = own_way
+        self.driver_fallback = driver_fallback
         self.reads = reads
         self.idempotent = idempotent
         self.claim = threading.Lock()
@@ -250,12 +250,12 @@ class _Request:
             self.refuse(error)
 
     def turn(self) -> None:
-        """Sends it by the driver's own way in the time that is left, unless that was done or it is answered."""
+        """Sends it through the driver in the time that is left, unless that was done or it is answered."""
         with self.lock:
             turned, self.turned = self.turned, True
         if not turned and not self.claim.locked():
             left = self.timeout - (time.monotonic() - self.began)
-            self.own_way(self.tell, self.asked, max(LOOK_EVERY, left))
+            self.driver_fallback(self.tell, self.asked, max(LOOK_EVERY, left))
 
     def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if self.claim.acquire(blocking=False):
@@ -326,7 +326,7 @@ class FastPath:
         timeout: float,
         decode: Decode,
         done: Done,
-        own_way: OwnWay,
+        driver_fallback: DriverFallback,
         reads: bool,
         idempotent: bool = True,
     ) -> None:
@@ -340,7 +340,7 @@ class FastPath:
             timeout: Timeout in seconds.
             decode: Makes rows of a result of the usual shape.
             done: Called with the result.
-            own_way: Sends it again through the driver.
+            driver_fallback: Sends it again through the driver.
             reads: It changes nothing.
             idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
         """
@@ -352,7 +352,7 @@ class FastPath:
             timeout=timeout,
             decode=decode,
             done=done,
-            own_way=own_way,
+            driver_fallback=driver_fallback,
             reads=reads,
             idempotent=idempotent,
         )
@@ -404,7 +404,7 @@ class FastPath:
                 connection.send_msg(
                     (request.opcode, request.body), stream, attempt.answered, _encode, _decode, request.metadata
                 )
-            except Exception as error:  # noqa: BLE001 - the driver's own way knows what to do about it
+            except Exception as error:  # noqa: BLE001 - the driver knows what to do about it
                 # The connection may have failed all its requests by now, this one with them: then it was returned.
                 if connection._requests.pop(stream, None) is not None:  # noqa: SLF001 - as the driver's future does
                     with contextlib.suppress(Exception):  # the session may be closed

@@ -13,7 +13,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
 from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
 
 from queuey.storage.cassandra.driver import fast_path, policies
-from queuey.storage.cassandra.driver.fast_path import Roomy
+from queuey.storage.cassandra.driver.fast_path import BufferedConnection
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
 
@@ -79,7 +79,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         target.hosts,
         port=target.port,
         protocol_version=fast_path.PROTOCOL,
-        connection_class=Roomy,
+        connection_class=BufferedConnection,
         auth_provider=auth,
         ssl_context=tls(options),
         # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.

@@ -298,7 +298,7 @@ class Stream:
     @property
     def minted(self) -> bool:
         """True: rows that were put count more than those found here."""
-        return self._place.minted
+        return self._place.new_ids_only
 
     @property
     def finished(self) -> bool:
@@ -318,7 +318,7 @@ class Stream:
 
         query = message_codec.encoded_bulk(
             (*self._reading.key, probe.time_bucket.bucket),
-            probe.time_bucket.kind,
+            probe.time_bucket.ttl_class,
             probe.lower,
             ids.preceding(probe.upper),
             probe.limit,
@@ -345,7 +345,7 @@ class Stream:
                 raise answer
             return
         columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
-        # The driver's own way gives rows; it is taken when something went wrong, and not often.
+        # The driver gives rows; it is used when something went wrong, and not often.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.packed(answer, columns)
         page = page_of(body, columns)
         self._pace.note(page)

@@ -63,7 +63,7 @@ class Rest(NamedTuple):
 def _counting(key: tuple[int, int], part: Rest, consistency: str) -> Request:
     ends = message_codec.uuid_of(part.lower), message_codec.uuid_of(ids.preceding(part.upper))
     values = (*key, part.time_bucket.bucket, *ends)
-    return Request(message_codec.COUNT[part.time_bucket.kind], values, consistency)
+    return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, consistency)
 
 
 async def tally(
@@ -156,7 +156,7 @@ class Measurement:
         # If a message exists in both buckets, the one of chosen ids is used: it comes first.
         left = [
             rest
-            for source in sorted(extent.sources, key=lambda source: source.time_bucket.minted)
+            for source in sorted(extent.sources, key=lambda source: source.time_bucket.new_ids_only)
             if (rest := Rest.of(source, extent.lower, extent.upper)) is not None
         ]
         limits = [FIRST_ROWS] * len(left)

@@ -30,7 +30,7 @@ class EmptyRanges:
     def note(self, key: Key, probe: Probe, below: Position) -> None:
         """Remembers a probe that found no row; above ``below`` something may still come."""
         low, high = probe.lower, min(probe.upper, below)
-        if not probe.time_bucket.minted or low >= high:
+        if not probe.time_bucket.new_ids_only or low >= high:
             return
         name = (*key, probe.time_bucket)
         with self._lock:

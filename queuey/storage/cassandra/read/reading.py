@@ -106,10 +106,10 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
     """
     sources = sorted(extent.sources, key=lambda source: source.time_bucket.start)
     time_buckets = [source.time_bucket for source in sources]
-    filling, narrow, at = _Filling(wanted, first, most), 1, extent.lower
+    filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.lower
     span = _Span()
     while at < extent.upper:
-        stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(time_buckets, at[0], narrow)))
+        stop = _before_next_wide(sources, at, min(extent.upper, _window_end(time_buckets, at[0], narrow)))
         _, stop = filling.near(sources, at, stop)
         probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
@@ -138,7 +138,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
 def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
     sources = sorted(extent.sources, key=lambda source: source.time_bucket.end, reverse=True)
     time_buckets = [source.time_bucket for source in sources]
-    filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
+    filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
         stop, _ = filling.near(sources, max(extent.lower, _window_start(time_buckets, at, narrow)), at)
@@ -167,7 +167,7 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
     return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
 
 
-class _Filling:
+class _PageBuilder:
     """A page that is being filled, and what it still lacks."""
 
     __slots__ = ("_first", "_most", "_rest", "_size", "_wanted", "messages")
@@ -278,7 +278,7 @@ def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Positio
     return (min(ends), LOW_MIN) if ends else _END
 
 
-def _before_what_is_ahead(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
+def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
     """Ends the window before the first wide bucket that is known to be empty until then, if others come before.
 
     A page mostly fills before that, and then the wide one is not asked at all.
@@ -321,9 +321,9 @@ def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now
             found.reverse()
         return found
     by_position: dict[Position, Message] = {}
-    for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.minted):
+    for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
         for one in _messages(probe, answer, partition, now):
-            if probe.time_bucket.minted and one.position in by_position:
+            if probe.time_bucket.new_ids_only and one.position in by_position:
                 continue
             by_position[one.position] = one
     return [by_position[position] for position in sorted(by_position)]
@@ -450,6 +450,6 @@ def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
     else:
         statements = message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP
         decode = message_codec.decode_ids
-    statement = statements[probe.time_bucket.kind]
+    statement = statements[probe.time_bucket.ttl_class]
     routing = message_codec.routing_of(*where)
     return Encoded(statement, message_codec.RANGED, [values], routing, consistency, decode)

@@ -86,7 +86,7 @@ class CassandraBulk(CassandraCounting):
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            [known] = self._looks(row, [(left, upper)], level, since)
+            [known] = self._lookups(row, [(left, upper)], level, since)
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._rows.current(queue)
@@ -154,7 +154,7 @@ class CassandraBulk(CassandraCounting):
         except StoreUnavailable as refused:
             raise InDoubt(str(refused)) from refused
         # Readers may go by other times than when it began.
-        if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.vouches(began):
+        if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.timed_correctly_since(began):
             raise TooLate(written=True)
         return written
 

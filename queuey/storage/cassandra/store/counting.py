@@ -12,7 +12,7 @@ from queuey.errors import QueueChanged
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Measure, PartitionInfo, Queue, Slice
 from queuey.storage.cassandra import bucket_index, message_codec
-from queuey.storage.cassandra.bucket_index import Known
+from queuey.storage.cassandra.bucket_index import BucketLookup
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Request, TooManyDead
@@ -68,7 +68,9 @@ class CassandraCounting(CassandraMessages):
         ups = look([(qid, number, lower[0]) for number, lower, _ in wanted])
         downs = look([(qid, number, upper[0]) for number, _, upper in wanted], descending=True)
 
-        def extents(number: int, lower: Position, upper: Position, up: Known, down: Known) -> tuple[Extent, Extent]:
+        def extents(
+            number: int, lower: Position, upper: Position, up: BucketLookup, down: BucketLookup
+        ) -> tuple[Extent, Extent]:
             part = Slice(number, lower, upper)
             downwards = msgspec.structs.replace(part, descending=True)
             return self._extent(row, up, part, upper, now), self._extent(row, down, downwards, upper, now)
@@ -107,7 +109,7 @@ class CassandraCounting(CassandraMessages):
                     measures.append(measure)
         return measures
 
-    async def _measure_partition(self, row: Row, known: Known | None, number: int, now: int) -> Measure | None:
+    async def _measure_partition(self, row: Row, known: BucketLookup | None, number: int, now: int) -> Measure | None:
         if known is not None:
             extent = self._extent(row, known, Slice(number, ids.FIRST, counting.END), counting.END, now)
             if extent.complete and len(extent.sources) <= counting.MAX_BUCKETS:

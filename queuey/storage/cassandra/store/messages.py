@@ -12,7 +12,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, Known
+from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.clocks.clock import Clock, ticks
@@ -119,9 +119,11 @@ class CassandraMessages(Scanning):
             key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
             values = (*key, body, expires, column, stamp, min(lives, longest))
-            inserts.append(Request(message_codec.INSERT[time_bucket.kind], values, level.writes))
+            inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
             deletes += [
-                Request(message_codec.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]), level.writes)
+                Request(
+                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.bucket, key[3]), level.writes
+                )
                 for other in others
                 if other != time_bucket
             ]
@@ -150,7 +152,7 @@ class CassandraMessages(Scanning):
                 deletes.append(message_codec.encoded_delete(key, position, stamp))
         batches = [
             Encoded(
-                message_codec.DELETE[time_bucket.kind],
+                message_codec.DELETE[time_bucket.ttl_class],
                 message_codec.DELETED,
                 found[at : at + DELETED_ROWS],
                 message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
@@ -178,7 +180,7 @@ class CassandraMessages(Scanning):
         for number, (partition, position) in enumerate(wanted):
             for time_bucket in candidates[number]:
                 key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
-                fetches.append(Request(message_codec.FETCH[time_bucket.kind], key, level.reads))
+                fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
                 owners.append(number)
         found: dict[int, Message] = {}
         answers = self._driver.gather(fetches)
@@ -207,7 +209,7 @@ class CassandraMessages(Scanning):
             for number, part in enumerate(slices)
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
-        found = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
+        found = self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
         lookups = dict(zip(there, found, strict=True))
         reads = self._read(row, slices, list(zip(horizons, uppers, strict=True)), lookups, now)
         pages: list[Page] = wait(self._deadline, reads, "Cassandra did not answer the read in time")
@@ -218,7 +220,7 @@ class CassandraMessages(Scanning):
         row: Row,
         slices: Sequence[Slice],
         bounds: Sequence[tuple[int, Position]],
-        lookups: Mapping[int, Known],
+        lookups: Mapping[int, BucketLookup],
         now: int,
     ) -> list[Page]:
         """Reads slices side by side.
@@ -334,10 +336,12 @@ class CassandraMessages(Scanning):
             return None
         return lambda key, probe: self._empty_ranges.note(key, probe, below)
 
-    def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
+    def _lookups(
+        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
+    ) -> list[BucketLookup]:
         """Returns the recorded buckets of slices, from memory if that is recent enough."""
         qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
-        found: list[Known | None] = [
+        found: list[BucketLookup | None] = [
             self._bucket_index.cached(
                 qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
             )
@@ -359,7 +363,7 @@ class CassandraMessages(Scanning):
         read = reading.descend if part.descending else reading.ascend
         return read(part, extent, now, first=reading.room_for([part], row.longest_row, first=True), most=room)
 
-    def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
+    def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
         if part.descending:
             lower = max(lower, (known.low, LOW_MIN))
@@ -390,7 +394,9 @@ class CassandraMessages(Scanning):
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
-    def _note_low_watermark(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
+    def _note_low_watermark(
+        self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
+    ) -> None:
         """Remembers, for all reads, where live messages begin, if this read began below that."""
         below = self._levels.empty_below(row.queue, now)
         if below is None:
@@ -420,14 +426,18 @@ class CassandraMessages(Scanning):
             own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
             recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]
             recorded.sort(
-                key=lambda time_bucket: (time_bucket.minted, time_bucket.end - time_bucket.start, -time_bucket.kind)
+                key=lambda time_bucket: (
+                    time_bucket.new_ids_only,
+                    time_bucket.end - time_bucket.start,
+                    -time_bucket.ttl_class,
+                )
             )
             found.append([*recorded, own])
         return found
 
-    def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[Known]:
+    def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[BucketLookup]:
         """Returns a lookup for each of some ids that reaches it; one may serve many."""
-        found: dict[tuple[int, int], Known] = {}
+        found: dict[tuple[int, int], BucketLookup] = {}
         left: dict[int, list[int]] = {}
         low_watermarks = self._levels.concludes(row.queue)
         for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
@@ -482,4 +492,4 @@ def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
     What was given its id may have been written just now, however old the id is.
     """
     start = (time_bucket.start, LOW_MIN)
-    return max(start, alive[time_bucket.kind]) if time_bucket.minted else start
+    return max(start, alive[time_bucket.ttl_class]) if time_bucket.new_ids_only else start

@@ -52,7 +52,7 @@ FIRST = 2
 EARLY = 0.08
 """Interval between two readings of the record, in seconds, if somebody reads early."""
 SOME, SELDOM = 12, 5
-"""Partitions that are polled, and the turns in which they are, while the record is read: 12 a second, of two to three queries, or
+"""Partitions that are polled, and in how many turns, while the record is read: 12 a second, of two to three queries, or
 half as many if somebody reads early."""
 
 Done = Callable[[Page | None, Exception | None], None]

@@ -127,7 +127,7 @@ class Loader:
                     room.release(weight)
                     break
                 request = Encoded(
-                    message_codec.INSERT[time_bucket.kind],
+                    message_codec.INSERT[time_bucket.ttl_class],
                     message_codec.INSERTED,
                     encoded[first + start : first + stop],
                     message_codec.routing_of(qid, partition, time_bucket.bucket),

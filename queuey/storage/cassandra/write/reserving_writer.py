@@ -31,7 +31,7 @@ from queuey.storage.cassandra.write.write_batches import (
     nobody,
     slices_of,
 )
-from queuey.storage.cassandra.write.writer import MessageWriter, NotYet, number_positions
+from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, number_positions
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ReservingWriter(MessageWriter):
         operation = reservation.operation
         try:
             self._fill(reservation)
-        except NotYet as later:
+        except NeedsPreparation as later:
             if not self._submit(self._prepare_again, reservation, later.work):
                 self._answer(operation, None, StoreClosed("the store is closed"))
         except QueueChanged as error:

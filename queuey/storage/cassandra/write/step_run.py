@@ -279,7 +279,7 @@ class StepRun:
 def _ids_of(reservation: Reservation) -> PostedIds:
     """Returns the ids of a reservation in the order of its messages, those that follow each other together."""
     by_index = {
-        item.index: IdRun(partition, run.time_bucket.kind, run.time_bucket.bucket, run.ticks + number, run.low, 1)
+        item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.bucket, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs
         for number, item in enumerate(run.items)
     }

@@ -289,7 +289,7 @@ class InFlightBatch:
         self.rows += taken
         self.size += size
         buffer, ticks = self.buffer, run.ticks + at
-        time_bucket = (self.time_bucket.kind, buffer.qid, buffer.partition, self.time_bucket.bucket)
+        time_bucket = (self.time_bucket.ttl_class, buffer.qid, buffer.partition, self.time_bucket.bucket)
         self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(taken))))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 GIVEN_UP = "the caller has given up"
 
 
-class NotYet(Exception):
+class NeedsPreparation(Exception):
     """Something has to be done, in a thread that may wait, before ids can be made."""
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -212,7 +212,7 @@ class MessageWriter:
                 self._schedule(buffer)
             try:
                 self._flush(buffer, parts)
-            except NotYet as later:
+            except NeedsPreparation as later:
                 if self._submit(self._prepare, buffer, parts, later.work):
                     continue
                 self._fail(parts, StoreClosed("the store is closed"))
@@ -250,9 +250,9 @@ class MessageWriter:
         # The machine may have stood still since, by what no check can show.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
-            raise NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
+            raise NeedsPreparation(lambda: self._rows.young(row.queue.application, row.queue.name))
         if not self._timing.fresh(now):
-            raise NotYet(self._watch.require)
+            raise NeedsPreparation(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
         """Makes ids for parts and sends them."""
@@ -284,7 +284,7 @@ class MessageWriter:
     def _fresh_row(self, queue: Queue) -> Row:
         row = self._rows.get(queue.application, queue.name)
         if row is None:
-            raise NotYet(lambda: self._rows.young(queue.application, queue.name))
+            raise NeedsPreparation(lambda: self._rows.young(queue.application, queue.name))
         return row
 
     def _wanted(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
@@ -330,7 +330,7 @@ class MessageWriter:
         ]
         if missing:
             consistency = self._levels.of(row.queue).writes
-            raise NotYet(
+            raise NeedsPreparation(
                 lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
             )
 
@@ -341,7 +341,7 @@ class MessageWriter:
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
         try:
             request = Encoded(
-                message_codec.INSERT[time_bucket.kind],
+                message_codec.INSERT[time_bucket.ttl_class],
                 message_codec.INSERTED,
                 in_flight.rows,
                 message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.bucket),
@@ -372,7 +372,7 @@ class MessageWriter:
     def _confirmed(self, in_flight: InFlightBatch, refused: StoreUnavailable | None) -> None:
         if refused is not None:
             self._judge(in_flight, InDoubt(str(refused)))
-        elif not self._watch.vouches(in_flight.minted):
+        elif not self._watch.timed_correctly_since(in_flight.minted):
             self._judge(in_flight, InDoubt("the clock was wrong when the message was written; it is taken back"))
         else:
             self._judge(in_flight, None)
@@ -436,7 +436,7 @@ class MessageWriter:
         """Counts a write as undone in time only when a later check of the clock shows that the time was right."""
 
         def checked(error: StoreUnavailable | None) -> None:
-            answer("none" if error is None and self._watch.vouches(minted) else "unknown")
+            answer("none" if error is None and self._watch.timed_correctly_since(minted) else "unknown")
 
         if outcome == "none":
             self._watch.confirm_soon(checked)

@@ -189,7 +189,7 @@ def test_an_answer_is_confirmed_by_all_nodes_after_a_jump() -> None:
     nodes.set_all(0.1)
     assert soon(watch) is None
     assert sorted({*nodes.asked}) == ALL
-    assert not watch.vouches(minted)
+    assert not watch.timed_correctly_since(minted)
     assert watch.sound()
     nodes.set_all(3.0)
     assert isinstance(soon(watch), StoreUnavailable)
@@ -205,7 +205,7 @@ def test_a_node_of_the_same_machine_confirms_nothing(away: int) -> None:
     nodes.ahead = [0.0, 3.0, 3.0]
     nodes.slow = {*ALL[1 : 1 + away]}
     assert isinstance(soon(watch), StoreUnavailable)
-    assert not watch.vouches(minted)
+    assert not watch.timed_correctly_since(minted)
 
 
 def test_a_node_of_the_same_machine_alone_confirms_nothing() -> None:
@@ -228,7 +228,7 @@ def test_one_node_that_is_set_stops_no_writes(node: int) -> None:
     minted = nodes.machine.clock.boottime()
     nodes.ahead[node] = 30.0
     assert soon(watch) is None
-    assert watch.vouches(minted)
+    assert watch.timed_correctly_since(minted)
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
@@ -245,7 +245,7 @@ def test_one_node_that_is_slewed_stops_no_writes(node: int) -> None:
         if number % 3 == 0:
             assert watch.check()
         assert soon(watch) is None
-        assert watch.vouches(minted)
+        assert watch.timed_correctly_since(minted)
     assert len(nodes.asked) < 60 * 2 + 20 * 3 + 10 * 3
 
 

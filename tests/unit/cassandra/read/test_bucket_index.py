@@ -49,7 +49,7 @@ class Record(AnsweringDriver):
     def __init__(self, time_buckets: Sequence[Bucket] = ()) -> None:
         super().__init__()
         self.rows = in_order(
-            (time_bucket.width_index, time_bucket.start, time_bucket.kind) for time_bucket in time_buckets
+            (time_bucket.width_index, time_bucket.start, time_bucket.ttl_class) for time_bucket in time_buckets
         )
         self.low_watermark: UUID | None = None
         self.error: StoreUnavailable | None = None
@@ -94,14 +94,18 @@ class Record(AnsweringDriver):
         assert statement is bucket_index._WIDE
         return width_index
 
-    def lookup(self, at: int = 0, *, low_watermarks: bool = True, descending: bool = False) -> bucket_index.Known:
+    def lookup(
+        self, at: int = 0, *, low_watermarks: bool = True, descending: bool = False
+    ) -> bucket_index.BucketLookup:
         """Looks the partition up."""
         [known] = self.bucket_index.lookup(
             [(QID, PART, at)], consistency="QUORUM", low_watermarks=low_watermarks, descending=descending
         )
         return known
 
-    def cached(self, low: int, high: int, *, since: float, descending: bool = False) -> bucket_index.Known | None:
+    def cached(
+        self, low: int, high: int, *, since: float, descending: bool = False
+    ) -> bucket_index.BucketLookup | None:
         """What is remembered."""
         return self.bucket_index.cached(QID, PART, low, high, since=since, descending=descending)
 
@@ -288,7 +292,9 @@ def test_a_look_may_leave_out_what_lies_below_the_low_watermark(data: st.DataObj
     known = record.lookup(data.draw(times(time_buckets)), descending=descending)
     assert known.low_watermark == low_watermark or not time_buckets
     wanted = {
-        time_bucket for time_bucket in time_buckets if not time_bucket.minted or time_bucket.end > low_watermark[0]
+        time_bucket
+        for time_bucket in time_buckets
+        if not time_bucket.new_ids_only or time_bucket.end > low_watermark[0]
     }
     assert {
         time_bucket for time_bucket in wanted if time_bucket.start < known.high and time_bucket.end > known.low
@@ -404,7 +410,7 @@ def test_a_look_weighs_as_much_as_its_places() -> None:
 # The low watermark
 
 
-def raise_to(record: Record, known: bucket_index.Known, low_watermark: ids.Position) -> bool:
+def raise_to(record: Record, known: bucket_index.BucketLookup, low_watermark: ids.Position) -> bool:
     """Asks for a higher low watermark; returns whether one was written."""
     before = len(record.written)
     record.bucket_index.raise_low_watermark((QID, PART), known, low_watermark, lifetime=99, consistency="QUORUM")

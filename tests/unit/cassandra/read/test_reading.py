@@ -49,7 +49,7 @@ class Partition:
 
     def add(self, time_bucket: Bucket, position: Position, body: str, expires: int | None = ALIVE) -> None:
         """Puts a row into a bucket."""
-        meta = None if time_bucket.minted else b"\0"
+        meta = None if time_bucket.new_ids_only else b"\0"
         value = None if expires is None else body.encode()
         self.time_buckets.setdefault(time_bucket, {})[position] = (
             message_codec.id_bytes(*position),
@@ -91,7 +91,7 @@ class Partition:
     def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
         """All live messages between two positions; of two with one id the one that was put."""
         found: dict[Position, str] = {}
-        for time_bucket in sorted(self.time_buckets, key=lambda time_bucket: not time_bucket.minted):
+        for time_bucket in sorted(self.time_buckets, key=lambda time_bucket: not time_bucket.new_ids_only):
             for at, (_, body, expires, _) in self.time_buckets[time_bucket].items():
                 if max(lower, self.source(time_bucket).lowest) <= at < upper and body and expires is not None:
                     if expires > NOW:
@@ -132,7 +132,7 @@ def partitions(draw: st.DrawFn) -> Partition:
         partition.time_buckets.setdefault(time_bucket, {})
     low_watermark = draw(st.just(FIRST) | positions())
     for time_bucket in partition.time_buckets:
-        if time_bucket.minted:
+        if time_bucket.new_ids_only:
             partition.lowest[time_bucket] = max(low_watermark, (time_bucket.start, LOW_MIN))
     return partition
 

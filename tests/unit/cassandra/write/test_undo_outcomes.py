@@ -28,7 +28,9 @@ def test_outcomes(undone: Outcome, sound: bool, wrong_until: float, said: Outcom
     asked: list[Callable[[StoreUnavailable | None], None]] = []
 
     writer: Any = MessageWriter.__new__(MessageWriter)
-    writer._watch = SimpleNamespace(confirm_soon=asked.append, vouches=lambda minted: minted > wrong_until)
+    writer._watch = SimpleNamespace(
+        confirm_soon=asked.append, timed_correctly_since=lambda minted: minted > wrong_until
+    )
     answers: list[Outcome] = []
     writer._make_sure(MINTED, answers.append, undone)
     assert bool(asked) == (undone == "none")
