@@ -55,14 +55,14 @@ class LastingDriver(Driver):
                 super()._open()
                 assert self._cluster is not None
                 assert self._session is not None
-                assert self._express is not None
-                _connections[key] = self._cluster, self._session, self._express, self._prepared
-        self._cluster, self._session, self._express, self._prepared = _connections[key]
+                assert self._fast_path is not None
+                _connections[key] = self._cluster, self._session, self._fast_path, self._prepared
+        self._cluster, self._session, self._fast_path, self._prepared = _connections[key]
 
     def close(self) -> None:
         """Ends the driver, not the connection."""
         self._thread.join()
-        self._cluster = self._session = self._express = None
+        self._cluster = self._session = self._fast_path = None
         self._prepared = {}
         super().close()
 
@@ -120,8 +120,8 @@ def close() -> None:
     while _drivers:
         _drivers.popitem()[1].close()
     while _connections:
-        _, (cluster, _, express, _) = _connections.popitem()
-        express.close()
+        _, (cluster, _, fast_path, _) = _connections.popitem()
+        fast_path.close()
         cluster.shutdown()
 
 

@@ -17,7 +17,7 @@ from cassandra.query import BatchStatement, BatchType
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import UNSET, Done, Rows, fast_path
-from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_path import FastPath, FastRequest
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
@@ -94,16 +94,16 @@ class Asked:
             tell([(True,)], None)
 
         self.path.send(
-            fast_path.BATCH,
-            b"",
-            self.path.nodes_with(b"key"),
-            None,
-            timeout=timeout,
-            decode=lambda _body: [],
-            done=self._ended,
-            driver_fallback=driver_fallback,
-            reads=False,
-            idempotent=idempotent,
+            FastRequest(
+                opcode=fast_path.BATCH,
+                body=b"",
+                nodes=self.path.nodes_with(b"key"),
+                timeout=timeout,
+                done=self._ended,
+                driver_fallback=driver_fallback,
+                reads=False,
+                idempotent=idempotent,
+            )
         )
 
     def _ended(self, rows: Rows | None, error: StoreUnavailable | None) -> None:

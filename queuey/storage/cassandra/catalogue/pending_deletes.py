@@ -26,7 +26,7 @@ _OLDEST = Statement(
 _LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
 
 
-class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
+class PendingDelete(msgspec.Struct, frozen=True):
     """Messages to be removed, if their qid is not that of the queue any more.
 
     Attributes:
@@ -52,32 +52,12 @@ class PendingDeletes:
 
     def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
         """Notes down what is about to be left by a purge or delete."""
-        queue = row.queue
-        pending = PendingDelete(
-            buried=(now, ids.random_low()),
-            qid=queue.qid,
-            uid=queue.uid if deleted else None,
-            partitions=queue.partitions,
-            home_class=row.home_class,
-            longest_ttl=row.longest_ttl,
-            application=queue.application,
-            name=queue.name,
-        )
-        self._driver.run(
-            _DIG,
-            (
-                pending.qid % SHARDS,
-                uuid_of(pending.buried),
-                pending.qid,
-                pending.uid,
-                pending.partitions,
-                pending.home_class,
-                pending.longest_ttl,
-                pending.application,
-                pending.name,
-            ),
-            consistency=self._options.catalogue_write,
-        )
+        queue, uid = row.queue, row.queue.uid if deleted else None
+        numbers = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
+        pending = PendingDelete((now, ids.random_low()), *numbers, queue.application, queue.name)
+        _, *columns = msgspec.structs.astuple(pending)
+        values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
+        self._driver.run(_DIG, values, consistency=self._options.catalogue_write)
         return pending
 
     def older(self, ticks: int) -> Iterator[PendingDelete]:
@@ -86,20 +66,10 @@ class PendingDeletes:
             while True:
                 values = shard, uuid_of(after), uuid_of(limit), _PAGE
                 found = self._driver.run(_OLDEST, values, consistency=self._options.catalogue_read)
-                for buried, qid, uid, partitions, home_class, longest_ttl, application, name in found:
+                for buried, *columns in found:
                     after = ids.parse_position(buried.hex)
-                    if qid is None:
-                        continue  # Only what came late of a pending delete that is gone.
-                    yield PendingDelete(
-                        buried=after,
-                        qid=qid,
-                        uid=uid,
-                        partitions=partitions,
-                        home_class=home_class,
-                        longest_ttl=longest_ttl,
-                        application=application,
-                        name=name,
-                    )
+                    if columns[0] is not None:  # Else only what came late of a pending delete that is gone.
+                        yield PendingDelete(after, *columns)
                 if len(found) < _PAGE:
                     break
 

@@ -28,7 +28,7 @@ from queuey.storage.cassandra.driver import fast_path, requests
 from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_path import FastPath, FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
@@ -77,7 +77,7 @@ class Driver:
         self._problem: str = "Cassandra has not been reached yet"
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._express: FastPath | None = None
+        self._fast_path: FastPath | None = None
         self._usable = False
         self._copies: tuple[object, Mapping[str, int]] = None, {}
         """The keyspace's strategy, and what it means."""
@@ -139,7 +139,7 @@ class Driver:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
-        self._express = FastPath(session, self.target.keyspace, self._options.speculative)
+        self._fast_path = FastPath(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session = cluster, session
 
     def _start(self, cluster: Cluster) -> Session:
@@ -166,9 +166,9 @@ class Driver:
         self._thread.join(CONNECT_TIMEOUT * 2)
         cluster, self._cluster, self._session = self._cluster, None, None
         self._prepared.clear()
-        express, self._express = self._express, None
-        if express is not None:
-            express.close()
+        path, self._fast_path = self._fast_path, None
+        if path is not None:
+            path.close()
         if cluster is not None:
             cluster.shutdown()
 
@@ -311,35 +311,37 @@ class Driver:
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
 
-        express = self._open_express()
-        express.send(
-            opcode,
-            body,
-            express.nodes_with(request.routing_key) if request.host is None else express.only(request.host),
-            prepared.result_metadata if reads else None,
+        path = self._open_fast_path()
+        sent = FastRequest(
+            opcode=opcode,
+            body=body,
+            nodes=path.nodes_with(request.routing_key) if request.host is None else path.only(request.host),
+            metadata=prepared.result_metadata if reads else None,
             timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
-            decode=request.decode or _nothing,
             done=done,
             driver_fallback=driver_fallback,
             reads=reads,
         )
+        if request.decode is not None:
+            sent.decode = request.decode
+        path.send(sent)
 
     def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
-        express = self._open_express()
-        express.send(
-            fast_path.BATCH,
-            fast_path.conditional_batch(statement),
-            express.nodes_with(statement.routing_key),
-            None,
-            timeout=self._patience(timeout, reads=False),
-            decode=_nothing,
-            done=done,
-            driver_fallback=driver_fallback,
-            reads=False,
-            idempotent=False,
+        path = self._open_fast_path()
+        path.send(
+            FastRequest(
+                opcode=fast_path.BATCH,
+                body=fast_path.conditional_batch(statement),
+                nodes=path.nodes_with(statement.routing_key),
+                timeout=self._patience(timeout, reads=False),
+                done=done,
+                driver_fallback=driver_fallback,
+                reads=False,
+                idempotent=False,
+            )
         )
 
     def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
@@ -398,11 +400,11 @@ class Driver:
             raise self._refusal()
         return session
 
-    def _open_express(self) -> FastPath:
-        express = self._express
-        if express is None:
+    def _open_fast_path(self) -> FastPath:
+        path = self._fast_path
+        if path is None:
             raise self._refusal()
-        return express
+        return path
 
     def _refusal(self) -> StoreUnavailable:
         if self._closed.is_set():
@@ -443,10 +445,6 @@ def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
         done(None, translate(error, reads=reads, attempts=attempts))
     except StoreUnavailable as error:
         done(None, error if reads or not attempts else InDoubt(str(error)))
-
-
-def _nothing(_body: bytes) -> Rows:
-    return []
 
 
 def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:

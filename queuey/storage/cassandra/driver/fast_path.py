@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cassandra import OperationTimedOut
@@ -166,62 +167,41 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
             return sum(map(len, self.deque))
 
 
-class _Request:
-    """One request, and how its attempts fare. The thread that acquires ``claim`` answers it."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class FastRequest:
+    """One request, and how its attempts fare. The thread that acquires ``claim`` answers it.
 
-    __slots__ = (
-        "asked",
-        "began",
-        "body",
-        "claim",
-        "decode",
-        "done",
-        "driver_fallback",
-        "flying",
-        "host",
-        "idempotent",
-        "lock",
-        "metadata",
-        "nodes",
-        "opcode",
-        "reads",
-        "timeout",
-        "turned",
-    )
+    Attributes:
+        opcode, body: As they are sent.
+        nodes: Connection pools of the nodes to ask in turn: those with a row (:meth:`FastPath.nodes_with`), or one.
+        metadata: The result's columns, for answers of an unusual shape.
+        timeout: Timeout in seconds.
+        decode: Makes rows of a result of the usual shape.
+        done: Called once with the result, in any thread.
+        driver_fallback: Sends it again through the driver.
+        reads: It changes nothing.
+        idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
+        asked: Nodes that may have got it.
+        host: The node that was asked last.
+    """
 
-    def __init__(  # noqa: PLR0913 - what a request is
-        self,
-        opcode: int,
-        body: bytes,
-        metadata: Any,  # noqa: ANN401 - the prepared statement's
-        nodes: Iterator[Any],
-        *,
-        timeout: float,
-        decode: Decode,
-        done: Done,
-        driver_fallback: DriverFallback,
-        reads: bool,
-        idempotent: bool,
-    ) -> None:
-        self.opcode = opcode
-        self.body = body
-        self.metadata = metadata
-        self.nodes = nodes
-        self.timeout = timeout
-        self.decode = decode
-        self.done = done
-        self.driver_fallback = driver_fallback
-        self.reads = reads
-        self.idempotent = idempotent
-        self.claim = threading.Lock()
-        self.lock = threading.Lock()
-        self.asked = 0
-        """Nodes that may have got the request."""
-        self.flying = 0
-        self.host: Any = None
-        """The node that was asked last."""
-        self.turned = False
-        self.began = time.monotonic()
+    opcode: int
+    body: bytes
+    nodes: Iterator[Any]
+    timeout: float
+    done: Done
+    driver_fallback: DriverFallback
+    reads: bool
+    metadata: Any = None
+    decode: Decode = lambda _body: []
+    idempotent: bool = True
+    claim: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: int = 0
+    flying: int = 0
+    host: Any = None
+    turned: bool = False
+    began: float = field(default_factory=time.monotonic)
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
         if isinstance(answer, bytes):
@@ -265,7 +245,7 @@ class _Request:
 class _Attempt:
     __slots__ = ("connection", "heard", "pool", "request")
 
-    def __init__(self, request: _Request, pool: Any, connection: Any, heard: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
+    def __init__(self, request: FastRequest, pool: Any, connection: Any, heard: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
         self.request = request
         self.pool = pool
         self.connection = connection
@@ -304,9 +284,9 @@ class FastPath:
         self._turn = itertools.count()
         self._pools: dict[str, Any] = {}
         """Of nodes that were asked by their address."""
-        self._sent: dict[int, deque[_Request]] = {}
+        self._sent: dict[int, deque[FastRequest]] = {}
         """By how many looks they wait before another node is asked; few different numbers."""
-        self._late: deque[_Request] = deque()
+        self._late: deque[FastRequest] = deque()
         self._heard: dict[Any, float] = {}
         """When each node has last answered anything."""
         self._spare = MOST_SPARE
@@ -316,52 +296,14 @@ class FastPath:
         self._thread = threading.Thread(target=self._look, name="queuey-express", daemon=True)
         self._thread.start()
 
-    def send(  # noqa: PLR0913 - what a request is
-        self,
-        opcode: int,
-        body: bytes,
-        nodes: Iterator[Any],
-        metadata: Any,  # noqa: ANN401 - the prepared statement's
-        *,
-        timeout: float,
-        decode: Decode,
-        done: Done,
-        driver_fallback: DriverFallback,
-        reads: bool,
-        idempotent: bool = True,
-    ) -> None:
-        """Sends a request; ``done`` is called once, in any thread.
-
-        Args:
-            opcode: Of the request.
-            body: Of the request.
-            nodes: Connection pools of the nodes to ask in turn: :meth:`nodes_with` a row, or :meth:`only` one.
-            metadata: The result's columns, for answers of an unusual shape.
-            timeout: Timeout in seconds.
-            decode: Makes rows of a result of the usual shape.
-            done: Called with the result.
-            driver_fallback: Sends it again through the driver.
-            reads: It changes nothing.
-            idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
-        """
-        request = _Request(
-            opcode,
-            body,
-            metadata,
-            nodes,
-            timeout=timeout,
-            decode=decode,
-            done=done,
-            driver_fallback=driver_fallback,
-            reads=reads,
-            idempotent=idempotent,
-        )
+    def send(self, request: FastRequest) -> None:
         if not self._ask(request):
             request.turn()
             return
         self._spare = min(MOST_SPARE, self._spare + SPARED)
-        waits = min(self._patience, int(timeout / 4 / LOOK_EVERY))
-        (self._sent.setdefault(waits, deque()) if idempotent and waits else self._late).append(request)
+        waits = min(self._patience, int(request.timeout / 4 / LOOK_EVERY))
+        queue = self._sent.setdefault(waits, deque()) if request.idempotent and waits else self._late
+        queue.append(request)
         if not self._some.is_set():
             self._some.set()
 
@@ -388,7 +330,7 @@ class FastPath:
         if pool is not None and not pool.is_shutdown:
             yield pool
 
-    def _ask(self, request: _Request) -> bool:
+    def _ask(self, request: FastRequest) -> bool:
         """Sends a request to the next of its nodes; returns whether there was one that took it."""
         for pool in request.nodes:
             try:
@@ -426,7 +368,7 @@ class FastPath:
             if self._late or any(self._sent.values()):
                 self._some.set()
 
-    def _may_ask_another(self, request: _Request) -> bool:
+    def _may_ask_another(self, request: FastRequest) -> bool:
         """Returns whether a request that waits is sent to another node as well: a silent node is not spared."""
         if self._heard.get(request.host, 0.0) < request.began:
             return True

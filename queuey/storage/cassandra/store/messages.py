@@ -137,16 +137,16 @@ class CassandraMessages(Scanning):
 
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         # Cassandra does not say what was there: returns the number of ids.
-        wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= queue.partitions]
+        wanted = [location for location in locations if 0 < location[0] <= queue.partitions]
         self._watch.require()
         row = self._rows.current(queue)
         if not wanted:
             return 0
         level = self._levels.of(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        for (partition, position), places_of_it in zip(wanted, self._candidates(row, wanted, level), strict=True):
+        for (partition, position), buckets in zip(wanted, self._candidates(row, wanted, level), strict=True):
             stamp = self._stamps.above(position[0])
-            for time_bucket in places_of_it:
+            for time_bucket in buckets:
                 key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
                 deletes = rows.setdefault((partition, time_bucket), [])
                 deletes.append(message_codec.encoded_delete(key, position, stamp))
@@ -169,7 +169,7 @@ class CassandraMessages(Scanning):
     def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
         self._watch.require()
         row = self._rows.current(queue)
-        wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= row.queue.partitions]
+        wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
         if not wanted:
             return []
         level = self._levels.of(row.queue)
