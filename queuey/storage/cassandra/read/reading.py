@@ -413,6 +413,8 @@ def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answe
 
 
 def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
+    if len(waiting) <= 1:
+        return waiting.copy()
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])
@@ -428,11 +430,15 @@ async def _answers(
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
     try:
-        found = iter(await driver.ask_all(wanted, ends))
-        return {number: [next(found) for _ in probes] for number, probes in asked.items()}
+        rows = await driver.ask_all(wanted, ends)
     except TooManyDead:
         if len(asked) == 1:
             return dict.fromkeys(asked)
+    else:
+        if len(asked) == 1:
+            return dict.fromkeys(asked, rows)
+        found = iter(rows)
+        return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     answers: dict[int, list[Rows] | None] = {}
     for one in asked.items():
         answers |= await _answers(driver, keys, dict([one]), consistency, ends)
