@@ -31,7 +31,7 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scripted import REFUSED, ScriptedDriver
 
-ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", *[None] * 12, 5.0, 77)
+ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 12, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 

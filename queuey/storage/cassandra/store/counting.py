@@ -18,11 +18,12 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Request, TooManyDead
 from queuey.storage.cassandra.driver.callbacks import side_by_side
 from queuey.storage.cassandra.read import counting
-from queuey.storage.cassandra.read.reading import Extent
 from queuey.storage.cassandra.store.messages import CassandraMessages
 
 LOOKS = 64
 """Max partitions of one queue whose buckets are looked up together to be measured."""
+COUNTED_AT_ONCE = 4
+"""Max partitions of one call that are counted side by side."""
 SAMPLE = 100
 """Max messages at each end by which the size of very many is estimated."""
 
@@ -63,24 +64,27 @@ class CassandraCounting(CassandraMessages):
     def _count(
         self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[counting.Tally]:
-        qid, reads, trusted = row.queue.qid, self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
-        look = partial(self._bucket_index.lookup, consistency=reads, low_watermarks=trusted)
-        ups = look([(qid, number, lower[0]) for number, lower, _ in wanted])
-        downs = look([(qid, number, upper[0]) for number, _, upper in wanted], descending=True)
-
-        def extents(
-            number: int, lower: Position, upper: Position, up: BucketLookup, down: BucketLookup
-        ) -> tuple[Extent, Extent]:
-            part = Slice(number, lower, upper)
-            downwards = msgspec.structs.replace(part, descending=True)
-            return self._extent(row, up, part, upper, now), self._extent(row, down, downwards, upper, now)
-
+        """Counts what lies between positions of partitions, a few partitions at a time."""
         return list(
             side_by_side(
-                counting.tally(self._driver, (qid, one[0]), extents(*one, *known), reads, now=now, rough=rough)
-                for one, *known in zip(wanted, ups, downs, strict=True)
+                (self._tally(row, Slice(number, lower, upper), now, rough=rough) for number, lower, upper in wanted),
+                most_running=COUNTED_AT_ONCE,
             )
         )
+
+    async def _tally(self, row: Row, part: Slice, now: int, *, rough: bool) -> counting.Tally:
+        key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
+        look = partial(
+            self._bucket_index.lookup, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
+        )
+        [up] = look([(*key, part.lower[0])])
+        [down] = look([(*key, part.upper[0])], descending=True)
+        downwards = msgspec.structs.replace(part, descending=True)
+        extents = (
+            self._extent(row, up, part, part.upper, now),
+            self._extent(row, down, downwards, part.upper, now),
+        )
+        return await counting.tally(self._driver, key, extents, level.reads, now=now, rough=rough)
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         self._watch.require()
