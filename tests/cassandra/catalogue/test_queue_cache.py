@@ -23,7 +23,6 @@ from queuey.storage.cassandra.catalogue.queue_cache import (
     row_of,
 )
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
@@ -319,19 +318,6 @@ class TestRaising:
         store._rows.cover(store._rows.current(queue), (), 5 * SHORTEST)
         store.purge_queue(queue)
         assert store._rows.read(application, "queue").longest_row == SHORTEST
-
-    def test_what_is_not_known_stays_unknown(self, open_with: OpenStore, application: str) -> None:
-        """Rows of queues that were made before the column keep every length; their reach is raised as any other."""
-        store = open_with()
-        store.create_queue(application, "queue", QueueSpec(ttl=60))
-        text = f"UPDATE queues SET longest_row = null WHERE application = '{application}' AND name = 'queue' IF EXISTS"
-        store._driver.run(Statement.unprepared(text))
-        row = store._rows.read(application, "queue")
-        assert row.longest_row == 0
-        assert store._rows.cover(row, {60}, 1 << 20) is row
-        assert store._rows.cover(row, {100}, 1 << 20).longest_ttl == 128
-        found = store._rows.read(application, "queue")
-        assert (found.longest_ttl, found.longest_row) == (128, 0)
 
     def test_ids_that_readers_have_passed_wait(self, open_with: OpenStore, application: str) -> None:
         """Before a longer message is written under an old id no process uses a row that does not cover it."""
