@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qdo.keepalive.exchange import LENGTH, Exchange
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
 
-LENGTH = struct.Struct(">i")
-GREETING = struct.Struct(">iii")
-"""The head of a server's first packet: its length, the protocol's version, the timeout granted in ms."""
 PING = struct.pack(">iii", 8, -2, 11)
 PIECE = 65_536
 BEATS = 3
@@ -102,7 +100,7 @@ class Relay:
         self._requests = bytearray()
         """The beginning of a request that is not complete yet."""
         self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
-        self._head = b""
+        self._exchange = Exchange()
         self._timeout: float | None = None
         self._said = now()
 
@@ -168,17 +166,12 @@ class Relay:
 
     def _server_heard(self, data: bytes) -> bool:
         """Records that the server was heard; returns False if that was too late."""
-        instant, before = now(), self._vitals.last_heard
-        if self._timeout is None:
-            self._head += data[: GREETING.size - len(self._head)]
-            if len(self._head) < GREETING.size:
-                return True
-            granted = GREETING.unpack(self._head)[2] / 1000
-            if granted <= 0:
-                return True  # of a session that has ended: the program reads it and closes
-            self._timeout = granted
-        lapsed = before is not None and instant - before > self._timeout
-        self._vitals.heard(instant, lapsed=lapsed)
+        answered = self._exchange.received(data)
+        if answered is None or not self._exchange.timeout:
+            return True  # without a timeout the session has ended: the program reads it and closes
+        self._timeout, before = self._exchange.timeout, self._vitals.last_heard or answered
+        lapsed = now() - before > self._timeout
+        self._vitals.heard(max(answered, before), lapsed=lapsed)
         return not lapsed
 
     @staticmethod
@@ -198,8 +191,12 @@ class Relay:
         """Sends as much as possible now; a closed socket shows when it is read."""
         data = self._out[end]
         while data:
+            instant = now()
             try:
-                del data[: end.send(data)]
+                count = end.send(data)
+                if end is self._server:
+                    self._exchange.sent(data[:count], instant)
+                del data[:count]
             except AGAIN:
                 return
             except OSError:

@@ -177,7 +177,7 @@ async def test_a_session_that_is_lost_here_is_closed_there(
     lease = link_of(session)._lease
     await service.cut()
     await heard.next("suspended")
-    lease._last = lease._clock() - 1000  # as if the machine had slept
+    lease._last = lease.now() - 1000  # as if the machine had slept
     assert session.state == "lost"
     with pytest.raises(SessionLost):
         await session.claim([ONE])

@@ -16,7 +16,6 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +24,7 @@ from typing import Any
 from kazoo.handlers.threading import KazooTimeoutError
 
 from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.keepalive.exchange import Exchange
 
 
 class PendingAnswer:
@@ -85,8 +85,7 @@ class PendingAnswer:
 
 
 PIECE = 65_536
-GREETING = struct.Struct(">iii")
-"""What a server's first packet begins with: its length, the protocol's version, the timeout granted in ms."""
+"""Max bytes that are read at once."""
 
 
 class Wire:
@@ -110,16 +109,21 @@ class Wire:
         self._data = b""
         self._at = 0
         self._ended = False
-        self._head = b""
+        self._exchange = Exchange()
         self.fileno = connection.fileno
         self.setblocking = connection.setblocking
         self.getpeername = connection.getpeername
         self.close = connection.close
-        self.send = connection.send
+
+    def send(self, data: bytes) -> int:
+        instant = self._lease.now()
+        count = self._connection.send(data)
+        self._exchange.sent(data[:count], instant)
+        return count
 
     def greeted(self) -> bool:
         """Returns whether the server has answered on this connection."""
-        return len(self._head) >= GREETING.size
+        return self._exchange.timeout is not None
 
     def pending(self) -> int:
         """Returns how many bytes can be had without asking the operating system."""
@@ -160,15 +164,13 @@ class Wire:
         return data
 
     def _overhear(self, data: bytes) -> None:
-        if self.greeted():
-            self._lease.hear()
+        greeted = self.greeted()
+        answered = self._exchange.received(data)
+        if answered is None or not self._exchange.timeout:
             return
-        self._head += data[: GREETING.size]
-        if self.greeted():
-            _, _, timeout = GREETING.unpack(self._head[: GREETING.size])
-            if timeout > 0:
-                self._lease.grant(timeout / 1000)
-                self._lease.hear()
+        if not greeted:
+            self._lease.grant(self._exchange.timeout, answered)
+        self._lease.hear(answered)
 
 
 SHORTEST_TRY = 1.0

@@ -26,7 +26,7 @@ def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
     """Returns a lease that was granted now."""
     hand = Hand()
     lease = SessionLease(1.0, hand)
-    lease.grant(timeout)
+    lease.grant(timeout, hand.now)
     return lease, hand
 
 
@@ -35,10 +35,10 @@ def test_nothing_lapses_before_it_began() -> None:
     hand = Hand()
     lease = SessionLease(1.0, hand)
     hand.now += 100
-    lease.hear()
+    lease.hear(hand.now)
     assert not lease.lapsed
     assert not lease.broken
-    lease.grant(1.0)
+    lease.grant(1.0, hand.now)
     assert not lease.lapsed
 
 
@@ -65,10 +65,23 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
     """It may have arrived before the process was stopped; the session may have ended since."""
     lease, hand = begun(10.0)
     hand.now += 11
-    lease.hear()
+    lease.hear(hand.now)
     assert lease.lapsed
     assert lease.left == 0
-    lease.hear()
+    lease.hear(hand.now)
+    assert lease.lapsed
+
+
+def test_an_answer_counts_from_its_request() -> None:
+    """The servers count from the request that they heard, however late their answer comes."""
+    lease, hand = begun(10.0)
+    hand.now += 1
+    asked = hand.now
+    hand.now += 8
+    lease.hear(asked)
+    assert lease.silence == 8
+    assert lease.left == 2
+    hand.now += 2.1
     assert lease.lapsed
 
 
@@ -103,5 +116,5 @@ def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None
         hand.now += pause
         longest = max(longest, hand.now - before)
         assert lease.lapsed == (longest > 10.0)
-        lease.hear()
+        lease.hear(hand.now)
         assert lease.lapsed == (longest > 10.0)

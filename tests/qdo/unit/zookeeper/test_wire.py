@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, Wire
 from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.keepalive.exchange import PacketHeads
 from tests.qdo.unit.zookeeper.test_lease import Hand
 
-GREETING = struct.pack(">iiiq", 36, 0, 6000, 99)
+GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)
+REQUEST = struct.pack(">iii", 8, 1, 3)
+ANSWER = struct.pack(">iiqi", 16, 1, 7, 0)
+EVENT = struct.pack(">iiqi", 16, -1, 7, 0)
 
 
 @pytest.fixture
@@ -82,6 +86,7 @@ def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.so
     """What the server grants counts, also when the packet comes in parts."""
     ours, theirs = ends
     wire, handler, lease, hand = make(ours)
+    wire.send(REQUEST)
     for byte in GREETING:
         theirs.sendall(bytes([byte]))
         handler.select([wire], [], [], 1.0)
@@ -95,34 +100,58 @@ def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.sock
     """Servers answer a session that has ended with a timeout of nothing."""
     ours, theirs = ends
     wire, handler, lease, _ = make(ours)
-    theirs.sendall(struct.pack(">iiiq", 36, 0, 0, 0))
+    wire.send(REQUEST)
+    theirs.sendall(struct.pack(">iiiq", 16, 0, 0, 0))
     handler.select([wire], [], [], 1.0)
     assert lease.timeout == 3.0
     assert lease.silence == 0
 
 
 def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Every byte after the first packet is a sign of life; the end of the connection is none."""
+    """From the instant when their request was sent; events and the end of the connection renew nothing."""
     ours, theirs = ends
     wire, handler, lease, hand = make(ours)
-    theirs.sendall(GREETING)
-    handler.select([wire], [], [], 1.0)
-    wire.recv(PIECE)
-    hand.now += 2
-    theirs.sendall(b"answer")
-    handler.select([wire], [], [], 1.0)
-    wire.recv(PIECE)
-    assert lease.silence == 0
-    hand.now += 2
+
+    def read(data: bytes) -> None:
+        theirs.sendall(data)
+        handler.select([wire], [], [], 1.0)
+        wire.recv(PIECE)
+
+    wire.send(REQUEST)
+    read(GREETING)
+    hand.now += 1
+    wire.send(REQUEST)
+    hand.now += 1
+    wire.send(REQUEST)
+    hand.now += 1
+    read(ANSWER)
+    assert lease.silence == 2
+    read(EVENT)
+    assert lease.silence == 2
+    read(ANSWER)
+    assert lease.silence == 1
+    theirs.recv(PIECE)
     theirs.close()
     handler.select([wire], [], [], 1.0)
-    assert lease.silence == 2
+    assert lease.silence == 1
+
+
+@given(st.lists(st.binary(min_size=4, max_size=30), max_size=8), st.integers(1, 40))
+def test_heads_of_packets_are_found(bodies: list[bytes], size: int) -> None:
+    """However the bytes are cut."""
+    packets = [struct.pack(">iii", 8 + len(body), number, 0) + body for number, body in enumerate(bodies)]
+    stream, heads = b"".join(packets), PacketHeads()
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert [head for piece in pieces for head in heads.feed(piece)] == [
+        (8 + len(body), number, 0) for number, body in enumerate(bodies)
+    ]
 
 
 def test_a_silent_server_is_left(ends: tuple[socket.socket, socket.socket]) -> None:
     """After two thirds of the timeout without an answer the connection counts as broken, whatever is sent."""
     ours, theirs = ends
     wire, handler, _, hand = make(ours)
+    wire.send(REQUEST)
     theirs.sendall(GREETING)
     handler.select([wire], [], [], 1.0)
     wire.recv(PIECE)
