@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
-from qdo.coordination.tree import Applied, Change, Create, Link, Outcome, Rejection, RejectionReason, parent
+from qdo.coordination.tree import Applied, Change, Create, Key, Link, Outcome, Rejection, RejectionReason, parent
 from qdo.errors import CoordinationLost, SessionLost
 
-Key = TypeVar("Key")
 MOST_OPERATIONS = 128
 MOST_BYTES = 256 * 1024
 """Of one bundle: a quarter of what a server takes in one packet."""
@@ -24,8 +22,8 @@ DEEPEST = 64
 made."""
 
 
-async def apply_each(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
-    """Makes changes, each whole or not at all, independently of each other; returns the outcome of each.
+async def apply_bundled(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+    """Sends changes that do not depend on each other bundled, then again each for itself what a bundle was refused for.
 
     Raises:
         CoordinationLost: Each was made or not.

@@ -1,29 +1,36 @@
 """A group at a coordination service.
 
-Connections: every member has its own link and session, because its session must end when it dies. Other requests use
-an existing link: that of ``open`` until the first member joins and takes it over, then a member's. Only if there is
-none, a new one is opened. So a worker has one connection and one session.
+Every member has its own link and session, because its session must end when it dies. Other requests use a link that is
+there: the spare one that ``open`` made, until the first member takes it over, then a member's. So a worker has one
+connection and one session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from qdo.coordination.administration import GroupAdministration
-from qdo.coordination.encoding import valid_name
-from qdo.coordination.records import Listen, Member
+from qdo.coordination import stored_assignments
+from qdo.coordination.changes import Rounds
+from qdo.coordination.encoding import decode_member, decode_offset, valid_name
+from qdo.coordination.offset_moves import find_offsets, move_offsets
+from qdo.coordination.paths import GroupPaths, decode, partition_of
+from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
 from qdo.coordination.session import Session
 from qdo.coordination.stored_assignments import MakeMark, new_mark
-from qdo.coordination.tree import Connect, Link
-from qdo.errors import CoordinationLost, SessionLost
+from qdo.coordination.tree import Connect, Delete, Link, NodeData, Outcome, Rejection, RejectionReason, parent
+from qdo.errors import CoordinationIncompatible, CoordinationLost, GroupActive, SessionLost
+from qdo.partitions import Partition, Queue
+
+LEVELS = 4
+"""Number of names in the path of an owner or an offset: service, application, queue, partition."""
 
 
-class Coordinator(GroupAdministration):
+class Coordinator:
     """The connection of a group to its coordination service. Many members of one process may use it.
 
     Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
@@ -44,11 +51,11 @@ class Coordinator(GroupAdministration):
 
     Attributes:
         group: Its name.
-        session_timeout: Seconds after which the service takes a member that it did not hear of for gone. Servers of
-            ZooKeeper have limits for it: once one has answered it is the time that they granted.
-        outlast: Seconds for which members that join from now on stay members while this program cannot run, because
-            something holds the interpreter: a helper process gives the signs of life then. A program that has ended, or
-            is stopped by a signal, is not kept. 0: there is no such process.
+        session_timeout: Seconds without a sign of life after which the service ends a member's session. Servers of
+            ZooKeeper limit it: after the first connection it is the time that they granted.
+        outlast: Seconds for which members that join from now on stay members while something holds the interpreter of
+            this program: a helper process gives the signs of life then. It does not keep a program that has ended, or
+            that a signal has stopped. 0: there is no such process.
 
     Raises:
         InvalidArgument: No group has such a name.
@@ -66,9 +73,11 @@ class Coordinator(GroupAdministration):
         clock: Callable[[], float] = time.time,
         new_mark: MakeMark = new_mark,
     ) -> None:
-        super().__init__(group, root, clock)
+        self.group = valid_name("group", group)
         self.session_timeout = session_timeout
+        self._paths = GroupPaths(root, group)
         self._connect = connect
+        self._clock = clock
         self._new_mark = new_mark
         self._opened = False
         self._spare: Link | None = None
@@ -85,7 +94,7 @@ class Coordinator(GroupAdministration):
         """
         self._opened = True
         try:
-            await self._any()
+            await self._any_link()
         except BaseException:
             self._opened = False
             raise
@@ -95,9 +104,9 @@ class Coordinator(GroupAdministration):
 
         Args:
             member: The member that joins; ``since`` is set here.
-            listen: Called with events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
-            replace: A live member of this id is put out of the group: its session is lost, it can record nothing from
-                the moment on when this one takes what it owned, which can be taken at once.
+            listen: Called with events, in the loop of the caller; must not raise. ``lost`` is the last event.
+            replace: Removes a live member of this id from the group. Its session is lost, and it can record nothing
+                from the moment on when this one takes what it owned, which is possible at once.
 
         Raises:
             MemberExists: A live member has this id, and it is not to be replaced.
@@ -105,13 +114,13 @@ class Coordinator(GroupAdministration):
             CoordinationLost
         """
         valid_name("member", member.id)
-        self._require()
-        link = await self._own()
+        self._require_open()
+        link = await self._member_link()
         member = msgspec.structs.replace(member, since=self._clock())
         session = Session(link, self._paths, member, listen, clock=self._clock, new_mark=self._new_mark)
         try:
             await session.join(replace=replace)
-            self._require()
+            self._require_open()
         except SessionLost as error:
             await link.close()
             raise CoordinationLost("the session ended before the member was registered") from error
@@ -136,23 +145,140 @@ class Coordinator(GroupAdministration):
         links, self._links = self._links, set()
         await asyncio.gather(*(link.abandon() for link in links))
 
-    def _require(self) -> None:
+    # The group, as it is for everybody.
+
+    async def members(self) -> dict[str, Member]:
+        """Returns all live members by id."""
+        async with self._synced(self._paths.members) as link:
+            (names,) = await link.children([self._paths.members])
+            paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
+            found = [decode_member(node.data) for node in await link.read(paths) if node is not None]
+        return {member.id: member for member in sorted(found, key=lambda member: member.id)}
+
+    async def target(self) -> TargetAssignment | None:
+        """Returns the target, None while there is none."""
+        async with self._synced(self._paths.target) as link:
+            rounds = Rounds("the target")
+            while rounds:
+                (node,) = await link.read([self._paths.target])
+                present = await stored_assignments.read(link, self._paths, node)
+                (after,) = await link.read([self._paths.target])
+                if after == node:
+                    return present.target.target
+        raise AssertionError  # rounds end by an error
+
+    async def owners(self) -> dict[Partition, str]:
+        """Returns the present owner of every owned partition."""
+        async with self._synced(self._paths.owners) as link:
+            found = await _read(link, await _paths_below(link, self._paths.owners))
+        try:
+            return {partition: node.data.decode() for partition, node in found.items()}
+        except UnicodeDecodeError as error:
+            raise CoordinationIncompatible("there are owners of somebody else") from error
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
+        """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
+        async with self._synced(self._paths.offsets) as link:
+            if partitions is None:
+                paths = await _paths_below(link, self._paths.offsets)
+            else:
+                paths = {partition: self._paths.offset(partition) for partition in partitions}
+            found = await _read(link, paths)
+        decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
+        return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
+
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """Moves offsets from outside, those of one queue all or none; None removes what is recorded.
+
+        Args:
+            offsets: The new ids.
+            expected: What must be recorded now, for any of them.
+
+        Raises:
+            GroupActive: One of the partitions has an owner.
+            OffsetMoved: Something else is recorded than expected.
+            InvalidArgument: A queue has too many partitions for one transaction.
+            CoordinationLost: They were set or not.
+        """
+        # Nothing is changed for the queues after one that is refused.
+        known = expected or {}
+        async with self._synced(self._paths.offsets) as link:
+            await find_offsets(link, self._paths, offsets.keys() | known.keys(), known)
+            queues: dict[Queue, dict[Partition, str | None]] = {}
+            for partition in sorted(offsets):
+                queues.setdefault(partition.queue, {})[partition] = offsets[partition]
+            for queue, wanted in queues.items():
+                checked = {partition: value for partition, value in known.items() if partition.queue == queue}
+                await move_offsets(link, self._paths, wanted, checked, self._clock())
+
+    async def groups(self) -> list[str]:
+        """Returns the names of all groups that the service knows, sorted."""
+        async with self._synced(self._paths.groups) as link:
+            (names,) = await link.children([self._paths.groups])
+        return sorted(map(decode, names or ()))
+
+    async def services(self) -> set[str]:
+        """Returns the ids of the stores for which the group has recorded something. Reads no offsets."""
+        async with self._synced(self._paths.offsets) as link:
+            (names,) = await link.children([self._paths.offsets])
+        return set(map(decode, names or ()))
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """Removes the group with its offsets, or what is kept of some queues; what is not there is passed over.
+
+        Raises:
+            GroupActive: It has members.
+            CoordinationLost: It is gone, in part, or not at all; forget it again.
+        """
+        # The node that holds the members goes first: it can be removed only when it is empty, and without it there are
+        # no members.
+        tops = [self._paths.top]
+        if queues is not None:
+            holders = (self._paths.owners_of, self._paths.offsets_of)
+            tops = [top_of(queue) for queue in sorted(queues) for top_of in holders]
+        async with self._synced(self._paths.top) as link:
+            rounds = Rounds("the group")
+            while rounds:
+                (outcome,) = await link.apply([(Delete(self._paths.members),)])
+                if _holds_others(outcome):
+                    raise GroupActive(f"group {self.group!r} has members")
+                if not any(map(_holds_others, await _delete(link, await below(link, tops)))):
+                    break
+                await link.sync(self._paths.top)
+            if queues is not None:
+                # The nodes of applications that held only these, then those of services.
+                applications = dict.fromkeys(map(parent, tops))
+                await _delete(link, applications)
+                await _delete(link, dict.fromkeys(map(parent, applications)))
+
+    # Links.
+
+    def _require_open(self) -> None:
         if not self._opened:
             raise CoordinationLost("the coordinator is not open")
 
     @asynccontextmanager
-    async def _asking(self, path: str) -> AsyncIterator[Link]:
-        """Gives a link to a service that has caught up; see :class:`GroupAdministration`."""
-        self._require()
+    async def _synced(self, path: str) -> AsyncIterator[Link]:
+        """Gives a link to a server that has caught up with what others changed under a path.
+
+        Raises:
+            CoordinationLost: There is none, or it was lost in the body.
+        """
+        self._require_open()
         try:
-            link = await self._any()
+            link = await self._any_link()
             await link.sync(path)
             yield link
         except SessionLost as error:
             raise CoordinationLost("the connection to the coordination service was lost meanwhile") from error
 
-    async def _any(self) -> Link:
-        """Returns a link that is connected: the spare one, a member's, or a new one that is spare from now on.
+    async def _any_link(self) -> Link:
+        """Returns a connected link: the spare one, a member's, or a new one that is spare from now on.
 
         Raises:
             CoordinationLost: There are links, and they cannot reach the service now; or a new one cannot.
@@ -164,7 +290,7 @@ class Coordinator(GroupAdministration):
                 return link
         for link in links:
             if link.state == "suspended":
-                return await self._back(link)
+                return await _reconnected(link)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_spare())
         # Calls that come meanwhile wait for the same connection, and get the same error if it fails.
@@ -172,34 +298,23 @@ class Coordinator(GroupAdministration):
 
     async def _open_spare(self) -> Link:
         try:
-            self._spare = await self._new()
+            self._spare = await self._new_link()
             return self._spare
         finally:
             self._opening = None
 
-    async def _own(self) -> Link:
-        """Returns a link for a member: the spare one if it will do, or a new one."""
+    async def _member_link(self) -> Link:
+        """Returns the spare link if a member can have it, or a new one."""
         if self._spare is None or self._spare.state == "lost" or self._spare.outlast != self.outlast:
-            return await self._new()
+            return await self._new_link()
         link, self._spare = self._spare, None
         try:
-            return await self._back(link)
+            return await _reconnected(link)
         except CoordinationLost:
             self._spare = link
             raise
 
-    @staticmethod
-    async def _back(link: Link) -> Link:
-        """Returns a link that is connected, or is again in a moment.
-
-        Raises:
-            CoordinationLost: It is not.
-        """
-        if link.state == "connected" or await link.wait() == "connected":
-            return link
-        raise CoordinationLost("the coordination service cannot be reached now")
-
-    async def _new(self) -> Link:
+    async def _new_link(self) -> Link:
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
         link = self._connect(self.outlast)
@@ -207,3 +322,44 @@ class Coordinator(GroupAdministration):
         await link.open()
         self.session_timeout = link.timeout
         return link
+
+
+async def _reconnected(link: Link) -> Link:
+    if link.state == "connected" or await link.wait() == "connected":
+        return link
+    raise CoordinationLost("the coordination service cannot be reached now")
+
+
+def _holds_others(outcome: Outcome) -> bool:
+    return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NOT_EMPTY
+
+
+async def _delete(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
+    return (await link.apply_each({path: (Delete(path),) for path in paths})).values()
+
+
+async def below(link: Link, tops: Iterable[str]) -> list[str]:
+    """Returns nodes and all that are in them, the lowest first."""
+    levels, level = [], list(tops)
+    while level:
+        levels.append(level)
+        level = await _one_down(link, level)
+    return [path for level in reversed(levels) for path in level]
+
+
+async def _one_down(link: Link, level: list[str]) -> list[str]:
+    found = await link.children(level)
+    return [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
+
+
+async def _paths_below(link: Link, top: str) -> dict[Partition, str]:
+    """Returns the paths of the nodes of all partitions in owners or offsets, sorted."""
+    level = [top]
+    for _ in range(LEVELS):
+        level = await _one_down(link, level)
+    return dict(sorted((partition_of(tuple(path.split("/")[-LEVELS:])), path) for path in level))
+
+
+async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
+    nodes = await link.read(paths.values())
+    return {partition: node for partition, node in zip(paths, nodes, strict=True) if node is not None}

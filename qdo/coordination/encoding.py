@@ -44,6 +44,8 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Offset(msgspec.Struct, frozen=True):
+    """:class:`CommittedOffset` as it is stored: what lacks one of the first three is damaged."""
+
     id: str | None
     at: float
     member: str
@@ -119,7 +121,7 @@ def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]
 
 def encode_offset(offset: CommittedOffset) -> bytes:
     """Returns what is stored for an offset."""
-    return pack(_Offset(offset.id, offset.at, offset.member, offset.held, offset.note))
+    return pack(offset)
 
 
 def decode_offset(data: bytes) -> CommittedOffset:

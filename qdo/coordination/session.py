@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import ParentNodes, Rounds, apply_each, lacks_parent, make
+from qdo.coordination.changes import ParentNodes, Rounds, lacks_parent, make
 from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
@@ -366,7 +366,7 @@ class Session:
         wishes = {each: self._claiming(each, offsets[each], recorded[each], todo) for each in recorded}
         again = ClaimCandidates(set(), set(), set(), set())
         missing: set[str] = set()
-        for partition, outcome in (await apply_each(self.link, wishes)).items():
+        for partition, outcome in (await self.link.apply_each(wishes)).items():
             if isinstance(outcome, Applied):
                 held[partition] = self._held[partition] = OwnedOffset(
                     partition, recorded[partition], outcome.versions[-1]
@@ -428,7 +428,7 @@ class Session:
         wanted = set(partitions)
         known = (wanted & self._held.keys()) - self._refused
         held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
-        outcomes = await apply_each(self.link, {each: self._releasing(held[each]) for each in sorted(known)})
+        outcomes = await self.link.apply_each({each: self._releasing(held[each]) for each in sorted(known)})
         # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
         refused = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
         await self._remove_owners((wanted - known) | refused)
@@ -449,7 +449,7 @@ class Session:
                 if owner is not None and owner.session == self.link.session:
                     check = () if offset is None else (Check(self._paths.offset(partition), offset.version),)
                     removing[partition] = (*check, Delete(self._paths.owner(partition)))
-            outcomes = await apply_each(self.link, removing)
+            outcomes = await self.link.apply_each(removing)
             doubtful = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
 
     def _releasing(self, held: OwnedOffset) -> Change:
@@ -478,7 +478,7 @@ class Session:
         }
         # The servers check that there is an owner; that it is this session only the session knows.
         wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
-        outcomes = await apply_each(self.link, wishes)
+        outcomes = await self.link.apply_each(wishes)
         # A session that is refused reads the partition's owner before it takes or releases it.
         self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Applied))
         now: dict[Partition, OwnedOffset | None] = dict.fromkeys(known)

@@ -22,11 +22,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import enum
-from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from qdo.errors import CoordinationError
 from qdo.tasks import happens
+
+Key = TypeVar("Key")
 
 ANY = -1
 """The version that every node has."""
@@ -117,7 +119,7 @@ class NodeData(NamedTuple):
     Attributes:
         data: What it holds; empty when only its presence was asked for.
         version: Of the data.
-        changed: The transaction that changed it last; never the same for two states of a path.
+        changed: A number that grows with transactions. Two states of a path differ in it or in the version.
         session: Whose it is if it is ephemeral, else 0.
     """
 
@@ -223,6 +225,10 @@ class Link(abc.ABC):
             SessionLost: None was made.
             CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
         """
+
+    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+        """Makes changes that do not depend on each other, each for itself, in any order; see :meth:`apply`."""
+        return dict(zip(wanted, await self.apply(wanted.values()), strict=True))
 
     @abc.abstractmethod
     async def sync(self, path: str) -> None:

@@ -49,7 +49,8 @@ class FileTransaction:
 
     def one(self, statement: str, *values: Any) -> Any:  # noqa: ANN401 - likewise
         """Runs a statement and returns its only row, or None; nothing of it is left open before the commit."""
-        return next(iter(self.execute(statement, values).fetchall()), None)
+        found = self.execute(statement, values).fetchall()
+        return found[0] if found else None
 
 
 class CoordinationFile:

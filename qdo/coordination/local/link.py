@@ -71,14 +71,12 @@ class LocalLink(Link):
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
         self._begun = False
-        self._cancelled = False
-        """A caller was cancelled whose job the thread may be doing: a read comes after it."""
-        self._bell: WakeupSocket | None = None
         self._file = CoordinationFile(options.path, patience=0.0)
         self._watches = nodes.Watches()
         self._ended = asyncio.Event()
         self._ended.set()
-        self._thread = SessionThread(self, options, scope, may_be_watched)
+        self._bell = WakeupSocket(options.path, str(self.session))
+        self._thread = SessionThread(self, self._bell, options, scope, may_be_watched)
 
     @property
     def state(self) -> State:
@@ -126,7 +124,7 @@ class LocalLink(Link):
             return
         self._state, self._error = "lost", why
         self._settled.set()
-        if self._bell is not None and self._bell.socket is not None:
+        if self._begun and self._bell.socket is not None:
             self._loop.remove_reader(self._bell.socket)
         self._file.close()
         self._thread.jobs.put(self._thread.shut)
@@ -159,26 +157,20 @@ class LocalLink(Link):
                 watch(tx, wanted)
             return read(tx, wanted)
 
-        if watch is not None:
-            await self._begin()
+        if watch is not None and not self._begun:
+            await self._write(lambda _: None, begins=True)
         return await self._read(work) if wanted else []
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract. All are made in one transaction of the file."""
         wanted = list(changes)
-        if any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change):
-            await self._begin()
-        self._require()
-        if not wanted:
-            return []
-        outcomes = await self._run(lambda: self._thread.write(lambda made: list(map(made.make, wanted))))
-        self.notice()
-        return outcomes
+        begins = any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change)
+        return await self._write(lambda made: list(map(made.make, wanted)), begins=begins)
 
     async def sync(self, path: str) -> None:  # noqa: ARG002 - a file has no servers that lag behind
         """See the contract."""
         if await self._read(nodes.dead):
-            await self._run(lambda: self._thread.write(lambda _: None))
+            await self._write(lambda _: None)
 
     async def _read(self, work: Callable[[FileTransaction], T]) -> T:
         """Reads, in the loop: no process that writes keeps one that reads waiting."""
@@ -213,16 +205,24 @@ class LocalLink(Link):
             with contextlib.suppress(CoordinationError):
                 self._read_now(lambda _: None)
 
-    async def _begin(self) -> None:
-        """Begins the session, if it has not begun."""
-        if not self._begun:
-            self._bell = await self._run(self._thread.begin)
-            if self._state != "lost" and self._bell.socket is not None:
-                self._loop.add_reader(self._bell.socket, self._ring, self._bell)
-            self._begun = True
+    async def _write(self, work: Callable[[nodes.NodeChanges], T], *, begins: bool = False) -> T:
+        """Runs a transaction that changes nodes, and reports watched nodes that changed before its end.
 
-    def _ring(self, bell: WakeupSocket) -> None:
-        bell.hush()
+        Args:
+            work: The transaction.
+            begins: The session begins with it, if it has not begun.
+        """
+        done, last_watchable = await self._run(partial(self._thread.write, work, begins=begins))
+        if begins and not self._begun and self._state != "lost":
+            self._begun = True
+            if self._bell.socket is not None:
+                self._loop.add_reader(self._bell.socket, self._ring)
+        if self._watches.outdated(last_watchable):
+            self.notice()
+        return done
+
+    def _ring(self) -> None:
+        self._bell.hush()
         self.notice()
 
     async def _run(self, job: Callable[[], T]) -> T:
@@ -290,6 +290,7 @@ class SessionThread(threading.Thread):
 
     Args:
         link: The link.
+        bell: Its socket, by which others wake it.
         options: The settings.
         scope: See the link.
         may_be_watched: See the link.
@@ -300,7 +301,12 @@ class SessionThread(threading.Thread):
     """
 
     def __init__(
-        self, link: LocalLink, options: LocalOptions, scope: str, may_be_watched: Callable[[Operation], bool]
+        self,
+        link: LocalLink,
+        bell: WakeupSocket,
+        options: LocalOptions,
+        scope: str,
+        may_be_watched: Callable[[Operation], bool],
     ) -> None:
         super().__init__(name=f"qdo-coordination-{scope}", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -311,7 +317,7 @@ class SessionThread(threading.Thread):
         self._timeout = options.session_timeout
         self._interval = options.session_timeout / BEATS
         self._database = CoordinationFile(options.path, patience=self._interval, sync=options.sync)
-        self._bell = WakeupSocket(options.path, str(link.session))
+        self._bell = bell
         self._state: State = "new"
         """Of the session: new until it has begun."""
         self._closing = False
@@ -331,41 +337,39 @@ class SessionThread(threading.Thread):
         with self._transaction(write=False, create=self._state == "new"):
             pass
 
-    def begin(self) -> WakeupSocket:
-        """Begins the session; returns the socket by which others wake it. A file that is gone is made anew.
-
-        Raises:
-            CoordinationLost, CoordinationIncompatible
-        """
-        if self._state != "new":
-            return self._bell
-        if self._link.outlast and self._vitals is None:
-            self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
-        self._bell.open()
-        with self._transaction(write=True, create=True) as tx:
-            made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
-            self.until = made.begin(self._scope, self._timeout)
-        self._state, self._due = "connected", now() + self._interval
-        return self._bell
-
-    def write(self, work: Callable[[nodes.NodeChanges], T]) -> T:
+    def write(self, work: Callable[[nodes.NodeChanges], T], *, begins: bool = False) -> tuple[T, int]:
         """Runs a transaction that changes nodes, and wakes the sessions that it concerns.
+
+        Args:
+            work: The transaction.
+            begins: The session begins with it, if it has not begun. A file that is gone is made anew.
+
+        Returns:
+            The result, and the number of the last transaction that changed what may be watched.
 
         Raises:
             SessionLost: The session has ended.
             CoordinationLost, CoordinationIncompatible
         """
+        begins = begins and self._state == "new"
+        if begins and self._link.outlast and self._vitals is None:
+            self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
+        if begins:
+            self._bell.open()
         others: Iterable[int] = ()
-        with self._transaction(write=True) as tx:
+        with self._transaction(write=True, create=begins) as tx:
             made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
+            until = made.begin(self._scope, self._timeout) if begins else self.until
             made.remove(nodes.dead(tx))
             done = work(made)
             made.finish()
             if made.watchable:
                 others = nodes.others(tx, self._scope, self._link.session)
+        if begins:
+            self.until, self._state, self._due = until, "connected", now() + self._interval
         if others:
             self._bell.ring(map(str, others))
-        return done
+        return done, made.last_watchable
 
     def shut(self) -> None:
         """Ends the session and the thread."""
@@ -426,7 +430,7 @@ class SessionThread(threading.Thread):
                 self._become("lost")
                 return
         try:
-            until, others = self.write(self._renew)
+            (until, others), _ = self.write(self._renew)
             silent = self._bell.silent(self._watched(others))
             if silent:
                 self.write(lambda made: made.remove(map(int, silent)))

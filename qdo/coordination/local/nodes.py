@@ -45,9 +45,9 @@ def ended() -> SessionLost:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Returns the path that a node lies in, and its name."""
-    parent, _, name = path.rpartition("/")
-    return parent, name
+    """Returns the columns ``parent`` and ``name`` of a node."""
+    above, _, name = path.rpartition("/")
+    return above, name
 
 
 def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
@@ -69,13 +69,13 @@ def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> dict[st
     """Reads columns of the nodes that are there, those of one parent by one statement."""
     names: dict[str, list[str]] = {}
     for path in paths:
-        parent, name = split(path)
-        names.setdefault(parent, []).append(name)
+        above, name = split(path)
+        names.setdefault(above, []).append(name)
     query = f"SELECT name, {columns} FROM nodes WHERE parent = ? AND name IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
     return {
-        f"{parent}/{name}": row
-        for parent, several in names.items()
-        for name, *row in tx.rows(query, parent, msgspec.json.encode(several).decode())
+        f"{above}/{name}": row
+        for above, several in names.items()
+        for name, *row in tx.rows(query, above, msgspec.json.encode(several).decode())
     }
 
 
@@ -86,6 +86,10 @@ class Watches:
         self._nodes: dict[str, int] = {}
         self._children: dict[str, int] = {}
         self._looked = -1
+
+    def outdated(self, last_watchable: int) -> bool:
+        """Returns whether something that is watched may have changed up to a transaction."""
+        return last_watchable != self._looked and bool(self._nodes or self._children)
 
     def nodes(self, tx: FileTransaction, paths: Sequence[str], *, absent: bool = False) -> None:
         """Watches nodes that are there, or also those that are absent."""
@@ -152,6 +156,7 @@ class NodeChanges:
 
     Attributes:
         watchable: Something was changed that a session may be watching.
+        last_watchable: Number of the last transaction that did so, this one included.
     """
 
     def __init__(self, tx: FileTransaction, session: int, may_be_watched: Callable[[Operation], bool]) -> None:
@@ -159,10 +164,9 @@ class NodeChanges:
         self.watchable = False
         self._session = session
         self._may_be_watched = may_be_watched
-        (before,) = tx.one("SELECT number FROM counter")
+        before, self.last_watchable = tx.one("SELECT number, watchable FROM counter")
         self._number: int = before + 1
         self._listed: set[str] = set()
-        self._any = False
 
     def begin(self, scope: str, timeout: float) -> float:
         """Begins the session; returns when it ends."""
@@ -174,48 +178,50 @@ class NodeChanges:
         """Removes sessions with their nodes."""
         for session in sessions:
             self.tx.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            for parent, _ in self.tx.rows("DELETE FROM nodes WHERE session = ? RETURNING parent, name", session):
-                self._listed.add(parent)
-                self._any = self.watchable = True
+            for (above,) in self.tx.rows("DELETE FROM nodes WHERE session = ? RETURNING parent", session):
+                self._listed.add(above)
+                self.watchable = True
 
     def make(self, change: Change) -> Outcome:
         """Makes a change, all of it or nothing."""
-        self.tx.execute("SAVEPOINT change")
+        # One that only checks before it writes once leaves nothing when it is refused.
+        undo = any(not isinstance(operation, Check) for operation in change[:-1])
+        if undo:
+            self.tx.execute("SAVEPOINT change")
         versions = []
         for at, operation in enumerate(change):
-            done = self._do(operation)
-            if isinstance(done, RejectionReason):
-                self.tx.execute("ROLLBACK TO change; RELEASE change")
-                return Rejection(done, at)
-            versions.append(done)
-        self.tx.execute("RELEASE change")
+            version = self._do(operation)
+            if version is None:
+                if undo:
+                    self.tx.execute("ROLLBACK TO change; RELEASE change")
+                return Rejection(self._why_not(operation), at)
+            versions.append(version)
+        if undo:
+            self.tx.execute("RELEASE change")
         for operation in change:
             if not isinstance(operation, Check):
-                self._any = True
                 self.watchable = self.watchable or self._may_be_watched(operation)
                 if not isinstance(operation, SetData):
                     self._listed.add(split(operation.path)[0])
         return Applied(tuple(versions))
 
-    def _do(self, operation: Operation) -> int | RejectionReason:
-        """Does one operation; returns the node's version afterwards, or why nothing was done."""
-        place = split(operation.path)
-        match operation:
-            case Create(_, data, ephemeral):
-                row = *place, data, self._number, self._session if ephemeral else None, *split(place[0])
-                self.tx.execute(CREATE, row)
-                found = (0,) if self.tx.changes() else None
-            case SetData(_, data, version) if version != ANY:
-                self.tx.execute(SET_DATA, (data, self._number, *place, version))
-                found = (version + 1,) if self.tx.changes() else None
-            case SetData(_, data):
-                found = self.tx.one(SET_ANY_DATA, data, self._number, *place)
-            case Delete(path):
-                self.tx.execute(DELETE, (*place, path))
-                found = (0,) if self.tx.changes() else None
-            case Check(_, version):
-                found = self.tx.one(CHECK, *place, version, ANY)
-        return self._why_not(operation) if found is None else int(found[0])
+    def _do(self, operation: Operation) -> int | None:
+        """Does one operation; returns the node's version afterwards, None if nothing was done."""
+        above, _, name = operation.path.rpartition("/")
+        version = 0
+        if isinstance(operation, Check):
+            return version if self.tx.one(CHECK, above, name, operation.version, ANY) else None
+        if isinstance(operation, SetData):
+            if (version := operation.version + 1) == ANY + 1:
+                found = self.tx.one(SET_ANY_DATA, operation.data, self._number, above, name)
+                return found and int(found[0])
+            self.tx.execute(SET_DATA, (operation.data, self._number, above, name, operation.version))
+        elif isinstance(operation, Create):
+            owner = self._session if operation.ephemeral else None
+            self.tx.execute(CREATE, (above, name, operation.data, self._number, owner, *split(above)))
+        else:
+            self.tx.execute(DELETE, (above, name, operation.path))
+        return version if self.tx.changes() else None
 
     def _why_not(self, operation: Operation) -> RejectionReason:
         there = bool(_columns(self.tx, "1", [operation.path]))
@@ -227,10 +233,11 @@ class NodeChanges:
 
     def finish(self) -> None:
         """Numbers the transaction; to be called last."""
-        if self._any:
-            self.tx.execute("UPDATE counter SET number = ?", (self._number,))
         if self.watchable:
-            self.tx.execute("UPDATE counter SET watchable = number")
+            self.last_watchable = self._number
+        # Otherwise versions went up, and nothing else happened: a commit writes no page for the counter.
+        if self.watchable or self._listed:
+            self.tx.execute("UPDATE counter SET number = ?, watchable = ?", (self._number, self.last_watchable))
         for path in self._listed:
             self.tx.execute("UPDATE nodes SET listed = ? WHERE parent = ? AND name = ?", (self._number, *split(path)))
 

@@ -43,8 +43,7 @@ class LocalService(Service):
         """Lets its time be over, and has the next sign of life made then, however long the session was to be."""
         assert isinstance(session.link, LocalLink)
         with writing(self.path) as tx:
-            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.link.session,))
-            assert tx.changes()
+            assert tx.rows("UPDATE sessions SET expires = 0 WHERE id = ? RETURNING id", session.link.session)
         session.link._thread.jobs.put(session.link._thread.beat)
 
     async def cut(self) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from qdo.coordination import Session
-from qdo.coordination.administration import below
-from qdo.coordination.changes import apply_each
+from qdo.coordination.coordinator import below
 from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.coordination.zookeeper.driver import ZooKeeperLink
@@ -54,7 +53,7 @@ class ZooKeeperService(Service):
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
-        await apply_each(link, {path: (Delete(path),) for path in await below(link, [self.root])})
+        await link.apply_each({path: (Delete(path),) for path in await below(link, [self.root])})
         await link.close()
 
 

@@ -7,10 +7,11 @@ The client's side is judged by the lease of the ZooKeeper driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
+from qdo.coordination.changes import apply_bundled
+from qdo.coordination.tree import Applied, Change, Create, Key, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.unit.zookeeper.simulated import Servers
@@ -121,16 +122,21 @@ class Connection:
         self.cut = False
         self._link = link
         self._arrival = self._delivery = 0.0
+        self._answering: float | None = None
+        """When the request was sent that the servers work on."""
 
     def send(self, work: Callable[[], None]) -> None:
         """Has something done at the servers."""
         world = self._link.tree.world
         self._arrival = max(self._arrival, world.now + world.some(self._link.latency))
+        sent = self._link.loop.time()
 
         def arrive() -> None:
             if not self.cut and self._link.tree.lives(self._link.session):
                 self._link.tree.hear(self._link.session)
+                self._answering = sent
                 work()
+                self._answering = None
 
         world.at(self._arrival - world.now, arrive)
 
@@ -138,10 +144,11 @@ class Connection:
         """Has something done at the client."""
         world = self._link.tree.world
         due = self._delivery = max(self._delivery, world.now + world.some(self._link.latency))
+        sent = self._answering
 
         def arrive() -> None:
             if not self.cut:
-                self._link.heard(self, work)
+                self._link.heard(self, work, sent)
 
         def read() -> None:
             if world.now <= due + EXACT:
@@ -219,12 +226,13 @@ class TreeLink(Link):
     async def open(self) -> None:
         """See the contract."""
         world = self.tree.world
+        asked = self.loop.time()
         await asyncio.sleep(world.some(self.latency))
         if self._host.no_tree:
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
         self.session = self.tree.begin(self)
-        self._lease.grant(TIMEOUT)
+        self._lease.grant(TIMEOUT, asked)
         self._connect()
         self._ping()
 
@@ -240,10 +248,11 @@ class TreeLink(Link):
         self._state = state
         self.on_state(state)
 
-    def heard(self, connection: Connection, work: Callable[[], None]) -> None:
-        """Something has come from the servers."""
+    def heard(self, connection: Connection, work: Callable[[], None], sent: float | None) -> None:
+        """Something has come from the servers: the answer to what was sent at an instant, or an event."""
         if connection is self._connection and self._state == "connected":
-            self._lease.hear()
+            if sent is not None:
+                self._lease.hear(sent)
             if self._lease.lapsed:
                 self.end(_ended())
             else:
@@ -283,7 +292,7 @@ class TreeLink(Link):
             self.end(_ended())
         else:
             self.tree.hear(self.session)
-            self._lease.hear()
+            self._lease.hear(self.loop.time())
             self._connect()
 
     def _ping(self) -> None:
@@ -369,6 +378,10 @@ class TreeLink(Link):
             return outcome
 
         return await self._ask(one, changes)
+
+    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+        """See the contract."""
+        return await apply_bundled(self, wanted)
 
     async def sync(self, path: str) -> None:
         """See the contract."""

@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,7 +23,8 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
-from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, Rejection, State
+from qdo.coordination.changes import apply_bundled
+from qdo.coordination.tree import Applied, Change, Key, Link, NodeData, Outcome, Rejection, State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
@@ -347,6 +348,9 @@ class ZooKeeperLink(Link):
         return [
             answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
         ]
+
+    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+        return await apply_bundled(self, wanted)
 
     async def sync(self, path: str) -> None:
         """See the contract."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from qdo.coordination import Coordinator
+from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import (
     ANY,
     Applied,
@@ -20,6 +21,7 @@ from qdo.coordination.tree import (
     Check,
     Create,
     Delete,
+    Key,
     Link,
     NodeData,
     Operation,
@@ -195,6 +197,10 @@ class SimulatedLink(Link):
             self._servers.asked["apply"] += 1
             outcomes.append(self._servers.apply(self.session, change))
         return outcomes
+
+    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+        """See the contract."""
+        return await apply_bundled(self, wanted)
 
     async def sync(self, path: str) -> None:
         """See the contract."""
