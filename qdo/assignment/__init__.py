@@ -28,7 +28,7 @@ __all__ = ["AssignmentPlan", "assign", "plan", "reported"]
 
 
 class AssignmentPlan(NamedTuple):
-    """What the target is to be.
+    """A target that was computed.
 
     Attributes:
         target: The target.

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from qdo.assignment.partition_pools import Pool, PoolShares
 
 _SWEEPS = 30
-"""Times that all pools are poured; what is not even by then is left to the chains."""
+"""Max times that all pools are poured; what is not even by then is left to the chains."""
 
 
 def balance(shares: PoolShares) -> None:
@@ -77,7 +77,7 @@ def _pour(pool: Pool, loads: list[int]) -> None:
 
 
 def fill(floors: list[int], amount: int) -> tuple[int, int]:
-    """Says how high so much water stands over floors of different heights.
+    """Returns how high so much water stands over floors of different heights.
 
     Returns:
         The height that all lower floors are filled up to, and how many of those up to that height get one more.

@@ -14,13 +14,12 @@ from __future__ import annotations
 from qdo.assignment.partition_pools import PoolShares
 
 EFFORT = 1_000_000
-"""Steps after which the search ends, about half a second of work. Only large groups in which nearly every member
-subscribes to something else get there: they are as even as can be, but some partitions may move that could have
-stayed."""
+"""Max steps of the search, about half a second of work. Only large groups in which nearly every member subscribes to
+something else get there: they are as even as can be, but some partitions may move that could have stayed.
+"""
 
 
 def undo_needless_moves(shares: PoolShares, effort: int = EFFORT) -> None:
-    """Undoes needless moves, as long as the effort lasts."""
     search = _Search(shares, effort)
     while rings := search.rings():
         for ring in rings:

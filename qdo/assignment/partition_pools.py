@@ -1,4 +1,4 @@
-"""What an assignment is computed on: partitions that the same members may have are one pool.
+"""Pools of partitions, on which an assignment is computed: those that the same members may have are one pool.
 
 Partitions of one pool can stand for each other, so the search for a balance counts them instead of examining each. If
 all members subscribe to the same queues, there is a single pool, however many queues there are.
@@ -33,11 +33,9 @@ class Pool:
     now: dict[int, int] = field(default_factory=dict)
 
     def gained(self, member: int) -> bool:
-        """Returns whether a member is to have more than it had."""
         return self.now.get(member, 0) > self.before.get(member, 0)
 
     def lost(self, member: int) -> bool:
-        """Returns whether a member is to have less than it had."""
         return self.now.get(member, 0) < self.before.get(member, 0)
 
 
@@ -56,7 +54,6 @@ class PoolShares:
     pools_of: list[list[int]]
 
     def move(self, number: int, giver: int, taker: int) -> None:
-        """Moves one partition of a pool from one member to another."""
         now = self.pools[number].now
         now[giver] -= 1
         now[taker] = now.get(taker, 0) + 1
@@ -70,14 +67,7 @@ def gather(
     previous: Mapping[Partition, str],
     reserved: Container[str],
 ) -> PoolShares:
-    """Sorts partitions into pools, each as it was owned before.
-
-    Args:
-        names: The members' ids, sorted.
-        members: Their subscriptions.
-        previous: The previous owners.
-        reserved: Owners whose partitions are left out, because they are not free.
-    """
+    """Sorts partitions into pools, each as it was owned before. Those of ``reserved`` owners are left out."""
     counts, followers = _subscriptions(names, members)
     queues = sorted(counts)
     owners = _owners(names, counts, previous, reserved)
@@ -167,7 +157,6 @@ def _owners(
 
 
 def _put(pool: Pool, queue: Queue, owners: list[tuple[int, Partition | None]]) -> None:
-    """Adds a queue's partitions to its pool."""
     allowed = set(pool.members)
     for number, (owner, known) in enumerate(owners, 1):
         if owner == _RESERVED:

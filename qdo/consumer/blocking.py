@@ -135,7 +135,7 @@ class Consumer:
             thread.stop()
 
     def poll(self, most: int = 500, timeout: float | None = 1.0, *, skip: Collection[Partition] = ()) -> list[Batch]:
-        """Hands out messages that are there; see :meth:`AsyncConsumer.poll`."""
+        """Returns messages that have arrived; see :meth:`AsyncConsumer.poll`."""
         if self._over:
             return []
         thread = self._running()
@@ -160,7 +160,7 @@ class Consumer:
         return self
 
     def __next__(self) -> Message:
-        """Hands out one message after another, until it is closed; see :meth:`AsyncConsumer.__anext__`."""
+        """Returns one message after another, until it is closed; see :meth:`AsyncConsumer.__anext__`."""
         while not self.closing:
             for batch in self.poll(1, None):
                 return batch.messages[0]
@@ -218,7 +218,7 @@ class Consumer:
         return self._running().call(self._inner.lag())
 
     def wake(self) -> None:
-        """Lets the poll that waits now return, or the next one that would wait."""
+        """Makes the waiting poll return, or the next one that would wait."""
         thread = self._thread
         if thread is not None and os.getpid() == self._process:
             thread.soon(self._inner.wake)
@@ -279,8 +279,6 @@ class LoopThread:
             raise
 
     def run(self, function: Callable[[], T]) -> T:
-        """Calls a function there and waits for its result."""
-
         async def work() -> T:
             return function()
 

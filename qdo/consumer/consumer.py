@@ -13,9 +13,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from qdo.consumer.commits import OffsetMirror, check_commit, is_behind, record_commits
 from qdo.consumer.fetch.fetch_buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
 from qdo.consumer.positions import begin_at_ends, point_of
@@ -36,10 +36,11 @@ from queuey.client import AsyncClient, Message
 log = logging.getLogger("qdo.consumer")
 
 YIELDS = 2
-"""Rounds of the loop after which a read that was just begun is on its way: the client sends head and body apart. So the
-service prepares the next page while the caller handles this one, even if the caller never awaits."""
+"""Number of rounds of the loop after which a read that was just begun is on its way: the client sends head and body
+apart. So the service prepares the next page while the caller handles this one, even if the caller never awaits.
+"""
 FLUSH = 5.0
-"""Seconds that closing waits for offsets to be mirrored."""
+"""Timeout in seconds for offsets to be mirrored at the end."""
 
 
 class AsyncConsumer:
@@ -305,7 +306,7 @@ class AsyncConsumer:
             raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
         if offsets is None:
             offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
-        await record_commits(self._group.table, self._mirror, offsets, back=back)
+        await self._group.table.commit(offsets, self._mirror, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
         """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
@@ -368,9 +369,9 @@ class AsyncConsumer:
             NotOwner: The partition is not this member's.
             CoordinationLost, SessionLost
         """
-        if end is not None and check_commit(row := self._known(partition), end):
+        if end is not None and (row := self._known(partition)).accepts(end):
             row.note = note
-            await record_commits(self._group.table, self._mirror, {partition: end})
+            await self._group.table.commit({partition: end}, self._mirror)
         elif not await self._group.table.note(partition, note):
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
 
@@ -385,7 +386,7 @@ class AsyncConsumer:
 
     @property
     def connected(self) -> bool:
-        """Whether the partitions are certainly owned still, by the session's own clock, before any event says so."""
+        """The partitions are certainly owned still, by the session's own clock, before any event says so."""
         return self._group.table.connected
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
@@ -441,7 +442,7 @@ class AsyncConsumer:
         return self._finder.own.service
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out nothing of these partitions until they are resumed; those that are not owned are passed over."""
+        """Returns no messages of these partitions until they are resumed; those that are not owned are passed over."""
         self._set_paused(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -497,7 +498,6 @@ class AsyncConsumer:
 
     @property
     def _stopped(self) -> bool:
-        """Whether no message may be returned: the connection is interrupted, or the session is lost."""
         return self._listener.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
@@ -512,7 +512,7 @@ class AsyncConsumer:
         return self._buffer.hand_out(taken, stopped=self._stopped or self.closing)
 
     def recall(self) -> None:
-        """Takes back the messages of the last poll, because they did not reach its caller."""
+        """Returns the messages of the last poll to the buffer, because they did not reach its caller."""
         self._buffer.recall()
 
     async def _warn_of_other_stores(self, service: str) -> None:
@@ -541,11 +541,9 @@ class AsyncConsumer:
         if self.settings.commit_every is None:
             return
         rows = self._rows() if partitions is None else filter(None, map(self._row, partitions))
-        settled = {
-            row.partition: row.settled for row in rows if row.settled is not None and not is_behind(row, row.settled)
-        }
+        offsets = {row.partition: offset for row in rows if (offset := row.auto_commit) is not None}
         try:
-            await record_commits(self._group.table, self._mirror, settled)
+            await self._group.table.commit(offsets, self._mirror)
         except QdoError as error:
             log.warning("some offsets could not be committed: %s", error)
 
@@ -558,7 +556,7 @@ class AsyncConsumer:
         self._changed()
 
     def _rows(self) -> list[OwnedPartition]:
-        """Where the partitions stand that commits are accepted for."""
+        """Returns the partitions that commits are accepted for."""
         return [row for row in self._group.table.held.values() if row.begun]
 
     def _owned(self) -> list[OwnedPartition]:
@@ -581,12 +579,10 @@ class AsyncConsumer:
         return row
 
     def _changed(self) -> None:
-        """Plans reads, and wakes a waiting poll."""
         self._fetcher.kick()
         self._signal.set()
 
     def _recheck(self) -> None:
-        """Makes the group check again, because other queues were found."""
         self._group.recheck()
 
     def _fail(self, error: Exception) -> None:

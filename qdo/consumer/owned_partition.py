@@ -1,4 +1,4 @@
-"""One partition that a member owns: what the group knows of it, where its owner stands, and what of it is held ready.
+"""One partition that a member owns: its state in the group, its consumer's position, and the messages held ready.
 
 Its states are in :mod:`qdo.consumer.rebalance.partition_table`. Its owner, the consumer, works on it::
 
@@ -16,8 +16,9 @@ from typing import Literal
 import msgspec
 
 from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
-from queuey.client import EARLIEST, Message, id_after
+from queuey.client import EARLIEST, Message, id_after, order_of
 
 State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
 
@@ -92,16 +93,15 @@ class OwnedPartition:
 
     @property
     def commits(self) -> bool:
-        """Whether commits are accepted."""
+        """Commits are accepted."""
         return self.state in {"owned", "revoking"}
 
     @property
     def finished(self) -> bool:
-        """Whether it is released and its owner has heard everything."""
+        """It is released and its owner was notified of everything."""
         return self.released and self.over
 
     def request(self) -> tuple[OwnedOffset, str | None]:
-        """Returns the offset to send."""
         assert self.held is not None  # noqa: S101 - it is owned
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
         return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
@@ -122,16 +122,16 @@ class OwnedPartition:
         for asked in late:
             asked.fail(error)
 
-    # What its owner does with it.
+    # Its owner's part.
 
     @property
     def closed(self) -> bool:
-        """Whether it is not this member's any more, or is being given up."""
+        """It is not this member's any more, or is being given up."""
         return self.state != "owned"
 
     @property
     def live(self) -> bool:
-        """Whether what it holds may be handed out."""
+        """Its messages may be handed out."""
         return self.opened and not self.paused and self.state == "owned"
 
     @property
@@ -139,8 +139,38 @@ class OwnedPartition:
         """The offset to be recorded, or else the recorded one; no commit goes below it without a seek back."""
         return self.recorded if self.wish is None else self.wish
 
+    def accepts(self, identifier: str, *, back: bool = False) -> bool:
+        """Returns whether an id is worth recording as the offset: whether it differs from what is recorded.
+
+        Args:
+            identifier: The id.
+            back: It may lie before what was recorded.
+
+        Raises:
+            InvalidArgument: It is no id, was not handed out yet, or lies before the recorded offset without a seek.
+        """
+        if self.recorded is not None and identifier == self.recorded == self.lowest_commit:
+            return False
+        try:
+            order = order_of(identifier)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"{self.partition}: {identifier!r} is not a message id") from error
+        if self.position is None or order > order_of(self.position):
+            raise InvalidArgument(f"{self.partition}: {identifier} was not returned by poll, so it cannot be committed")
+        if self._commits_beyond(order) and not back:
+            raise InvalidArgument(f"{self.partition}: {identifier} is before {self.lowest_commit}, which was committed")
+        return True
+
+    @property
+    def auto_commit(self) -> str | None:
+        """The offset of an automatic commit; None: there is none, or more was committed with no seek back since."""
+        return None if self.settled is None or self._commits_beyond(order_of(self.settled)) else self.settled
+
+    def _commits_beyond(self, order: tuple[int, int]) -> bool:
+        return self.lowest_commit is not None and not self.sought and order < order_of(self.lowest_commit)
+
     def place(self, position: str | None) -> None:
-        """Says where to begin: after a position, None: at the beginning."""
+        """Begins after a position; None: at the beginning."""
         self.position = self.settled = position
         self.since = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
@@ -168,7 +198,6 @@ class PendingCommit:
         self._lost: set[Partition] = set()
 
     def answer(self, partition: Partition, *, recorded: bool) -> None:
-        """Takes the answer for one partition."""
         self._left -= 1
         if not recorded:
             self._lost.add(partition)
@@ -176,7 +205,6 @@ class PendingCommit:
             self.end.set_result(frozenset(self._lost))
 
     def fail(self, error: Exception) -> None:
-        """Ends it without an answer."""
         if not self.end.done():
             self.end.set_exception(error)
 

@@ -84,7 +84,7 @@ class PartitionListener:
         self._callbacks.insert(0, callbacks)
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """Takes partitions over: calls the user's callback, then begins to read them."""
+        """Calls the user's callback, then begins to read partitions."""
         for row in rows:
             row.begun = True
             if row.recorded is not None or self._begin is None:
@@ -96,36 +96,31 @@ class PartitionListener:
         self._open(row for row in rows if not row.closed)
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
-        """Reads and hands out nothing more of some partitions."""
         for row in rows:
             if row.opened:
                 self._fetcher.drop(row)
             self._buffer.clear(row)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """Calls the user's callback for a partition that is revoked; afterwards it may be released."""
+        """Calls the user's callback for a partition; afterwards it may be released."""
         for each in self._callbacks:
             await _notify(each.on_revoke, [row])
         await self._leaving(frozenset([row.partition]))
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """Calls the user's callback for partitions that another member owns by now."""
         for each in self._callbacks:
             await _notify(each.on_lost, rows)
 
     def refused(self, error: CoordinationRefused) -> None:
-        """Makes polls raise the error."""
         self._failed(error)
 
     def suspended(self) -> None:
-        """Hands out nothing until it is resumed: it is unknown whether this member still owns the partitions."""
         self.stopped = True
         for each in self._callbacks:
             if each.on_suspend is not None:
                 each.on_suspend()
 
     def resumed(self) -> None:
-        """Goes on."""
         self.stopped = False
         self._changed()
         for each in self._callbacks:
@@ -145,7 +140,6 @@ class PartitionListener:
             self._open([row])
 
     async def close(self) -> None:
-        """Stops finding out where to begin."""
         await cancel(*self._beginning)
 
     def _open(self, rows: Iterable[OwnedPartition]) -> None:

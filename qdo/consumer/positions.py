@@ -1,6 +1,6 @@
-"""Where partitions begin, and what ``seek`` understands.
+"""Where partitions begin, and the positions that ``seek`` understands.
 
-A group that is to handle only what comes begins at the end of each partition when it is first assigned. That point is
+A group that is to handle only new messages begins at the end of each partition when it is first assigned. That point is
 recorded before anything is handed out. Otherwise a member that stops before its first commit would let its successor
 begin at a later end, and what came in between would be lost.
 """
@@ -54,14 +54,7 @@ async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapp
 async def begin_at_ends(
     client: AsyncClient, rows: Iterable[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
 ) -> None:
-    """Begins partitions at their ends, and tries until that is done, or they are gone, or begin elsewhere.
-
-    Args:
-        client: To ask the service with.
-        rows: Those of which nothing is recorded.
-        record: Records offsets with the group.
-        begin_at: Begins to read.
-    """
+    """Begins partitions of which nothing is recorded at their ends; tries until each has begun, or is gone."""
     left = list(rows)
     pause = PAUSE
     while left := [row for row in left if row.since is None and not row.closed]:

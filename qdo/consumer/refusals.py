@@ -7,19 +7,19 @@ import asyncio
 from qdo.subscriptions import Subscription
 
 LISTS = "/"
-"""Under this, refusals to say which queues there are; no queue has such a name."""
+"""Key of refusals to say which queues there are; no queue has such a name."""
 EVERYTHING = ""
-"""Under this, refusals of whole requests."""
+"""Key of refusals of whole requests."""
 
 
 class Refusals:
-    """What the service refuses, from the first refusal to the last one; an answer in between ends it.
+    """Refusals of the service, from the first one to the last one; an answer in between ends it.
 
     Args:
         wanted: By the consumer.
 
     Attributes:
-        hidden: Queues that were refused and that only a pattern takes. They may be everybody's business but this
+        hidden: Queues that were refused and that only a pattern matches. They may be everybody's business but this
             credential's, so no time is kept of them.
     """
 
@@ -29,7 +29,6 @@ class Refusals:
         self._times: dict[str, tuple[float, float]] = {}
 
     def note(self, what: str) -> None:
-        """The service has refused something."""
         if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.wants(what):
             self.hidden.add(what)
             return
@@ -37,7 +36,6 @@ class Refusals:
         self._times[what] = self._times.get(what, (now, now))[0], now
 
     def over(self, what: str) -> None:
-        """It did not, or nobody asks any more."""
         self._times.pop(what, None)
 
     @property

@@ -10,9 +10,9 @@ from qdo.checked_settings import CheckedSettings
 
 MIB = 1024 * 1024
 LONGEST_WAIT = 20.0
-"""Seconds that the service holds a read open at most."""
+"""Max seconds that the service holds a read open."""
 LARGEST_PAGE = 1000
-"""Messages that the service gives of one partition at most."""
+"""Max messages of one partition in an answer of the service."""
 
 Start = Literal["earliest", "latest"]
 

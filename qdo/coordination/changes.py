@@ -1,12 +1,11 @@
-"""How changes are made: many in one transaction, missing parents when needed, and again when others were quicker.
+"""How changes are made: missing parents when needed, again when others were quicker, and many in one transaction.
 
-Transactions cost ZooKeeper a round of agreement each and the client a packet each, so changes that have nothing to do
-with each other are sent bundled; when a bundle is refused because of one of them, they are sent again each for itself.
+Transactions cost ZooKeeper a round of agreement each and the client a packet each. So it gets changes that do not
+depend on each other in bundles; when a bundle is refused because of one of them, each is sent again for itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qdo.coordination.tree import Applied, Change, Create, Key, Link, Outcome, Rejection, RejectionReason, parent
@@ -14,16 +13,15 @@ from qdo.errors import CoordinationLost, SessionLost
 
 MOST_OPERATIONS = 128
 MOST_BYTES = 256 * 1024
-"""Of one bundle: a quarter of what a server takes in one packet."""
+"""Max bytes of one bundle: a quarter of what a server accepts in one packet."""
 OVERHEAD = 64
-"""Bytes of an operation beside its path and its data, roughly: numbers and access lists."""
+"""Number of bytes of an operation beside its path and its data, roughly: numbers and access lists."""
 DEEPEST = 64
-"""Levels that missing nodes may have; if more are missing, another program must be removing them as fast as they are
-made."""
+"""Max levels of missing nodes: if more are missing, another program must be removing them as fast as they are made."""
 
 
 async def apply_bundled(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
-    """Sends changes that do not depend on each other bundled, then again each for itself what a bundle was refused for.
+    """Sends changes in bundles; see :meth:`Link.apply_each`.
 
     Raises:
         CoordinationLost: Each was made or not.
@@ -75,41 +73,11 @@ async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None
 
 
 def lacks_parent(outcome: Outcome) -> bool:
-    """Returns whether a node could not be made because the one that it should lie in is missing."""
     return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NO_NODE
 
 
-class ParentNodes:
-    """Makes nodes that hold others and remembers which are there, for callers of one session that come all at once.
-
-    Args:
-        link: The session.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._made: set[str] = set()
-        self._lock = asyncio.Lock()
-
-    async def make(self, paths: Iterable[str]) -> None:
-        """Makes those that are not known to be there.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
-        async with self._lock:
-            missing = set(paths) - self._made
-            if missing:
-                await make(self._link, sorted(missing))
-                self._made |= missing
-
-    def doubt(self, paths: Iterable[str]) -> None:
-        """Forgets that nodes are there: something in them was missing."""
-        self._made.difference_update(paths)
-
-
 def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[slice]:
-    """Yields which changes go together, in order, up to so many operations."""
+    """Yields which changes go together, in order."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
         more = size(change)
@@ -123,17 +91,16 @@ def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[s
 
 
 def size(change: Change) -> int:
-    """Returns how many bytes a change takes, roughly."""
+    """Returns about how many bytes a change takes."""
     return sum(OVERHEAD + len(each.path) + len(each.data) for each in change)
 
 
 def join(changes: Sequence[Change]) -> Change:
-    """Returns one change that does all of several."""
     return tuple(operation for change in changes for operation in change)
 
 
 def split(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
-    """Yields for each of the changes that were joined what came of it."""
+    """Yields the outcome of each of the changes that were joined."""
     at = 0
     for change in changes:
         yield Applied(done.versions[at : at + len(change)])
@@ -145,7 +112,7 @@ class Rounds:
 
     Args:
         what: For the error.
-        most: After how many times it is given up.
+        most: Max rounds.
     """
 
     def __init__(self, what: str, most: int = 25) -> None:
@@ -153,7 +120,7 @@ class Rounds:
         self._left = most
 
     def __bool__(self) -> bool:
-        """Reports that there is another round.
+        """Begins another round.
 
         Raises:
             CoordinationLost: There were too many; it may be tried again later.

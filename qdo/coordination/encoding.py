@@ -20,14 +20,14 @@ from qdo.partitions import Partition, Queue
 MARK = b"qdo"
 FORMAT = b"1"
 MEMBER_FORMAT = b"3"
-"""1: members reported what they found. 2: they named the service by its address."""
+"""Members reported what they found in format 1, and named the service by its address in format 2."""
 PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + FORMAT + PLAIN)
 
 READABLE = 400
-"""Bytes up to which a value is stored as it is."""
+"""Max bytes of a value that is stored as it is."""
 NAME_LIMIT = 1000
-"""Characters that a group's or a member's name may have."""
+"""Max characters of a group's or a member's name."""
 
 
 class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
@@ -44,7 +44,7 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Offset(msgspec.Struct, frozen=True):
-    """:class:`CommittedOffset` as it is stored: what lacks one of the first three is damaged."""
+    """A :class:`CommittedOffset` as it is stored: one that lacks a value without a default is damaged."""
 
     id: str | None
     at: float
@@ -62,10 +62,6 @@ _OFFSET = msgspec.json.Decoder(_Offset)
 def valid_name(what: str, name: str) -> str:
     """Returns a group's or a member's name.
 
-    Args:
-        what: What it names, for the error.
-        name: Any text but the empty one.
-
     Raises:
         InvalidArgument: It is empty, too long, or no text that UTF-8 can express.
     """
@@ -79,16 +75,10 @@ def valid_name(what: str, name: str) -> str:
 
 
 def encode_member(member: Member) -> bytes:
-    """Returns what is stored for a member."""
     return pack(member, MEMBER_FORMAT)
 
 
 def decode_member(data: bytes) -> Member:
-    """Returns the member.
-
-    Raises:
-        CoordinationIncompatible: Another version wrote it, or it is none.
-    """
     return unpack("member", data, _MEMBER, MEMBER_FORMAT)
 
 
@@ -104,7 +94,6 @@ def _queue_of(partition: Partition) -> Queue:
 
 
 def unshare(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
-    """Yields the partitions that :func:`shares` was given."""
     for each in stored:
         queue = Queue(each.service, each.application, each.name)
         for number in accumulate(each.steps):
@@ -112,7 +101,6 @@ def unshare(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
 
 
 def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
-    """Returns for each member the partitions that it is to own."""
     found: dict[str, list[Partition]] = {}
     for partition, member in owners.items():
         found.setdefault(member, []).append(partition)
@@ -120,22 +108,15 @@ def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]
 
 
 def encode_offset(offset: CommittedOffset) -> bytes:
-    """Returns what is stored for an offset."""
     return pack(offset)
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
-    """Returns the offset.
-
-    Raises:
-        CoordinationIncompatible: A newer program wrote it, or it is none.
-    """
     stored = unpack("offset", data, _OFFSET)
     return CommittedOffset(stored.id, stored.at, stored.member, stored.held, stored.note)
 
 
 def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
-    """Returns what is stored for a value, in a format."""
     text = msgspec.json.encode(stored, order="deterministic")
     if len(text) <= READABLE:
         return MARK + form + PLAIN + text
@@ -143,7 +124,7 @@ def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
 
 
 def unpack(what: str, data: bytes, decoder: msgspec.json.Decoder[Stored], form: bytes = FORMAT) -> Stored:
-    """Returns what :func:`pack` was given.
+    """Returns a value that :func:`pack` was given.
 
     Raises:
         CoordinationIncompatible: It has another format, or it is none.

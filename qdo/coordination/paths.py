@@ -24,13 +24,12 @@ from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
 
 EMPTY = "%"
-"""For the empty name: no other is encoded as a percent sign alone."""
+"""The node of the empty name: no other is encoded as a percent sign alone."""
 RESERVED = frozenset({".", "..", "zookeeper"})
 QUEUES_REMEMBERED = 20_000
 
 
 def encode(name: str) -> str:
-    """Returns the name of a node for any name."""
     if not name:
         return EMPTY
     if name in RESERVED:
@@ -66,14 +65,8 @@ class GroupPaths:
         group: The group's name.
 
     Attributes:
-        groups: Holds all groups.
+        groups, members, assignments, owners, offsets: These nodes hold others.
         top: Holds the group.
-        members: Holds the members.
-        leader: The leader.
-        target: Which generation of the target counts.
-        assignments: Holds what each member is to own.
-        owners: Holds the owners.
-        offsets: Holds the offsets.
     """
 
     def __init__(self, root: str, group: str) -> None:
@@ -88,27 +81,22 @@ class GroupPaths:
         self.offsets = f"{top}/offsets"
 
     def member(self, member: str) -> str:
-        """Returns the node of a member."""
         return f"{self.members}/{encode(member)}"
 
     def assignment(self, member: str) -> str:
-        """Returns the node of what a member is to own."""
         return f"{self.assignments}/{encode(member)}"
 
     def owners_of(self, queue: Queue) -> str:
-        """Returns the node that holds the owners of a queue's partitions."""
         return f"{self.owners}/{_queue(queue)}"
 
     def offsets_of(self, queue: Queue) -> str:
-        """Returns the node that holds the offsets of a queue's partitions."""
         return f"{self.offsets}/{_queue(queue)}"
 
     def owner(self, partition: Partition) -> str:
-        """Returns the node that is there while the partition has an owner."""
+        # The node is there while the partition has an owner.
         return f"{self.owners_of(partition.queue)}/{partition.number}"
 
     def offset(self, partition: Partition) -> str:
-        """Returns the node of the partition's offset."""
         return f"{self.offsets_of(partition.queue)}/{partition.number}"
 
     def may_be_watched(self, changed: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""What the members of a group agree on, as values: members, targets, offsets."""
+"""Values that the members of a group agree on: members, targets, offsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sight(msgspec.Struct, frozen=True):
 
 @lru_cache(256)
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Returns what matches names with any of the patterns, in time that does not grow with the number of wildcards."""
+    """Matches names with any of the patterns, in time that does not grow with the number of wildcards."""
     names = frozenset(each for each in patterns if "*" not in each)
     texts = (each.replace("[", "[[]").replace("?", "[?]") for each in patterns if "*" in each)
     match = re.compile("|".join(map(translate, texts)) or "(?!)").match
@@ -56,7 +56,7 @@ class Member(msgspec.Struct, frozen=True):
         static: It chose its name and keeps its partitions for a while when it is gone.
         since: When it joined, seconds since 1970.
         leaving: It finishes its running messages, and must get no partitions.
-        sight: What it may see; None: it is an older program, which does not say it.
+        sight: The queues that it may see; None: it is an older program, which does not say so.
     """
 
     id: str
@@ -127,7 +127,6 @@ class OwnedOffset(NamedTuple):
     """A partition that a session took, or committed since. Hand in the latest for each partition.
 
     Attributes:
-        partition: The partition.
         offset: As it is recorded now; of a partition that was just taken: as it was before.
         version: Of the offset; it changes with each taking and each commit.
     """

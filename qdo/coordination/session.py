@@ -1,11 +1,11 @@
-"""A member's session in a group: one link to the tree, and what lies under the group while it is connected.
+"""A member's session in a group: one link to the tree, and the member's nodes under the group while it is connected.
 
 It takes partitions, gives them up, and records how far each was processed.
 
 **Fencing.** Taking is one transaction: make the owner's node, and write the offset's node over with what it holds, at
 the version that was read. That raises the version, so a commit at an earlier one is refused. A commit is one
 transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
-What each part keeps out:
+Each part keeps something out:
 
 * the session has ended and the partition has no new owner: there is no owner's node (and nothing is taken from a
   session that has ended, and a link never begins a second one);
@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import ParentNodes, Rounds, lacks_parent, make
+from qdo.coordination.changes import Rounds, lacks_parent, make
 from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
@@ -65,11 +65,11 @@ from qdo.partitions import Partition, Queue
 log = logging.getLogger(__name__)
 
 FEW = 4
-"""Partitions of a queue that are tried at once; of more it is asked first which are owned, all in one answer."""
+"""Max partitions of a queue that are tried at once; of more one request asks first which are owned."""
 
 
 class ClaimCandidates(NamedTuple):
-    """What to do with partitions that shall be taken.
+    """Partitions that are to be taken.
 
     Attributes:
         free: They have no owner, as far as this session knows.
@@ -113,7 +113,6 @@ class Session:
         self._listen = listen
         self._watching = WatchedNodes(link)
         self._assignments = StoredAssignments(link, group_paths, member.id, self._watching, new_mark)
-        self._maker = ParentNodes(link)
         self._clock = clock
         self._owner = member.id.encode()
         self._held: dict[Partition, OwnedOffset] = {}
@@ -156,7 +155,7 @@ class Session:
         return "lost" if state == "new" else state
 
     async def assignment(self) -> frozenset[Partition]:
-        """Returns what the target gives to this member. A ``changed`` event follows the next change.
+        """Returns the partitions that this member is to own. A ``changed`` event follows the next change.
 
         Costs the same however many members and partitions the group has.
 
@@ -280,7 +279,7 @@ class Session:
         if state != "new":  # which none comes back to
             self._report(state)
         if state == "connected":
-            # What was watched is watched no more.
+            # The service watches nothing of it any more.
             self._watching.forget()
             self._watched_owners.clear()
             self._report("changed")
@@ -298,7 +297,7 @@ class Session:
     # Partitions; see the module.
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """Takes partitions, each for itself; returns those that this session owns now.
+        """Claims partitions, each for itself; returns those that this session owns now.
 
         A partition that another session owns is left out; a ``changed`` event follows when it becomes free. One that
         this session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
@@ -355,12 +354,12 @@ class Session:
         return found
 
     async def _try(self, todo: ClaimCandidates, held: dict[Partition, OwnedOffset]) -> ClaimCandidates:
-        """Takes the free ones and those that are ours; returns those that turned out to be something else."""
+        """Claims the free ones and those that are ours; returns those that turned out to be something else."""
         wanted = sorted(todo.free | todo.mine | todo.former)
         nodes = await self.link.read(map(self._paths.offset, wanted))
         offsets = dict(zip(wanted, nodes, strict=True))
         new = {partition.queue for partition, node in offsets.items() if node is None}
-        await self._maker.make(path for queue in new for path in self._holders(queue))
+        await make(self.link, (path for queue in sorted(new) for path in self._holders(queue)))
         # Before anything is taken: what cannot be understood must not be owned.
         recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
         wishes = {each: self._claiming(each, offsets[each], recorded[each], todo) for each in recorded}
@@ -376,12 +375,11 @@ class Session:
             self._place(partition, outcome, again, mine=partition in todo.mine)
             if outcome.why is RejectionReason.NO_NODE:
                 missing.update(self._holders(partition.queue))
-        self._maker.doubt(missing)
-        await self._maker.make(missing)
+        await make(self.link, sorted(missing))
         return again
 
     def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
-        """Returns the offset that a node holds; None, with a word in the log, if it is none for this program."""
+        """Returns the offset that a node holds; None, with a word in the log, if this program cannot read it."""
         if node is None:
             return CommittedOffset()
         try:
@@ -393,7 +391,7 @@ class Session:
             return None
 
     def _place(self, partition: Partition, refusal: Rejection, again: ClaimCandidates, *, mine: bool) -> None:
-        """Says what to do with a partition that could not be taken."""
+        """Sorts a partition that could not be taken."""
         # Of one that a former session owned only the first operation can find the owner to be another.
         at_owner = refusal.at == 0
         if at_owner and refusal.why is RejectionReason.NODE_EXISTS:

@@ -1,14 +1,14 @@
-"""The target as it is stored: a node for each member, and one that says which generation of it counts.
+"""The target as it is stored: a node for each member, and one that names the generation that counts.
 
-A member's node holds what it is to own by now, and what it is to own next. The target's node names the generation that
-was set last. What is next counts as soon as its generation is named there; until then what is now does. So however
-many transactions the members' nodes take, the one that sets the target's node, which goes last, is the instant in which
-all of it counts; a leader that dies before has changed nothing. No node grows with the whole group.
+A member's node holds its present partitions and its next ones. The target's node names the latest generation. The next
+partitions count as soon as their generation is named there; until then the present ones do. So the transaction that
+sets the target's node, which goes last, is the instant in which all of it counts, however many transactions the
+members' nodes take; a leader that dies before has changed nothing. No node grows with the whole group.
 
-What keeps leaders apart that do not know of each other: every transaction demands the version of the target's node that
-its leader read, and for each member's node the version that it read. A generation is a number and a unique mark: what a
-leader wrote without finishing has a number that is too high, or another mark. The leader that sets the next generation
-overwrites these nodes, so what has a lower number than the named one always counts.
+Leaders that do not know of each other are kept apart by versions: every transaction demands the version of the target's
+node that its leader read, and for each member's node the version that it read. A generation is a number and a unique
+mark: what a leader wrote without finishing has a number that is too high, or another mark. The leader that sets the
+next generation overwrites these nodes, so what has a lower number than the named one always counts.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ from qdo.partitions import Partition
 
 MakeMark: TypeAlias = Callable[[], str]
 FORMAT = b"2"
-"""1 was the whole target in one node."""
+"""Format 1 was the whole target in one node."""
 UNSET = -1
-"""The version of a target that was never set."""
+"""Version of a target that was never set."""
 
 
 def new_mark() -> str:
-    """Returns a mark like that of no other generation."""
     return uuid.uuid4().hex
 
 
 class TargetGeneration(msgspec.Struct, frozen=True):
-    """What the target's node holds.
+    """The value of the target's node.
 
     Attributes:
         number: Rises with each that is set; 0: there is none yet.
         mark: Like that of no other generation.
-        absent: See :class:`qdo.coordination.TargetAssignment`.
-        static: See there.
+        absent, static: See :class:`qdo.coordination.TargetAssignment`.
     """
 
     number: int = 0
@@ -59,13 +57,12 @@ class TargetGeneration(msgspec.Struct, frozen=True):
 
 
 class MemberAssignment(msgspec.Struct, frozen=True):
-    """What a member's node holds.
+    """The value of a member's node.
 
     Attributes:
-        number: Of the generation that ``next`` belongs to.
-        mark: The same.
-        now: What the member is to own until that counts.
-        next: What it is to own then.
+        number, mark: Of the generation that ``next`` belongs to.
+        now: The member's partitions until that counts.
+        next: Its partitions then.
     """
 
     number: int
@@ -74,7 +71,7 @@ class MemberAssignment(msgspec.Struct, frozen=True):
     next: list[QueuePartitions]
 
     def pending(self, generation: TargetGeneration) -> bool:
-        """Returns whether what is next does not count by a generation."""
+        """Returns whether ``next`` does not count by a generation."""
         return self.number > generation.number or (self.number == generation.number and self.mark != generation.mark)
 
     def counted(self, generation: TargetGeneration) -> frozenset[Partition]:
@@ -87,8 +84,6 @@ _ASSIGNMENT = msgspec.json.Decoder(MemberAssignment)
 
 
 class StoredAssignment(NamedTuple):
-    """A member's node."""
-
     assigned: MemberAssignment
     version: int
 
@@ -99,7 +94,7 @@ class StoredTarget:
 
     Attributes:
         version: Of its node; None: there is no node.
-        generation: Which counts.
+        generation: The one that counts.
         nodes: Of the members.
     """
 
@@ -121,20 +116,10 @@ class StoredTarget:
 
 
 def decode_generation(node: NodeData | None) -> TargetGeneration:
-    """Returns what the target's node holds.
-
-    Raises:
-        CoordinationIncompatible
-    """
     return TargetGeneration() if node is None else unpack("target", node.data, _GENERATION, FORMAT)
 
 
 def decode_assigned(node: NodeData) -> MemberAssignment:
-    """Returns what a member's node holds.
-
-    Raises:
-        CoordinationIncompatible
-    """
     assigned = unpack("assignment", node.data, _ASSIGNMENT, FORMAT)
     for each in (assigned.now, assigned.next):
         for _ in unshare(each):
@@ -143,16 +128,7 @@ def decode_assigned(node: NodeData) -> MemberAssignment:
 
 
 async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
-    """Reads the members' nodes.
-
-    Args:
-        link: To read with.
-        group_paths: The group's paths.
-        node: The target's.
-
-    Raises:
-        CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
-    """
+    """Reads the members' nodes, given the target's node."""
     generation = decode_generation(node)
     (names,) = await link.children([group_paths.assignments])
     members = [decode(name) for name in sorted(names or ())]
@@ -166,15 +142,7 @@ async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> St
 
 
 class StoredAssignments:
-    """What is assigned, as one session sees it, and as the leader's session sets it.
-
-    Args:
-        link: The session.
-        group_paths: The group's paths.
-        member: Its id.
-        watching: What the session hears of.
-        new_mark: Marks a generation.
-    """
+    """The assignment as one session sees it, and as the leader's session sets it."""
 
     def __init__(
         self, link: Link, group_paths: GroupPaths, member: str, watching: WatchedNodes, new_mark: MakeMark
@@ -188,11 +156,6 @@ class StoredAssignments:
         self._present: StoredTarget | None = None
 
     async def own(self) -> frozenset[Partition]:
-        """Returns what the member is to own.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
-        """
         node = await self._watching.node(self._path)
         if node is None:
             return frozenset()
@@ -206,20 +169,10 @@ class StoredAssignments:
         return assigned.counted(self._known)
 
     async def target(self) -> Versioned:
-        """Returns the target, and watches for the next change.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
-        """
         return (await self._read()).target
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """Sets the target if it has a version; returns whether it did.
-
-        Raises:
-            CoordinationLost: It did or not, the whole of it.
-            SessionLost, CoordinationRefused, CoordinationIncompatible
-        """
+        """See :meth:`Session.set_target`."""
         present = await self._read()
         if present.target.version != version:
             return False
@@ -271,7 +224,7 @@ class StoredAssignments:
     def _transactions(
         self, present: StoredTarget, nodes: Mapping[str, MemberAssignment | None], generation: TargetGeneration
     ) -> Iterator[Change]:
-        """Yields what is to be done; only the last makes it count.
+        """Yields the transactions; only the last makes the target count.
 
         Raises:
             InvalidArgument: A member's share is too large for one node.
@@ -303,7 +256,7 @@ def _fitting(data: bytes, otherwise: str) -> bytes:
 def _planned(
     present: StoredTarget, target: TargetAssignment, generation: TargetGeneration
 ) -> dict[str, MemberAssignment | None]:
-    """Returns the nodes that are another, None for those that are to go."""
+    """Returns the nodes that change, None for those that are to go."""
     wanted = by_member(target.owners)
     nodes: dict[str, MemberAssignment | None] = {}
     for member in present.nodes.keys() | wanted.keys():

@@ -1,7 +1,7 @@
 """The contract of a coordination service: a tree of nodes with versions, as ZooKeeper has it, and one session on it.
 
 A node has data, a version that goes up with each change of the data, and children. An ephemeral node is gone when the
-session that made it ends. A change is some operations on nodes that are done all or not at all.
+session that made it ends. A change consists of operations on nodes that are done all or not at all.
 
 **States of a session**::
 
@@ -9,9 +9,9 @@ session that made it ends. A change is some operations on nodes that are done al
                 │              │
                 └──► lost ◄────┘      final: a link is never used for a second session
 
-The session is lost when the service says so, when it was not heard for the session's time, or when the link is closed.
-A request whose answer is missing when the connection breaks is in doubt: it raises ``CoordinationLost``, and nothing is
-sent a second time.
+The session is lost when the service says so, when nothing was heard from the service for the session's time, or when
+the link is closed. A request whose answer is missing when the connection breaks is in doubt: it raises
+``CoordinationLost``, and nothing is sent a second time.
 
 Group state (:mod:`qdo.coordination.session`) stands on this alone. Implementations: :mod:`qdo.coordination.zookeeper`,
 and :mod:`qdo.coordination.local`, a table of nodes in a SQLite file. A new one has to pass ``tests/qdo/contract``.
@@ -31,15 +31,15 @@ from qdo.tasks import happens
 Key = TypeVar("Key")
 
 ANY = -1
-"""The version that every node has."""
+"""Version that every node has."""
 NODE_LIMIT = 1_000_000
-"""Bytes that a node may hold; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
+"""Max bytes of a node; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
 MAX_WAIT_SECONDS = 1.5
-"""For which :meth:`Link.wait` waits for a connection to be back."""
+"""Timeout in seconds of :meth:`Link.wait`."""
 
 
 class Create(NamedTuple):
-    """Makes a node, gone with the session if it is ephemeral.
+    """Makes a node, which is gone with the session if it is ephemeral.
 
     ``sequence`` is for queues of Curator: ZooKeeper completes the name by a number. Other trees need not.
     """
@@ -67,7 +67,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Asks for a node to be there, at any version or at one."""
+    """Demands that a node is there, at any version or at one."""
 
     path: str
     version: int = ANY
@@ -80,8 +80,6 @@ Change: TypeAlias = tuple[Operation, ...]
 
 
 class RejectionReason(enum.Enum):
-    """Why a change did not happen."""
-
     NO_NODE = "a node is missing"
     NODE_EXISTS = "a node is there already"
     BAD_VERSION = "a node has another version"
@@ -93,7 +91,7 @@ class Rejection(NamedTuple):
 
     Attributes:
         why: The reason.
-        at: The operation that failed, counted from 0.
+        at: The number of the operation that failed, from 0.
     """
 
     why: RejectionReason
@@ -114,13 +112,13 @@ Outcome: TypeAlias = Applied | Rejection
 
 
 class NodeData(NamedTuple):
-    """What was read of a node.
+    """A node as it was read.
 
     Attributes:
-        data: What it holds; empty when only its presence was asked for.
+        data: Empty when only its presence was asked for.
         version: Of the data.
         changed: A number that grows with transactions. Two states of a path differ in it or in the version.
-        session: Whose it is if it is ephemeral, else 0.
+        session: The session that made it if it is ephemeral, else 0.
     """
 
     data: bytes

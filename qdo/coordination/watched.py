@@ -1,4 +1,4 @@
-"""Nodes as one session sees them: read again only where something is another.
+"""Nodes as one session sees them: read again only after a change.
 
 The servers report the next change of a node that was read once, before they answer later requests on the same
 connection. So nothing is read again until then: of a thousand members, only those are read that are new or have
@@ -14,11 +14,7 @@ from qdo.coordination.tree import Link, NodeData
 
 
 class WatchedNodes:
-    """What one session has read and hears of.
-
-    Args:
-        link: The session.
-    """
+    """The nodes that one session has read and watches."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -27,7 +23,7 @@ class WatchedNodes:
         self._asked: list[set[str]] = []
 
     def hear(self, paths: Iterable[str]) -> None:
-        """Forgets nodes that changed, and what is asked of them just now."""
+        """Forgets nodes that changed, also as the results of reads that are under way."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
@@ -42,15 +38,10 @@ class WatchedNodes:
             asked.clear()
 
     async def node(self, path: str) -> NodeData | None:
-        """Returns one node; see :meth:`nodes`."""
         return (await self.nodes([path]))[path]
 
     async def nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
-        """Returns nodes, None for those that do not exist, and watches each for its next change.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """Returns nodes, None for those that do not exist, and watches each for its next change."""
         wanted = list(paths)
         known = self._nodes if self._link.state == "connected" else {}
         found = {path: known[path] for path in wanted if path in known}
@@ -67,11 +58,7 @@ class WatchedNodes:
         return found
 
     async def children(self, path: str) -> list[str]:
-        """Returns the names of a node's children, none if it does not exist, and watches for the next change.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationRefused
-        """
+        """Returns the names of a node's children, none if it does not exist, and watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
         with self._asking([path]) as unchanged:
@@ -82,7 +69,7 @@ class WatchedNodes:
 
     @contextmanager
     def _asking(self, paths: Iterable[str]) -> Iterator[set[str]]:
-        """Gives the paths of which no change was heard since they were asked for."""
+        """Gives the paths of which no change was reported since they were asked for."""
         asked = set(paths)
         self._asked.append(asked)
         try:

@@ -17,9 +17,6 @@ PACKAGES = ("queuey", "qdo")
 RIDDLES = frozenset({"What", "Whether", "Says", "Is", "Has", "Lets", "Takes"})
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
 TODO = (
-    "qdo/assignment/",
-    "qdo/consumer/",
-    "qdo/coordination/",
     "queuey/claims/",
     "queuey/client/results.py",
     "queuey/service/",

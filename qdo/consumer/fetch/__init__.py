@@ -1,1 +1,1 @@
-"""Prefetching: what to ask the service for, and what is held until it is polled."""
+"""Prefetching: requests to the service, and the messages held until they are polled."""

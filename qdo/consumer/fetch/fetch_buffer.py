@@ -47,8 +47,7 @@ class BufferedSlice(NamedTuple):
     """Messages that were taken from the fetch buffer.
 
     Attributes:
-        row: Whose.
-        turn: The fetch state's when they were taken.
+        turn: Of the partition, when they were taken.
         messages: At least one.
     """
 
@@ -73,7 +72,6 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        """Adds fetched messages of a partition, which follow those that are held."""
         each = -(-weigh(messages) // len(messages))
         row.chunks.append((messages, each))
         self._count(row, len(messages), each)
@@ -90,16 +88,16 @@ class FetchBuffer:
         self.refresh(row)
 
     def refresh(self, row: OwnedPartition) -> None:
-        """Notes that a partition may be handed out now, or may not any more."""
+        """Updates whether messages of a partition may be handed out."""
         if row.live and row.count:
             self._ready.setdefault(row.partition, row)
         elif self._ready.get(row.partition) is row:
             del self._ready[row.partition]
 
     def take(self, most: int, skip: Collection[Partition] = ()) -> list[BufferedSlice]:
-        """Takes up to so many messages, in equal shares from the partitions whose turn it is; others get unused shares.
+        """Returns messages, at most so many, in equal shares from the partitions whose turn it is.
 
-        Partitions whose messages were handed out go to the end of the line.
+        Unused shares go to others. Partitions whose messages were handed out go to the end of the line.
         """
         chosen = [row for partition, row in self._ready.items() if partition not in skip][:most]
         if not chosen:
@@ -129,7 +127,7 @@ class FetchBuffer:
         return batches
 
     def recall(self) -> None:
-        """Takes back the messages that were handed out last, because they did not reach the caller."""
+        """Puts the messages back that were handed out last, because they did not reach the caller."""
         last, self._last = self._last, []
         for one, before in last:
             if one.row.turn == one.turn:
@@ -143,7 +141,7 @@ class FetchBuffer:
             row.settled = row.position
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
-        """Takes up to so many messages of a partition, at least one. A whole chunk is given as it is."""
+        """Returns at most so many messages of a partition, at least one. A whole chunk is given as it is."""
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, each = row.chunks[0]
@@ -173,7 +171,6 @@ class FetchBuffer:
         self.refresh(row)
 
     def _count(self, row: OwnedPartition, messages: int, each: int) -> None:
-        """Counts messages that are held from now on, or (below 0) are not any more."""
         row.count += messages
         row.size += messages * each
         self.count += messages

@@ -45,20 +45,20 @@ from queuey.client import (
 )
 
 QUEUES = 100
-"""Queues that the service reads in one call, at most."""
+"""Max queues that the service reads in one call."""
 PARTITIONS = 1000
-"""Partitions to read in one call, at most."""
+"""Max partitions to read in one call."""
 READS = 2
-"""Calls that do not wait, under way at the same time."""
+"""Max calls that do not wait, under way at the same time."""
 SLICE = 100
-"""Messages of one partition that make a read of it worthwhile when there is more than can be held."""
+"""Min messages of one partition that make a read of it worthwhile when there is more than can be held."""
 GATHER = 0.5
-"""Seconds. Polls that would end this near to each other are made one."""
+"""Interval in seconds: polls that would end this near to each other are made one."""
 _place = attrgetter("partition")
 
 
 class BufferSpace(NamedTuple):
-    """How much may be read.
+    """Space for messages that are read.
 
     Attributes:
         free: Messages that may still be held, over all partitions; 0: none.
@@ -72,12 +72,12 @@ class BufferSpace(NamedTuple):
 
 
 class InFlightCalls(NamedTuple):
-    """What is under way.
+    """Calls that are under way.
 
     Attributes:
         reads: Calls that do not wait.
         polls: When those that wait are to end, each.
-        most_polls: How many of these there may be.
+        most_polls: Max of these.
     """
 
     reads: int
@@ -100,10 +100,10 @@ class PlannedCall(NamedTuple):
 
 
 class FetchPlan(NamedTuple):
-    """What to do now.
+    """Calls to make now.
 
     Attributes:
-        asks: The calls to make.
+        asks: The calls.
         recheck: When to plan anew even if nothing happens; None: never.
     """
 
@@ -218,13 +218,13 @@ def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ..
 log = logging.getLogger("qdo.consumer")
 
 LOOK = 1.0
-"""Seconds between reads of a partition for which there is no place in a poll."""
+"""Interval in seconds between reads of a partition for which there is no place in a poll."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0, retry_after_cap=5.0)
-"""How long to pause after failures; the client has already retried before it reports one."""
+"""Pauses after failures; the client has already retried before it reports one."""
 CROWDED = 5.0
-"""Seconds without polls when the service had no place for one; partitions are read without waiting meanwhile."""
+"""Timeout in seconds without polls when the service had no place for one; meanwhile reads do not wait."""
 SPARE_POLLS = 3
-"""Polls beside those that are needed when all partitions wait together."""
+"""Number of polls beside those that are needed when all partitions wait together."""
 
 
 class InFlightCall:
@@ -247,7 +247,7 @@ class InFlightCall:
         self.end = end
 
     def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
-        """The partitions of a queue that still want its answer."""
+        """Returns the partitions of a queue that still want its answer."""
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
@@ -298,13 +298,12 @@ class Fetcher:
         self._closed = False
 
     def add(self, row: OwnedPartition) -> None:
-        """Begins to read a partition; ``kick`` follows."""
+        """``kick`` follows."""
         self._free[row.partition] = row
         self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
 
     def drop(self, row: OwnedPartition) -> None:
-        """Reads a partition no more."""
         self.leave(row)
         if self._free.pop(row.partition, None) is not row:
             return
@@ -318,7 +317,7 @@ class Fetcher:
             self._forget_trouble("")
 
     def leave(self, row: OwnedPartition) -> None:
-        """Takes a partition out of the call that it is part of; a call without partitions is cancelled."""
+        """Removes a partition from the call that it is part of; a call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
             return
@@ -346,7 +345,6 @@ class Fetcher:
         self._timer = asyncio.get_running_loop().call_at(min(instants), self.kick) if instants else None
 
     async def close(self) -> None:
-        """Breaks off whatever is under way."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -407,7 +405,6 @@ class Fetcher:
         self.kick()
 
     def _take(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
-        """Takes an answer, queue by queue."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             here = pending_call.mine(queue)
@@ -478,7 +475,7 @@ class Fetcher:
         self._free[row.partition] = row
 
     def _trouble(self, name: str, error: Exception) -> None:
-        """Says once that reads of a queue (without a name: all) fail."""
+        """Logs once that reads of a queue (without a name: all) fail."""
         if isinstance(error, NotAuthenticated | NotAllowed):
             self._refusals.note(name)
         if name not in self._troubled:

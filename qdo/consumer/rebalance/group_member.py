@@ -48,7 +48,7 @@ from qdo.tasks import cancel, happens, start
 log = logging.getLogger(__name__)
 
 SOON = 0.1
-"""Seconds that a member has to give up everything before it announces that it is leaving."""
+"""Timeout in seconds to give up everything before a member announces that it is leaving."""
 
 
 class QueueLookup(Protocol):
@@ -56,11 +56,11 @@ class QueueLookup(Protocol):
 
     @property
     def own(self) -> Subscription:
-        """What the member itself wants."""
+        """The queues that the member itself wants."""
 
     @property
     def sight(self) -> Sight:
-        """What the member may see, for others."""
+        """The queues that the member may see, for others."""
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
@@ -87,19 +87,7 @@ class QueueLookup(Protocol):
 
 
 class GroupSession:
-    """Reads the group's state, decides and acts, for as long as one session lasts.
-
-    Args:
-        session: The session.
-        events: What the session reports.
-        owner: Works on the partitions.
-        options: How to behave.
-        queues: Looks queues up.
-        sight: What others see of the member's sight.
-
-    Attributes:
-        table: Its partitions.
-    """
+    """Reads the group's state, decides and acts, for as long as one session lasts."""
 
     def __init__(
         self,
@@ -126,7 +114,7 @@ class GroupSession:
         self._reports: AbstractSet[Queue] = frozenset()
 
     async def run(self) -> bool:
-        """Takes part in the group until the session is lost, or it is to be left; returns whether it is lost."""
+        """Works until the session is lost, or is to be left; returns whether it is lost."""
         looking = asyncio.create_task(self._recheck_on_change())
         looking.add_done_callback(self._events.ended)
         try:
@@ -172,11 +160,6 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group's state whenever something may have changed.
-
-        Raises:
-            SessionLost
-        """
         failures = 0
         while True:
             self._events.changed.clear()
@@ -201,11 +184,7 @@ class GroupSession:
             await happens(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Checks once and acts; returns after how many seconds to check again even if nothing changes.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
-        """
+        """Checks once and acts; returns after how many seconds to check again even if nothing changes."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._claim(todo.claim)
@@ -226,11 +205,7 @@ class GroupSession:
         return None
 
     async def _lead(self) -> float | None:
-        """Sets the target if it is not right.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
-        """
+        """Sets the target if it is not right; returns as :meth:`_check_once` does."""
         target = await self._session.target()
         members = await self._session.members()
         if members != self._members:
@@ -274,11 +249,6 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.ended)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
-        """Takes partitions.
-
-        Raises:
-            SessionLost
-        """
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -294,12 +264,11 @@ class GroupSession:
             self._events.changed.set()
 
     def _notify_refusal(self, error: CoordinationError) -> None:
-        """Reports an error to the owner that does not pass without help."""
+        """Reports to the owner an error that does not pass without help."""
         if isinstance(error, CoordinationRefused):
             self._owner.refused(error)
 
     async def _leave(self) -> None:
-        """Leaves, and waits for it, but not for ever."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -310,8 +279,9 @@ __all__ = ["GroupMember", "Owner"]
 
 
 JOIN_SESSIONS = 2
-"""Session timeouts for which the first joining is tried: an earlier life of a static member, or of a joining whose end
-was not known, is over by then."""
+"""Max session timeouts for which the first join is tried: by then an earlier life of a static member is over, or of a
+join whose outcome was not known.
+"""
 
 
 class GroupMember:
@@ -417,11 +387,7 @@ class GroupMember:
             self._state = state
 
     async def _live(self, started: asyncio.Future[None]) -> None:
-        """Joins, stays, and joins again, until it is cancelled.
-
-        Args:
-            started: Gets the result of the first join, or its error.
-        """
+        """Joins, stays, and joins again, until it is cancelled; ``started`` gets the result of the first join."""
         try:
             await self._coordinator.open()
             group_session = await self._join(JOIN_SESSIONS * self._coordinator.session_timeout)
@@ -474,7 +440,6 @@ class GroupMember:
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
-        """Joins under a new session."""
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
@@ -509,7 +474,6 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
-        """Notifies the owner when the service stops or begins to answer."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended
@@ -533,7 +497,6 @@ class GroupMember:
 
 
 async def _leave_when_joined(joining: asyncio.Task[Session]) -> None:
-    """Ends a session that came too late."""
     try:
         session = await joining
     except (CoordinationError, MemberExists):

@@ -36,15 +36,12 @@ class ManualAssignment(Ownership):
         self._owner = owner
         self._revoke_timeout = revoke_timeout
 
-    async def start(self) -> None:
-        """There is nothing to join."""
+    async def start(self) -> None: ...
 
-    def recheck(self) -> None:
-        """There is nothing to share out."""
+    def recheck(self) -> None: ...
 
     @property
     def connected(self) -> bool:
-        """As nothing is ever lost, it always is."""
         return True
 
     async def assign(self, partitions: Collection[Partition]) -> None:
@@ -61,12 +58,7 @@ class ManualAssignment(Ownership):
         await self._owner.assigned(rows)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records ids as the group's, the last one wins; returns no partitions, because none can be lost.
-
-        Raises:
-            GroupActive: A member of the group owns one of the partitions.
-            CoordinationError
-        """
+        # As the group's offsets: the last commit wins. A member that owns one of the partitions makes it fail.
         if self._coordinator is not None:
             await self._coordinator.set_offsets(offsets)
             for partition, identifier in offsets.items():
@@ -74,8 +66,7 @@ class ManualAssignment(Ownership):
                     row.held = OwnedOffset(partition, CommittedOffset(identifier, time.time()), 0)
         return frozenset()
 
-    def rejoin(self) -> None:
-        """There is nothing to join again."""
+    def rejoin(self) -> None: ...
 
     async def stop(self, within: float | None = None) -> None:
         """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""

@@ -1,4 +1,4 @@
-"""What a member of a group does next. Pure: ``qdo.consumer.rebalance.group_member`` asks it, and acts.
+"""The decisions of a member of a group. Pure: ``qdo.consumer.rebalance.group_member`` asks, and acts.
 
 **A member**::
 
@@ -55,16 +55,14 @@ TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
 
 
 def after(state: State, cause: Cause) -> State:
-    """Returns the state that a cause leads to: the same one where nothing else is written down."""
     return TRANSITIONS.get((state, cause), state)
 
 
 class ComputedPlan(NamedTuple):
-    """What a leader has computed, so that it need not do so again until something changes.
+    """The result of a leader, so that it need not compute it again until something changes.
 
     Attributes:
-        members: The members at that time.
-        queues: The queues at that time.
+        members, queues: Those of that time.
         target: What the target is to be.
         recheck: When it is to be computed again even so, seconds since 1970; None: never.
         unseen: Queues that are wanted and may exist, but that no member may see.
@@ -84,7 +82,7 @@ class ComputedPlan(NamedTuple):
 
 
 class LeaderView(NamedTuple):
-    """What a leader knows.
+    """The knowledge of a leader.
 
     Attributes:
         members: The present members.
@@ -108,11 +106,11 @@ class LeaderView(NamedTuple):
 
 
 class PartitionChanges(NamedTuple):
-    """What a member does about its partitions; everything may be done side by side.
+    """Steps of a member with its partitions, which may be done side by side.
 
     Attributes:
-        give_up: What it owns, or may own, and is not to have.
-        claim: What to take.
+        give_up: Partitions that it owns, or may own, and is not to have.
+        claim: Partitions to take.
     """
 
     give_up: frozenset[Partition] = frozenset()
@@ -120,7 +118,7 @@ class PartitionChanges(NamedTuple):
 
 
 class LeaderDecision(NamedTuple):
-    """What a leader does.
+    """The next step of a leader.
 
     Attributes:
         target: What to set the target to, at the version that was read; None: leave it.
@@ -134,12 +132,7 @@ class LeaderDecision(NamedTuple):
 
 
 def partition_changes(given: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
-    """Returns what a connected member does about its partitions.
-
-    Args:
-        given: What it is to own.
-        states: Of those that it owns or may own.
-    """
+    """Compares the partitions that a connected member is to own with those that it owns or may own."""
     return PartitionChanges(
         frozenset(each for each, state in states.items() if state in {"owned", "unsure"} and each not in given),
         frozenset(each for each in given if states.get(each, "unsure") == "unsure"),
@@ -147,7 +140,6 @@ def partition_changes(given: AbstractSet[Partition], states: Mapping[Partition, 
 
 
 def decide_as_leader(view: LeaderView) -> LeaderDecision:
-    """Returns what a leader does."""
     if view.planned is not None and view.planned.covers(view):
         return LeaderDecision(None, _until(view.planned.recheck, view.now), view.planned)
     if view.age < view.settle:

@@ -38,23 +38,26 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
 from qdo.coordination import Event, HandlingNote, OwnedOffset, Session
-from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
-from qdo.partitions import Partition
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
+from qdo.partitions import Partition, some
 from qdo.tasks import cancel, happens, start
 from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
 
 LAST_WORD = 1.0
-"""Seconds for which a call that was cancelled may clear up before the next one is made."""
+"""Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
+MAX_NAMED = 5
+"""Max partitions that an error names."""
 _BACKOFF = RetryPolicy(base=0.1, cap=2.0)
-"""How long to pause between attempts while the service does not answer."""
+"""Pauses between attempts while the service does not answer."""
 
 
 class SessionOptions(NamedTuple):
-    """How a member behaves.
+    """The behaviour of a member.
 
     Attributes:
         settle: Seconds for which changes gather before it sets the target, when it leads; see
@@ -85,7 +88,7 @@ DEFAULT_OPTIONS: Final = SessionOptions()
 
 
 class SessionEvents:
-    """What a session reports.
+    """The events of a session.
 
     Args:
         notified: Called with every event, at once.
@@ -105,7 +108,6 @@ class SessionEvents:
         self._on_event = notified
 
     def __call__(self, event: Event) -> None:
-        """Takes an event of the session."""
         if self.lost.is_set():
             return
         if event == "lost":
@@ -169,11 +171,11 @@ class Owner(Protocol):
 
 
 class Ownership:
-    """What a consumer owns; of this one: nothing yet."""
+    """The partitions of a consumer; of this one: none."""
 
     @property
     def connected(self) -> bool:
-        """Whether what is owned is surely owned still."""
+        """They are surely owned still."""
         return False
 
     @property
@@ -182,27 +184,54 @@ class Ownership:
         return {}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
-        """Returns a row for which commits are accepted."""
         return self.held.get(partition)
+
+    async def commit(
+        self, offsets: Mapping[Partition, str], mirror: OffsetMirror | None = None, *, back: bool = False
+    ) -> None:
+        """Checks the ids of last processed messages and records them; what is recorded already costs nothing.
+
+        Args:
+            offsets: The ids.
+            mirror: Gets them as well.
+            back: They may lie before what was committed.
+
+        Raises:
+            InvalidArgument: One of them cannot be committed; none was.
+            NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
+            CoordinationLost: Each was recorded or not.
+            SessionLost
+        """
+        rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
+        lost = frozenset(offsets.keys() - rows.keys())
+        new = {each: offsets[each] for each, row in rows.items() if row.accepts(offsets[each], back=back)}
+        sought = [rows[each] for each in new if rows[each].sought]
+        for row in sought:
+            row.sought = False
+        try:
+            lost |= await self.record(new) if new else lost
+        except BaseException:
+            # Recorded or not: a caller that went back may have to do so again.
+            for row in sought:
+                row.sought = True
+            raise
+        if mirror is not None:
+            moved = {row.partition for row in sought}
+            mirror.record({each: (new[each], back or each in moved) for each in new.keys() - lost})
+        if lost:
+            raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         """Records the last processed ids; returns the partitions that are not ours, for which nothing was recorded."""
         return frozenset(offsets)
 
     async def note(self, _partition: Partition, _note: HandlingNote | None) -> bool:
-        """Notes something beside a partition's offset; returns whether it is ours."""
+        """Records a note beside a partition's offset; returns whether the partition is ours."""
         return False
 
 
 class PartitionTable(Ownership):
-    """The rows of one session; see the module.
-
-    Args:
-        session: The session that owns them.
-        owner: Works on them.
-        options: How to behave.
-        events: Called when there is something to check, and when the session turns out to be over.
-    """
+    """The rows of one session; see the module."""
 
     def __init__(self, session: Session, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
         self._session = session
@@ -223,7 +252,7 @@ class PartitionTable(Ownership):
 
     @property
     def connected(self) -> bool:
-        """See there; the session may know that it is in doubt before it says so."""
+        # The session may know that it is in doubt before it says so.
         return not (self._closed or self._events.suspended) and self._session.state == "connected"
 
     @property
@@ -233,18 +262,16 @@ class PartitionTable(Ownership):
 
     @property
     def held(self) -> Mapping[Partition, OwnedPartition]:
-        """See there."""
         return {} if self._closed else {each: row for each, row in self._rows.items() if row.commits}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
-        """See there."""
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.commits else None
 
-    # What is begun.
+    # Beginnings.
 
     async def claim(self, partitions: Iterable[Partition]) -> None:
-        """Takes what is free of partitions that have no row or are unsure. One such call at a time.
+        """Claims partitions that have no row or are unsure. One such call at a time.
 
         Raises:
             CoordinationLost: They are unsure now.
@@ -285,24 +312,12 @@ class PartitionTable(Ownership):
                 self._let_go(row)
 
     async def note(self, partition: Partition, note: HandlingNote | None) -> bool:
-        """Notes something beside a partition's offset, as an offset is recorded; returns whether it is ours.
-
-        Raises:
-            CoordinationLost, SessionLost
-        """
         if (row := self.held_row(partition)) is not None:
             row.note = note
         return not await self.record({partition: None})
 
     async def record(self, offsets: Mapping[Partition, str] | Mapping[Partition, None]) -> frozenset[Partition]:
-        """Records ids, or only notes, trying again while the service does not answer; returns what is not ours.
-
-        It is carried out even if the caller does not wait for it any more.
-
-        Raises:
-            CoordinationLost: The service did not answer for ``patience``: each was recorded or not.
-            SessionLost
-        """
+        # Tried again for ``patience`` while the service does not answer, even if nobody waits for it any more.
         if self._closed:
             raise SessionLost("the session has ended")
         rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
@@ -318,7 +333,7 @@ class PartitionTable(Ownership):
             self._recording = self._start(self._record_all())
         return lost | await asyncio.shield(asked.end)
 
-    # The ends.
+    # Ends.
 
     def give_up_all(self, seconds: float) -> None:
         """Begins to give everything up, each within so many seconds."""
@@ -425,7 +440,7 @@ class PartitionTable(Ownership):
                 row.answer(waiting, recorded=True)
 
     def _note(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
-        """Notes what is held of a row now; None: another has it, or only the version is not what we thought."""
+        """Stores what is held of a row now; None: another owner, or our version is stale."""
         row.certain = held is not None
         if held is not None:
             row.held = held
@@ -453,7 +468,6 @@ class PartitionTable(Ownership):
         return pause if self._due else 0.0
 
     def _drop(self, row: OwnedPartition) -> None:
-        """Wants nothing recorded for a row any more."""
         self._due.pop(row.partition, None)
         row.answer(recorded=False)
 
@@ -523,7 +537,7 @@ class PartitionTable(Ownership):
         self._releasing = None
 
     def _forget(self, row: OwnedPartition) -> None:
-        """Removes a row of which there is nothing left to say."""
+        """Removes a row whose partition is released, once its owner was notified of the end."""
         if row.finished and self._rows.get(row.partition) is row and not self._closed:
             del self._rows[row.partition]
             self._events.changed.set()

@@ -31,22 +31,17 @@ from queuey.client.lookup import look_up, rights_for
 log = logging.getLogger("qdo.consumer")
 
 LISTED = 1000
-"""Queues in one page of the listing."""
+"""Number of queues in one page of the listing."""
 MAX_OTHERS = 5000
-"""Queues that a member reports at most, hidden ones included: with the longest names they fit into a ZooKeeper node."""
+"""Max queues that a member reports, hidden ones included: with the longest names they fit into a node of ZooKeeper."""
 SHORTEST = 1.0
-"""The least seconds between two look-ups, however often one is asked for."""
+"""Min seconds between two look-ups, however often one is asked for."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
-"""How long to pause between attempts while the service cannot say."""
+"""Pauses between attempts while the service cannot say."""
 
 
 async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LISTED) -> dict[str, int]:
     """Returns the number of partitions of each wanted queue that the caller sees.
-
-    Args:
-        client: To ask the service with.
-        subscription: Which queues are wanted.
-        listed: Queues in one page of the listing, at most.
 
     Raises:
         ClientError: The service cannot say.
@@ -119,11 +114,7 @@ async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str,
 
 
 async def readable(client: AsyncClient, names: Collection[str]) -> set[str]:
-    """Returns those names under which the caller may read a queue, or might if there were one.
-
-    Raises:
-        ClientError: The service cannot say.
-    """
+    """Returns those names under which the caller may read a queue, or might if there were one."""
     return {name for name, actions in (await rights_for(client, names)).items() if "read" in actions}
 
 
@@ -200,14 +191,12 @@ class QueueFinder:
                 await self._pause_after(failures, "the service does not answer now, trying on", error)
 
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
-        """The member leads, and members want this; of queues that have owners it is asked whether they exist."""
         self._held = held
         if set(wanted) != set(self._wanted):
             self._wanted = wanted
             self._look_now()
 
     def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
-        """Another member leads, which may see ``leader``; it is told of ``held`` queues that it may not see."""
         self._held = held
         if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
@@ -221,7 +210,7 @@ class QueueFinder:
             event.set()
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
-        """Says once that no member may see these queues."""
+        """Logs once that no member may see these queues."""
         if new := unseen - self.unseen:
             log.warning(
                 "no member that wants these queues may see them: %s. If they exist, their partitions stay with their "
@@ -235,7 +224,6 @@ class QueueFinder:
         self._asked.set()
 
     async def run(self) -> None:
-        """Looks queues up until it is stopped."""
         failures = 0
         while True:
             await self._begun.wait()
@@ -264,13 +252,7 @@ class QueueFinder:
             self._blind()
 
     async def _check_once(self) -> None:
-        """Looks once what the member may see, and looks queues up: for all if it leads, else what the leader lacks.
-
-        Raises:
-            ClientError: The service cannot say.
-            StoreChanged: It has another store than before.
-            CoordinationError
-        """
+        """Looks once what the member may see, and looks queues up: for all if it leads, else what the leader lacks."""
         wanted, others = self._wanted, dict[str, int]()
         if wanted:
             service = await self._identify()
@@ -292,12 +274,6 @@ class QueueFinder:
             self._refusals.note(LISTS)
 
     async def _identify(self) -> str:
-        """Returns the id of the service's store.
-
-        Raises:
-            ClientError: The service does not answer.
-            StoreChanged: It has another store than before.
-        """
         service = await identify(self._client)
         if service != self.own.service:
             raise StoreChanged(
@@ -307,11 +283,6 @@ class QueueFinder:
         return service
 
     async def _find_for_all(self, wanted: Collection[Subscription]) -> None:
-        """Looks queues up for all members.
-
-        Raises:
-            ClientError: The service cannot say.
-        """
         mine = self.own.service, self.own.application
         self._log_foreign({(one.service, one.application) for one in wanted})
         every, held = self.own.with_all(wanted), self._held_names()
@@ -332,11 +303,7 @@ class QueueFinder:
         self.found = {Queue(*mine, name): count for name, count in counts.items()}
 
     async def _find_others(self, leader: Sight) -> dict[str, int]:
-        """Returns the queues that its own member wants or holds and the leader may not see.
-
-        Raises:
-            ClientError: The service cannot say.
-        """
+        """Returns the queues that its own member wants or holds and the leader may not see."""
         found = await _find(self._client, self.own, self.own.names | self._held_names())
         others = {name: count for name, count in sorted(found.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
@@ -355,7 +322,7 @@ class QueueFinder:
             self.found = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
-        """Says once that members get nothing because they work for something else."""
+        """Logs once that members get nothing because they work for something else."""
         own = (self.own.service, self.own.application)
         foreign = works_for - {own}
         if foreign - self._foreign:
@@ -368,7 +335,7 @@ class QueueFinder:
         self._foreign = foreign
 
     async def _pause_after(self, failures: int, what: str, error: Exception) -> None:
-        """Says that something failed, the first time so that it is heard, and rests ever longer."""
+        """Logs a failure, the first time as a warning, and rests ever longer."""
         log.log(logging.DEBUG if failures > 1 else logging.WARNING, "%s: %s", what, error)
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 

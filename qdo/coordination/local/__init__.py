@@ -23,5 +23,4 @@ __all__ = ["LocalLink", "LocalOptions", "connector", "default_path", "parse_url"
 
 
 def connector(options: LocalOptions, scope: str, may_be_watched: Callable[[Operation], bool]) -> Connect:
-    """Returns a maker of links; see :class:`LocalLink`."""
     return lambda outlast: LocalLink(options, scope, may_be_watched, outlast)

@@ -44,11 +44,10 @@ class FileTransaction:
         self.now = now()
 
     def rows(self, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
-        """Runs a statement and returns its rows."""
         return self.execute(statement, values).fetchall()
 
     def one(self, statement: str, *values: Any) -> Any:  # noqa: ANN401 - likewise
-        """Runs a statement and returns its only row, or None; nothing of it is left open before the commit."""
+        """Returns the only row, or None; nothing of the statement is left open before the commit."""
         found = self.execute(statement, values).fetchall()
         return found[0] if found else None
 
@@ -95,7 +94,6 @@ class CoordinationFile:
             raise self._translate(error) from error
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(apsw.Error):
@@ -240,7 +238,6 @@ class CoordinationFile:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    """Opens a file or directory by its descriptor; what is made is private."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor
@@ -249,7 +246,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 APPLICATION_ID = 0x51646F43
-"""``QdoC``: distinguishes our files from other SQLite databases."""
+"""Number that distinguishes our files from other SQLite databases: ``QdoC``."""
 FORMAT = 3
 OLDER = "remove it while no worker runs, or name another file; groups then begin without offsets (qdo offsets seek)"
 

@@ -18,11 +18,10 @@ from qdo.errors import CoordinationError
 from qdo.keepalive.vitals import READY, Vitals, ignore_signals, now
 
 RETRY = 0.1
-"""Seconds between two tries while the file cannot be used."""
+"""Interval in seconds between two tries while the file cannot be used."""
 
 
 def main(program: str, vitals: str, line: str, path: str, session: str, timeout: str) -> None:
-    """Works until the program is gone."""
     ignore_signals()
     known = Vitals(int(vitals), int(program))
     late = float(timeout) / 2
@@ -38,7 +37,7 @@ def main(program: str, vitals: str, line: str, path: str, session: str, timeout:
 
 
 def _beat(database: CoordinationFile, session: int) -> bool:
-    """Gives the sign of life; returns whether the file could be used."""
+    """Returns whether the file could be used."""
     try:
         with database.transaction() as tx:
             nodes.renew(tx, session)

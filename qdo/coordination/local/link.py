@@ -1,12 +1,11 @@
 """One session on the tree in a file: a link for the event loop, and the thread that does its waiting.
 
-The loop reads, for which it has to wait for nobody. The thread writes and gives signs of life. It sleeps until there is
-something to write, or a sign of life is due: a third of a session after the last one, or when another session of the
-group ends. Another process that changed nodes wakes the loop. A link begins its session when it makes an ephemeral node
-or watches one: until then nothing has to be kept alive, and nobody is told of it.
+The loop reads, because readers wait for nobody. The thread writes and gives signs of life: a third of a session after
+the last one, or when another session of the group ends. Another process that changed nodes wakes the loop. A link
+begins its session when it makes an ephemeral node or watches one: until then nothing has to be kept alive.
 
-When the file cannot be used, the session is suspended and the next sign of life is tried soon. One that is made in
-time finds it alive. Otherwise it is lost when its time is over, by the clock that other sessions use, too.
+While the file cannot be used, the session is suspended and the thread soon tries again. A sign of life that comes in
+time continues the session. Otherwise it is lost at its end, by the clock that other sessions use, too.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BEATS = 3
-"""Signs of life in the time of a session."""
+"""Number of signs of life in the time of a session."""
 RETRY = 0.1
-"""Seconds between two tries while the file cannot be used."""
+"""Interval in seconds between two tries while the file cannot be used."""
 SOONEST = 0.02
-"""Seconds between two signs of life at least, whenever others' sessions end."""
+"""Min seconds between two signs of life, whenever others' sessions end."""
 LOOK_EVERY = 0.05
-"""Seconds between two reads of the file where processes cannot wake each other."""
+"""Interval in seconds between two reads of the file where processes cannot wake each other."""
 HEARTBEAT_MODULE = "qdo.coordination.local.heartbeat"
 """The program that gives the signs of life while this one cannot."""
 PROBES = 8
-"""Other sessions whose processes a session watches; each is watched by as many."""
+"""Max other sessions whose processes a session watches; as many watch each."""
 
 
 class LocalLink(Link):
-    """See the contract.
+    """A link to a file.
 
     Args:
         options: The settings.
         scope: Sessions of one scope wake each other, and notice when the process of one has ended: those of a group.
         may_be_watched: Returns whether a session may be watching what an operation changes: others are woken then.
-        outlast: See the contract.
+        outlast: See :class:`Link`.
     """
 
     def __init__(
@@ -71,6 +70,8 @@ class LocalLink(Link):
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
         self._begun = False
+        self._abandoned = False
+        """A caller was cancelled whose job the thread may be doing: reads come after it."""
         self._file = CoordinationFile(options.path, patience=0.0)
         self._watches = nodes.Watches()
         self._ended = asyncio.Event()
@@ -80,21 +81,18 @@ class LocalLink(Link):
 
     @property
     def state(self) -> State:
-        """See the contract. A process that was stopped is in doubt until its thread has found out."""
+        # A process that was stopped is in doubt until its thread has found out.
         return "suspended" if self._state == "connected" and now() >= self._thread.until else self._state
 
     @property
     def timeout(self) -> float:
-        """See the contract."""
         return self._options.session_timeout
 
     @property
     def finished(self) -> bool:
-        """See the contract."""
         return self._state == "lost" and self._ended.is_set()
 
     async def open(self) -> None:
-        """See the contract. Makes the file if there is none."""
         self._ended.clear()
         self._thread.start()
         try:
@@ -105,16 +103,13 @@ class LocalLink(Link):
         self.become("connected")
 
     async def close(self) -> None:
-        """See the contract."""
         self._finish(SessionLost("the session was ended"))
         await self._ended.wait()
 
     async def abandon(self) -> None:
-        """See the contract."""
         await self.close()
 
     def end(self, why: CoordinationError) -> None:
-        """See the contract."""
         if self._state != "lost":
             self._finish(why)
             self.on_state("lost")
@@ -130,17 +125,14 @@ class LocalLink(Link):
         self._thread.jobs.put(self._thread.shut)
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
         return await self._each(nodes.read, paths, self._watches.nodes if watch else None)
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
         watcher = partial(self._watches.nodes, absent=True) if watch else None
         found = await self._each(nodes.read, paths, watcher)
         return [node and node._replace(data=b"") for node in found]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """See the contract."""
         return await self._each(nodes.children, paths, self._watches.children if watch else None)
 
     async def _each(
@@ -162,22 +154,24 @@ class LocalLink(Link):
         return await self._read(work) if wanted else []
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract. All are made in one transaction of the file."""
+        # All changes are made in one transaction of the file.
         wanted = list(changes)
+        if not wanted:
+            self._require()
+            return []
         begins = any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change)
         return await self._write(lambda made: list(map(made.make, wanted)), begins=begins)
 
     async def sync(self, path: str) -> None:  # noqa: ARG002 - a file has no servers that lag behind
-        """See the contract."""
         if await self._read(nodes.dead):
             await self._write(lambda _: None)
 
     async def _read(self, work: Callable[[FileTransaction], T]) -> T:
-        """Reads, in the loop: no process that writes keeps one that reads waiting."""
-        if self._cancelled:
-            await self._run(lambda: None)
-            self._cancelled = False
+        # In the loop: no process that writes keeps one that reads waiting.
         self._require()
+        if self._abandoned:
+            self._abandoned = False
+            await self._run(lambda: None)
         try:
             return self._read_now(work)
         except CoordinationLost:
@@ -206,7 +200,7 @@ class LocalLink(Link):
                 self._read_now(lambda _: None)
 
     async def _write(self, work: Callable[[nodes.NodeChanges], T], *, begins: bool = False) -> T:
-        """Runs a transaction that changes nodes, and reports watched nodes that changed before its end.
+        """Runs a transaction that changes nodes, then reports watched nodes that changed before its end.
 
         Args:
             work: The transaction.
@@ -232,11 +226,11 @@ class LocalLink(Link):
         self._thread.jobs.put(partial(self._do, job, future))
         try:
             return await future
-        except asyncio.CancelledError:
-            self._cancelled = True
-            raise
         except SessionLost as error:
             raise self._error from error
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
 
     def _do(self, job: Callable[[], T], future: asyncio.Future[T]) -> None:
         """Does a job, in the thread, unless nobody waits for it."""
@@ -256,7 +250,6 @@ class LocalLink(Link):
     # Called in the loop for the thread.
 
     def become(self, state: State) -> None:
-        """Changes the state, unless it is final."""
         if self._state in {"lost", state}:
             return
         if state == "lost":
@@ -270,7 +263,6 @@ class LocalLink(Link):
         self.on_state(state)
 
     def ended(self) -> None:
-        """The thread has ended."""
         self._ended.set()
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
@@ -280,20 +272,12 @@ class LocalLink(Link):
 
 
 def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
-    """Gives a caller the outcome of a job, if it waits still."""
     if not future.done():
         settle(outcome)
 
 
 class SessionThread(threading.Thread):
     """The thread of one link.
-
-    Args:
-        link: The link.
-        bell: Its socket, by which others wake it.
-        options: The settings.
-        scope: See the link.
-        may_be_watched: See the link.
 
     Attributes:
         jobs: To be done by the thread, in order.
@@ -329,11 +313,7 @@ class SessionThread(threading.Thread):
     # Jobs.
 
     def open_file(self) -> None:
-        """Opens the file, or finds that it can be read.
-
-        Raises:
-            SessionLost, CoordinationLost, CoordinationIncompatible
-        """
+        """Opens the file, or finds that it can be read."""
         with self._transaction(write=False, create=self._state == "new"):
             pass
 
@@ -354,7 +334,7 @@ class SessionThread(threading.Thread):
         begins = begins and self._state == "new"
         if begins and self._link.outlast and self._vitals is None:
             self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
-        if begins:
+        if begins and self._bell.socket is None:
             self._bell.open()
         others: Iterable[int] = ()
         with self._transaction(write=True, create=begins) as tx:
@@ -372,12 +352,10 @@ class SessionThread(threading.Thread):
         return done, made.last_watchable
 
     def shut(self) -> None:
-        """Ends the session and the thread."""
         self._closing = True
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool, create: bool = False) -> Iterator[FileTransaction]:
-        """Runs a transaction of the session, or of nobody before it has begun."""
         if self._state == "lost":
             raise nodes.ended()
         try:
@@ -396,7 +374,6 @@ class SessionThread(threading.Thread):
     # The thread.
 
     def run(self) -> None:
-        """Works until :meth:`shut`."""
         try:
             while not self._closing:
                 with contextlib.suppress(queue.Empty):
@@ -421,7 +398,7 @@ class SessionThread(threading.Thread):
         return due if self._bell.socket is not None else min(due, LOOK_EVERY)
 
     def beat(self) -> None:
-        """Gives a sign of life, and removes the sessions of this group that have ended."""
+        """Gives a sign of life, and removes sessions that have ended."""
         if self._vitals is not None:
             self._keep(self._vitals)
             if self._vitals.idle_seconds > max(self._vitals.limit, self._timeout):
@@ -487,7 +464,6 @@ class SessionThread(threading.Thread):
             self.write(lambda made: made.remove([self._link.session]))
 
     def _end(self) -> None:
-        """Ends the session, then gives back everything."""
         if self._kept:
             self._end_session()
         self._become("lost")

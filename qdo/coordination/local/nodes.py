@@ -5,8 +5,8 @@ with the machine. Every transaction of a session asks first whether it has ended
 removes sessions that have, with their nodes. Only one process writes at a time, and it reads the clock after it has the
 lock. So whatever is recorded for a session was recorded before another could take what it had.
 
-**Watches** are kept by whoever watches (:class:`Watches`): the numbers of the transactions that changed nodes are
-compared with those that were read.
+**Watches** are kept by the session that watches (:class:`Watches`): it compares the numbers of the transactions that
+changed nodes with those that it read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from qdo.errors import SessionLost
 LIVE = "expires > ? AND expires <= ? + timeout"
 """An end further off than the timeout is from before the machine was last started."""
 ABSENT = (0,)
-"""Instead of the number of a transaction, of a node that is not there."""
+"""The number of a transaction, of a node that is not there."""
 
 
 def ended() -> SessionLost:
-    """Returns the error of a session that has ended."""
     return SessionLost("the session has ended: its partitions may be somebody else's by now")
 
 
@@ -51,14 +50,12 @@ def split(path: str) -> tuple[str, str]:
 
 
 def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
-    """Returns nodes, None for those that are not there."""
     wanted = list(paths)
     found = _columns(tx, "data, version, changed, ifnull(session, 0)", wanted)
     return [NodeData(*found[path]) if path in found else None for path in wanted]
 
 
 def children(tx: FileTransaction, paths: Iterable[str]) -> list[list[str] | None]:
-    """Returns the names of the nodes in nodes; None for those that are not there."""
     wanted = list(paths)
     found = _columns(tx, "1", wanted)
     query = "SELECT name FROM nodes WHERE parent = ? AND name != ''"
@@ -80,7 +77,7 @@ def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> dict[st
 
 
 class Watches:
-    """What a session watches: the transactions that had changed nodes, or listed children, when it read them."""
+    """The nodes and lists of children that a session watches, with the transaction that had changed each when read."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}
@@ -88,7 +85,7 @@ class Watches:
         self._looked = -1
 
     def outdated(self, last_watchable: int) -> bool:
-        """Returns whether something that is watched may have changed up to a transaction."""
+        """Returns whether something that is watched may have changed, up to a transaction."""
         return last_watchable != self._looked and bool(self._nodes or self._children)
 
     def nodes(self, tx: FileTransaction, paths: Sequence[str], *, absent: bool = False) -> None:
@@ -96,7 +93,6 @@ class Watches:
         _add(self._nodes, tx, "changed", paths, absent=absent)
 
     def children(self, tx: FileTransaction, paths: Sequence[str]) -> None:
-        """Watches the children of nodes that are there."""
         _add(self._children, tx, "listed", paths, absent=False)
 
     def changed(self, tx: FileTransaction) -> list[str]:
@@ -123,7 +119,6 @@ def _add(watched: dict[str, int], tx: FileTransaction, column: str, paths: Seque
 
 
 def require(tx: FileTransaction, session: int) -> None:
-    """Raises SessionLost if a session has ended."""
     if not tx.one(f"SELECT 1 FROM sessions WHERE id = ? AND {LIVE}", session, tx.now, tx.now):  # noqa: S608 - constants
         raise ended()
 
@@ -136,7 +131,6 @@ def renew(tx: FileTransaction, session: int) -> float | None:
 
 
 def dead(tx: FileTransaction) -> list[int]:
-    """Returns the sessions that have ended."""
     query = f"SELECT id FROM sessions WHERE NOT ({LIVE})"  # noqa: S608 - constants
     return [session for (session,) in tx.rows(query, tx.now, tx.now)]
 
@@ -169,13 +163,11 @@ class NodeChanges:
         self._listed: set[str] = set()
 
     def begin(self, scope: str, timeout: float) -> float:
-        """Begins the session; returns when it ends."""
         expires = self.tx.now + timeout
         self.tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._session, scope, timeout, expires))
         return expires
 
     def remove(self, sessions: Iterable[int]) -> None:
-        """Removes sessions with their nodes."""
         for session in sessions:
             self.tx.execute("DELETE FROM sessions WHERE id = ?", (session,))
             for (above,) in self.tx.rows("DELETE FROM nodes WHERE session = ? RETURNING parent", session):

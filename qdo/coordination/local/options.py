@@ -1,4 +1,4 @@
-"""Where local coordination keeps its file, and how it goes about it."""
+"""The settings of local coordination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qdo.errors import InvalidArgument
 
 SESSION_TIMEOUT = 3.0
 SHORTEST = 0.2
-"""Seconds; with a shorter session a busy machine alone ends it."""
+"""Min seconds of a session; a busy machine alone ends a shorter one."""
 SYNC = {"normal": False, "full": True}
 
 

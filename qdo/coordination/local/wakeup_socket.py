@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LONGEST = 100
-"""Bytes of a path that a socket's address can hold on every system."""
+"""Max bytes of a path that a socket's address can hold on every system."""
 OLD = 60.0
-"""Seconds after which a socket that refuses is not one that is just being made."""
+"""Min seconds of age of a socket that refuses for it to count as left behind, not as just being made."""
 
 
 class WakeupSocket:
@@ -57,7 +57,7 @@ class WakeupSocket:
                 self.socket.sendto(b"", self._address(name))
 
     def hush(self) -> bool:
-        """Reads what has come; returns whether a datagram was among it."""
+        """Drains the socket; returns whether anything arrived."""
         rung = False
         with contextlib.suppress(OSError):
             while self.socket is not None:
@@ -70,12 +70,10 @@ class WakeupSocket:
         return [name for name in names if self._refuses(name)]
 
     def remove(self, name: str) -> None:
-        """Removes what a dead process has left."""
         with contextlib.suppress(OSError):
             (self._directory / name).unlink()
 
     def close(self) -> None:
-        """Removes the socket. Idempotent."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None

@@ -1,10 +1,10 @@
-"""How ZooKeeper is reached: servers, patience, encryption and credentials. Values that are in order, or an error.
+"""The settings of a connection to ZooKeeper: servers, timeouts, encryption and credentials.
 
 A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, may say:
 
 ========================  ==============================================================================================
 ``connect_timeout``       seconds that a first connection may take
-``login``                 what the user and the password are for: ``digest`` (ZooKeeper's own scheme) or ``sasl``
+``login``                 the scheme of the user and the password: ``digest`` (ZooKeeper's own) or ``sasl``
 ``login_file``            a file with ``user:password``, so that no list of processes shows them
 ``private``               whether nodes are open only to their creator; yes where there is a login
 ``tls``                   whether connections are encrypted; yes where one of the next four is given
@@ -43,7 +43,6 @@ class DigestLogin:
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for a user that cannot be one."""
         if not self.user or ":" in self.user:
             raise InvalidArgument(f"a user of ZooKeeper is a name without a colon, not {self.user!r}")
 
@@ -53,7 +52,7 @@ class SaslLogin(DigestLogin):
     """A user and a password that the servers know, by SASL's DIGEST-MD5. Needs the package ``pure-sasl``."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument also when the package is missing, which would show only once connected."""
+        # A missing package would otherwise show only once connected.
         super().__post_init__()
         try:
             import puresasl  # noqa: F401, PLC0415 - asked for only if it is needed
@@ -66,11 +65,6 @@ class TlsOptions(Encryption):
     """Encryption; the attributes are those of :class:`qdo.keepalive.relay.Encryption`."""
 
     def context(self) -> ssl.SSLContext:
-        """Returns what connections are made with.
-
-        Raises:
-            InvalidArgument: A file is not there or not what it should be.
-        """
         try:
             return super().context()
         except (OSError, ValueError) as error:
@@ -104,7 +98,6 @@ class ConnectionOptions:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for what cannot be."""
         if not self.hosts:
             raise InvalidArgument("no server of ZooKeeper is named")
         for host in self.servers:
@@ -117,7 +110,6 @@ class ConnectionOptions:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The hosts, each for itself."""
         return tuple(host.strip() for host in self.hosts.split(","))
 
     @property
@@ -155,7 +147,7 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
         **options: They win over those of the URL.
 
     Raises:
-        InvalidArgument: Something of it cannot be used.
+        InvalidArgument: An option is unknown, or has a value that cannot be used.
     """
     parts = urlsplit(url)
     if parts.scheme != SCHEME or parts.fragment:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.commits import record_commits
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
@@ -142,7 +141,7 @@ async def test_commits_are_accepted_from_the_assignment_until_the_revocation(set
 
     async def refused() -> bool:
         try:
-            await record_commits(Table(), None, {ONE: message_id(4)})
+            await Table().commit({ONE: message_id(4)})
         except NotOwner:
             return True
         return False

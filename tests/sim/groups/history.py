@@ -141,7 +141,9 @@ class History:
             self.busy[place] = owner
         log, index = self.service.places[message.body]
         if stay.log is not log:
-            stay.log, stay.following = log, log.after(self.offsets.get(place))
+            # One that is put out by another of its name has read an offset that this one may have moved since.
+            put_out = owner is not None and owner != stay.session
+            stay.log, stay.following = log, index if put_out else log.after(self.offsets.get(place))
         if index != stay.following:
             self.wrong.append(f"order: {place} has {index} in the place of {stay.following} at {at}")
         stay.following = index + 1
@@ -170,14 +172,19 @@ def _node(data: bytes) -> NodeData:
 class Stay:
     """One time for which a member has a partition.
 
+    Args:
+        session: Of the member.
+
     Attributes:
+        session: As given.
         log: The messages; others when the queue was made anew.
         following: The place of the message that is to be handled next.
         done: The last message that was handled to its end.
         recorded: The last one that is committed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, session: int) -> None:
+        self.session = session
         self.log: Log | None = None
         self.following = 0
         self.done: str | None = None

@@ -175,7 +175,7 @@ class Machine(Process):
 
     def _assigned(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
-            self._stays[partition] = Stay()
+            self._stays[partition] = Stay(self.links[-1].session)
 
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""What kazoo's errors mean here. Nothing above the driver sees one of them."""
+"""Translates kazoo's errors. Nothing above the driver sees one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED: Mapping[type[Exception], RejectionReason] = {
     exceptions.BadVersionError: RejectionReason.BAD_VERSION,
     exceptions.NotEmptyError: RejectionReason.NOT_EMPTY,
 }
-"""An answer like others: the state of the nodes is not what was asked for."""
+"""Answers like others: the state of the nodes is not what was asked for."""
 FORBIDDEN = (
     exceptions.NoAuthError,
     exceptions.AuthFailedError,

@@ -1,4 +1,4 @@
-"""What kazoo does its waiting with: one thread for a client, one session for its life, no silent server.
+"""The handler of a kazoo client: one thread, one session for its life, no silent server.
 
 Kazoo lets programs replace its handler, and this one differs from kazoo's in what matters here:
 
@@ -6,8 +6,8 @@ Kazoo lets programs replace its handler, and this one differs from kazoo's in wh
   what was asked for under the first. Here no connection is made any more once the session has ended.
 * **No silent server.** Kazoo counts what it sends as a sign of life: while requests go out, it never notices that
   nothing comes back. Here a connection counts as broken after two thirds of the session's timeout without an answer.
-* **No long waits.** A server that takes a connection and says nothing is given up soon enough to try other servers.
-* **One thread instead of three.** Callbacks run in the thread that reads the connection: ours only leave a note.
+* **No long waits.** A server that accepts a connection and says nothing is given up soon enough to try other servers.
+* **One thread instead of three.** Callbacks run in the thread that reads the connection: ours only leave a message.
 * **Its own TLS**, which trusts the named authorities alone, checks the host's name and reads files once.
 """
 
@@ -28,12 +28,12 @@ from qdo.keepalive.exchange import Exchange
 
 
 class PendingAnswer:
-    """The answer to one request. One thread puts it in, another may ask for callbacks at the same time.
+    """The answer to one request. One thread sets it, another may add callbacks at the same time.
 
     Only the first answer counts: kazoo gives two to a request that comes while it is being closed.
 
     Attributes:
-        value: What was answered; None as well while there is nothing or an error.
+        value: The answer; None as well while there is none or an error.
         exception: The error.
     """
 
@@ -46,15 +46,13 @@ class PendingAnswer:
         self._callbacks: list[Callable[[PendingAnswer], object]] = []
 
     def set(self, value: Any = None) -> None:  # noqa: ANN401 - of any request
-        """Puts it in."""
         self._finish(value, None)
 
     def set_exception(self, exception: BaseException) -> None:
-        """Puts an error in."""
         self._finish(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002 - kazoo's signature
-        """Returns it, or raises the error; waiting for it is not allowed."""
+        """Returns the answer, or raises the error; waiting for it is not allowed."""
         if not self._ready:
             raise KazooTimeoutError
         if self.exception is not None:
@@ -62,7 +60,7 @@ class PendingAnswer:
         return self.value
 
     def rawlink(self, callback: Callable[[PendingAnswer], object]) -> None:
-        """Calls back when it is there, or at once."""
+        """Calls back once there is an answer, or at once."""
         self._callbacks.append(callback)
         if self._ready:
             self._call()
@@ -122,15 +120,14 @@ class Wire:
         return count
 
     def greeted(self) -> bool:
-        """Returns whether the server has answered on this connection."""
         return self._exchange.timeout is not None
 
     def pending(self) -> int:
-        """Returns how many bytes can be had without asking the operating system."""
+        """Returns how many bytes can be read without asking the operating system."""
         return len(self._data) - self._at
 
     def fill(self) -> bool:
-        """Takes what has arrived; to be called when nothing is pending and the operating system has something.
+        """Reads whatever has arrived, when nothing is pending and the operating system has something.
 
         Returns:
             There is something to receive: data or the end.
@@ -151,7 +148,7 @@ class Wire:
         return True
 
     def recv(self, most: int) -> bytes:
-        """Returns up to so many bytes, none at the end.
+        """Returns at most so many bytes, none at the end.
 
         Raises:
             OSError: The connection is broken.
@@ -174,18 +171,18 @@ class Wire:
 
 
 SHORTEST_TRY = 1.0
-"""Seconds that a server has at least for its first answer."""
+"""Min seconds that a server has for its first answer."""
 TRIES = 9
-"""A server has this part of the session's timeout for its first answer: a third is left, for three servers."""
+"""Ratio of the session's timeout to the time of a server for its first answer: a third is left, for three servers."""
 CLOSING = 2.0
-"""Seconds that a server has to answer that the session was closed."""
+"""Timeout in seconds for the answer that the session was closed."""
 
 READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR
 
 
 class Handler:
-    """See the module; the methods are those that kazoo asks for.
+    """See the module; kazoo calls the methods.
 
     Args:
         lease: Of the session.
@@ -223,12 +220,11 @@ class Handler:
         self._closing: float | None = None
 
     def start(self) -> None:
-        """Begins; kazoo stops before it begins."""
+        # Kazoo stops before it begins.
         self.running = True
         self._closing = None
 
     def stop(self) -> None:
-        """Ends: the server has little time left to answer."""
         self.running = False
         self._closing = time.monotonic() + self._patience_at_end
 
@@ -244,11 +240,6 @@ class Handler:
         hostname: str | None = None,
         **_: Any,  # noqa: ANN401 - kazoo's way to encrypt
     ) -> Wire:
-        """Connects to a server.
-
-        Raises:
-            OSError: It cannot be reached or trusted, or the session has ended.
-        """
         if self.over:
             raise ConnectionRefusedError("the session has ended")
         try:
@@ -274,11 +265,6 @@ class Handler:
         _: Iterable[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Waits until one of several can be read or written; returns which, none after the timeout.
-
-        Raises:
-            OSError: The connection is broken.
-        """
         readers, writers = list(readers), list(writers)
         wire = next((each for each in (*readers, *writers) if isinstance(each, Wire)), None)
         if wire is not None and wire in readers and wire.pending():
@@ -295,7 +281,7 @@ class Handler:
                 return ready, able, []
 
     def _check(self, wire: Wire | None) -> None:
-        """Gives a connection up of which nothing is to be expected any more."""
+        """Raises TimeoutError for a connection that is to be given up."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():
@@ -316,23 +302,19 @@ class Handler:
         return frozenset(number for number, _ in poll.poll(wait))
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
-        """Returns what the loop wakes the thread with."""
         return socket.socketpair()
 
     def event_object(self) -> threading.Event:
-        """Returns what threads wait for."""
         return threading.Event()
 
     def async_result(self) -> PendingAnswer:
-        """Returns what an answer is put into."""
         return PendingAnswer()
 
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> threading.Thread:  # noqa: ANN401 - the function's
-        """Runs a function in a new thread."""
         thread = threading.Thread(target=function, args=args, kwargs=options, name="qdo-zookeeper", daemon=True)
         thread.start()
         return thread
 
     def dispatch_callback(self, callback: Any) -> None:  # noqa: ANN401 - kazoo's
-        """Calls a watcher, in this thread and at once."""
+        # In this thread and at once.
         callback.func(*callback.args)

@@ -49,7 +49,7 @@ class Inbox:
         self._called = False
 
     def put(self, item: Callable[[], None]) -> None:
-        """Leaves an item; never waits. After the loop has ended it is dropped, because nothing needs it."""
+        """Never waits. After the loop has ended an item is dropped, because nothing needs it."""
         self._items.append(item)
         if not self._called:
             self._called = True
@@ -69,11 +69,11 @@ class Inbox:
 Call: TypeAlias = Callable[[], PendingAnswer]
 
 MOST_FLYING = 100
-"""Requests under way. Kazoo sends its thread a byte for each through a socket that holds some 270 before it blocks."""
+"""Max requests under way. Kazoo sends its thread a byte for each; the socket blocks after some 270."""
 LONGEST_PAUSE = 0.5
-"""Seconds between two tries to connect, at most; kazoo's own go up to an hour."""
+"""Max seconds between two tries to connect; kazoo's own go up to an hour."""
 LOOKS = 4
-"""A session checks its lease so often in its timeout."""
+"""Number of checks of the lease in the time of a session."""
 
 log = logging.getLogger("qdo.zookeeper")
 # Below this kazoo logs what it sends, passwords too.
@@ -90,18 +90,17 @@ class RequestBatch:
         self.future = future
 
     def fail(self, error: CoordinationError) -> None:
-        """Gives the caller an error."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class ZooKeeperLink(Link):
-    """See the contract.
+    """A link to servers of ZooKeeper.
 
     Args:
         access: How the service is reached.
         context: For encrypted connections; None: they are not.
-        outlast: See the contract.
+        outlast: See :class:`Link`.
     """
 
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
@@ -163,18 +162,15 @@ class ZooKeeperLink(Link):
 
     @property
     def state(self) -> State:
-        """See the contract."""
         if self._state == "connected" and (self._lease.lapsed or not self._client.connected):
             return "lost" if self._lease.lapsed else "suspended"
         return "lost" if self._state == "suspended" and self._lease.lapsed else self._state
 
     @property
     def timeout(self) -> float:
-        """See the contract."""
         return self._lease.timeout
 
     async def open(self) -> None:
-        """See the contract."""
         atexit.register(self._leave_at_exit)
         self._client.start_async()
         try:
@@ -194,31 +190,27 @@ class ZooKeeperLink(Link):
             raise
 
     async def close(self) -> None:
-        """See the contract."""
         self._finish(SessionLost("the session was ended"))
         self._retire()
         await self._until_stopped()
 
     async def abandon(self) -> None:
-        """See the contract."""
         self._finish(SessionLost("the session was ended"))
         self._stop()
         await self._until_stopped()
 
     @property
     def finished(self) -> bool:
-        """See the contract."""
         return self._stopped is not None and self._stopped.done()
 
     def end(self, why: CoordinationError) -> None:
-        """Treats the session as lost."""
         if self._state != "lost":
             self._finish(why)
             self._retire()
             self.on_state("lost")
 
     def _listen(self, state: str) -> None:
-        """Hears from kazoo, in its thread and before it does anything else."""
+        """Called by kazoo, in its thread and before it does anything else."""
         if state == KazooState.LOST:
             self._handler.over = True
         refused = self._client.client_state == KeeperState.AUTH_FAILED
@@ -326,24 +318,20 @@ class ZooKeeperLink(Link):
     # Requests.
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """See the contract."""
         watcher = self._watched if watch else None
         return await self._ask([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract."""
         answers = await self._ask([partial(send, self._client, change) for change in changes])
         return [
             answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
@@ -353,11 +341,10 @@ class ZooKeeperLink(Link):
         return await apply_bundled(self, wanted)
 
     async def sync(self, path: str) -> None:
-        """See the contract."""
         await self._ask([partial(self._client.sync_async, path)])
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:
-        """Sends requests, as many at once as may fly, and returns all answers; None: there is no such node."""
+        """Sends requests, at most ``MOST_FLYING`` at once, and returns all answers; None: there is no such node."""
         self._require()
         if not calls:
             return []
@@ -372,7 +359,6 @@ class ZooKeeperLink(Link):
         return list(_judge(batch.answers))
 
     def _require(self) -> None:
-        """Raises unless something can be asked for now."""
         if os.getpid() != self._process:
             raise CoordinationError("a connection cannot be used in a process forked after it was opened")
         state = self.state
@@ -383,7 +369,7 @@ class ZooKeeperLink(Link):
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
     def _fill(self) -> None:
-        """Sends what may fly, a request of each caller in turn: a commit does not wait for a thousand takings."""
+        """Sends what may be sent now, a request of each caller in turn: a commit does not wait for 1,000 claims."""
         while self._in_flight < MOST_FLYING and self._waiting:
             batch = self._waiting.popleft()
             following = None if batch.future.done() else next(batch.waiting, None)
@@ -394,7 +380,7 @@ class ZooKeeperLink(Link):
                 call().rawlink(partial(self._note, batch, index))
 
     def _note(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
-        """Hears of an answer, in kazoo's thread."""
+        # In kazoo's thread.
         self._inbox.put(partial(self._claim, batch, index, answer))
 
     def _claim(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
@@ -405,7 +391,7 @@ class ZooKeeperLink(Link):
             batch.future.set_result(None)
 
     def _watched(self, event: WatchedEvent) -> None:
-        """Hears of a watched node, in kazoo's thread; without a path when the connection broke."""
+        # In kazoo's thread; there is no path when the connection broke.
         if event.path:
             self._inbox.put(partial(self._changed.append, event.path))
 
@@ -424,10 +410,10 @@ class ZooKeeperLink(Link):
 
 
 def _judge(answers: Iterable[Any]) -> Iterator[Any]:
-    """Yields what requests were answered.
+    """Yields the answers of requests.
 
     Raises:
-        CoordinationError: One of them was not.
+        CoordinationError: One of them was not answered.
     """
     judged = [failures.judge(answer) for answer in answers]
     if errors := [each for each in judged if isinstance(each, Exception)]:

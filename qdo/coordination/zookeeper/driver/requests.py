@@ -1,4 +1,4 @@
-"""Transactions as kazoo wants them."""
+"""Transactions in the form of kazoo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qdo.coordination.tree import Change, Create, Delete, SetData
 
 
 def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
-    """Sends some operations that are done all or not at all; returns kazoo's answer to come."""
+    """Sends operations that are done all or not at all; returns kazoo's answer to come."""
     transaction = client.transaction()
     for operation in change:
         match operation:

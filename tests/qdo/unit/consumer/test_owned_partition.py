@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.consumer.commits import check_commit
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import InvalidArgument
@@ -33,32 +32,32 @@ def test_it_begins_after_what_was_committed() -> None:
 
 def test_only_what_was_handed_out_is_committed() -> None:
     """An id above the position is refused, and so is anything while nothing was handed out."""
-    assert check_commit(track(position=5), message_id(5))
-    assert check_commit(track(position=5), message_id(3))
+    assert track(position=5).accepts(message_id(5))
+    assert track(position=5).accepts(message_id(3))
     for refused in (track(position=5), track()):
         with pytest.raises(InvalidArgument, match="not returned"):
-            check_commit(refused, message_id(6))
+            refused.accepts(message_id(6))
 
 
 def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     """Below what is recorded, or being recorded, only who went back on purpose may commit."""
     one = track(3, position=9)
     with pytest.raises(InvalidArgument, match="is before"):
-        check_commit(one, message_id(2))
+        one.accepts(message_id(2))
     one.wish = message_id(7)
     with pytest.raises(InvalidArgument, match="is before"):
-        check_commit(one, message_id(5))
+        one.accepts(message_id(5))
     one.seek(message_id(2))
-    assert check_commit(one, message_id(1))
+    assert one.accepts(message_id(1))
 
 
 def test_what_is_recorded_already_is_not_recorded_again() -> None:
     """The same id as before is no change."""
-    assert not check_commit(track(3, position=9), message_id(3))
+    assert not track(3, position=9).accepts(message_id(3))
 
 
 @pytest.mark.parametrize("text", ["", "5", "not an id", None])
 def test_an_id_is_an_id(text: str) -> None:
     """Anything else is refused before it can be recorded."""
     with pytest.raises(InvalidArgument, match="not a message id"):
-        check_commit(track(position=5), text)
+        track(position=5).accepts(text)

@@ -1,4 +1,4 @@
-"""Records how far partitions were processed."""
+"""The offsets of a group in the service, where they are shown."""
 
 from __future__ import annotations
 
@@ -6,88 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.rebalance.partition_table import Ownership
-from qdo.errors import InvalidArgument, NotOwner
-from qdo.partitions import Partition, Queue, some
+from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 
 log = logging.getLogger("qdo.consumer")
 
-_NAMED = 5
-"""Partitions that an error names."""
-TRIES = 5
-"""Attempts, if others record offsets at the same time."""
-
-
-async def record_commits(
-    table: Ownership, mirror: OffsetMirror | None, offsets: Mapping[Partition, str], *, back: bool = False
-) -> None:
-    """Checks commits and passes them on. Those that are recorded already cost nothing.
-
-    Args:
-        table: What the member owns.
-        mirror: Where they go too, if anywhere.
-        offsets: The ids.
-        back: They may lie before what was committed.
-
-    Raises:
-        InvalidArgument: One of them cannot be committed; none was.
-        NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
-        CoordinationLost: Each was recorded or not.
-        SessionLost
-    """
-    rows = {each: row for each in offsets if (row := table.held_row(each)) is not None and row.begun}
-    lost = frozenset(offsets.keys() - rows.keys())
-    new = {each: offsets[each] for each, row in rows.items() if check_commit(row, offsets[each], back=back)}
-    sought = [rows[each] for each in new if rows[each].sought]
-    for row in sought:
-        row.sought = False
-    try:
-        lost |= await table.record(new) if new else lost
-    except BaseException:
-        # Recorded or not: a caller that went back may have to do so again.
-        for row in sought:
-            row.sought = True
-        raise
-    if mirror is not None:
-        moved = {row.partition for row in sought}
-        mirror.record({each: (new[each], back or each in moved) for each in new.keys() - lost})
-    if lost:
-        raise NotOwner(f"no longer owned by this member: {some(lost, _NAMED)}", lost)
-
-
-def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) -> bool:
-    """Returns whether an id is worth recording as the offset of a partition: whether it differs from what is recorded.
-
-    Args:
-        row: Where the partition stands.
-        identifier: The id.
-        back: It may lie before what was recorded.
-
-    Raises:
-        InvalidArgument: It is no id, was not handed out yet, or lies before the recorded offset without a seek back.
-    """
-    if row.recorded is not None and identifier == row.recorded == row.lowest_commit:
-        return False
-    try:
-        order = order_of(identifier)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{row.partition}: {identifier!r} is not a message id") from error
-    if row.position is None or order > order_of(row.position):
-        raise InvalidArgument(f"{row.partition}: {identifier} was not returned by poll, so it cannot be committed")
-    if _behind(row, order) and not back:
-        raise InvalidArgument(f"{row.partition}: {identifier} is before {row.lowest_commit}, which was committed")
-    return True
-
-
-def is_behind(row: OwnedPartition, identifier: str) -> bool:
-    """Returns whether more than this was committed already, with no seek back since."""
-    return _behind(row, order_of(identifier))
-
-
-def _behind(row: OwnedPartition, order: tuple[int, int]) -> bool:
-    return row.lowest_commit is not None and not row.sought and order < order_of(row.lowest_commit)
+MAX_TRIES = 5
+"""Max attempts while others record offsets at the same time."""
 
 
 class OffsetMirror:
@@ -135,7 +60,7 @@ class OffsetMirror:
     async def _set(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
         """Records offsets of one queue, each unless the service has a later one and it is not to go back."""
         left = dict(changes)
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             # An offset that must go back is recorded without comparing.
             expected = {n: self._known.get(Partition(queue, n)) for n, (_, back) in left.items() if not back}
             if not left:
