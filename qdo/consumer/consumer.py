@@ -541,7 +541,7 @@ class AsyncConsumer:
         if self.settings.commit_every is None:
             return
         rows = self._rows() if partitions is None else filter(None, map(self._row, partitions))
-        offsets = {row.partition: offset for row in rows if (offset := row.auto_commit) is not None}
+        offsets = {row.partition: offset for row in rows if (offset := row.auto_commit_offset) is not None}
         try:
             await self._group.table.commit(offsets, self._mirror)
         except QdoError as error:

@@ -34,14 +34,14 @@ class OwnedPartition:
         state: See the module.
         claimed: What was recorded when it was taken.
         held: With the version that the next commit needs.
-        wish: The offset that is to be recorded; None: there is none.
-        asked: The commits that wait for it.
+        pending_offset: The offset that is to be recorded; None: there is none.
+        waiting_commits: The commits that wait for it.
         note: What is to be noted beside it.
-        certain: The version is known.
+        version_known: The version is not in doubt.
         notified: The owner was notified that it has the partition, and not yet that it lost it.
-        telling: The call that notifies the owner.
+        assigned_call: The call that notifies the owner.
         released: It is free for others.
-        over: Its owner has heard everything.
+        end_notified: Its owner was notified of everything.
 
     What its owner knows of it:
 
@@ -49,15 +49,15 @@ class OwnedPartition:
         begun: It works on it.
         announced: The user's callback was called for it.
         position: The last message handed out, or the point after which the next one lies; None: the beginning.
-        settled: The position up to which everything counts as processed without being asked.
-        sought: It was moved since the last commit, so that this one may go back.
-        since: From where to read on; None until it is known where to begin, and nothing is read before.
+        auto_commit_position: The position up to which everything counts as processed without being asked.
+        seek_pending: It was moved since the last commit, so that this one may go back.
+        fetch_from: From where to read on; None until it is known where to begin, and nothing is read before.
         opened: It is read.
         paused: Nothing of it is handed out for now.
         count: Messages held.
         size: Bytes of their bodies, about.
         chunks: They themselves, as they were read, each with the bytes of a body; of the first all from ``start`` on.
-        turn: Rises whenever what was read before is not to be handed out any more.
+        fetch_epoch: Fetch generation, raised by seek and revoke: what was read before is not handed out any more.
         more: There certainly is more to read (True), there was none at the last read (False), not known (None).
         pending_call: The request that it is part of.
         failures: Reads in a row that failed.
@@ -69,19 +69,19 @@ class OwnedPartition:
         self.state: State = "unsure" if held is None else "owned"
         self.held = held
         self.claimed = CommittedOffset() if held is None else held.offset
-        self.wish: str | None = None
+        self.pending_offset: str | None = None
         self.note = self.claimed.note
-        self.certain = True
+        self.version_known = True
         self.notified = self.released = False
-        self.telling: asyncio.Task[bool] | None = None
-        self.over = held is None
-        self.asked: list[PendingCommit] = []
-        self.begun = self.announced = self.opened = self.paused = self.sought = False
-        self.position = self.settled = self.recorded
-        self.since: str | None = None
+        self.assigned_call: asyncio.Task[bool] | None = None
+        self.end_notified = held is None
+        self.waiting_commits: list[PendingCommit] = []
+        self.begun = self.announced = self.opened = self.paused = self.seek_pending = False
+        self.position = self.auto_commit_position = self.recorded
+        self.fetch_from: str | None = None
         self.more: bool | None = None
         self.pending_call: object | None = None
-        self.count = self.size = self.turn = self.failures = 0
+        self.count = self.size = self.fetch_epoch = self.failures = 0
         self.rest_until = 0.0
         self.chunks: deque[tuple[list[Message], int]] = deque()
         self.start = 0
@@ -99,28 +99,28 @@ class OwnedPartition:
     @property
     def finished(self) -> bool:
         """It is released and its owner was notified of everything."""
-        return self.released and self.over
+        return self.released and self.end_notified
 
     def request(self) -> tuple[OwnedOffset, str | None]:
         assert self.held is not None  # noqa: S101 - it is owned
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
-        return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
+        return self.held._replace(offset=offset), self.recorded if self.pending_offset is None else self.pending_offset
 
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
         """Answers the waiting calls, or the first of them; when all are answered, no commit is wanted any more."""
-        answered = self.asked[:waiting]
-        del self.asked[:waiting]
+        answered = self.waiting_commits[:waiting]
+        del self.waiting_commits[:waiting]
         if waiting is None:
-            self.wish = None
+            self.pending_offset = None
         for each in answered:
             each.answer(self.partition, recorded=recorded)
 
     def fail(self, error: Exception, *, due: float | None = None) -> None:
         """Gives the waiting calls an error: all of them, or those whose time is over."""
-        late = [asked for asked in self.asked if due is None or asked.deadline < due]
-        self.asked = [asked for asked in self.asked if asked not in late]
-        for asked in late:
-            asked.fail(error)
+        late = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
+        self.waiting_commits = [commit for commit in self.waiting_commits if commit not in late]
+        for commit in late:
+            commit.fail(error)
 
     # Its owner's part.
 
@@ -137,7 +137,7 @@ class OwnedPartition:
     @property
     def lowest_commit(self) -> str | None:
         """The offset to be recorded, or else the recorded one; no commit goes below it without a seek back."""
-        return self.recorded if self.wish is None else self.wish
+        return self.recorded if self.pending_offset is None else self.pending_offset
 
     def accepts(self, identifier: str, *, back: bool = False) -> bool:
         """Returns whether an id is worth recording as the offset: whether it differs from what is recorded.
@@ -162,24 +162,25 @@ class OwnedPartition:
         return True
 
     @property
-    def auto_commit(self) -> str | None:
+    def auto_commit_offset(self) -> str | None:
         """The offset of an automatic commit; None: there is none, or more was committed with no seek back since."""
-        return None if self.settled is None or self._commits_beyond(order_of(self.settled)) else self.settled
+        position = self.auto_commit_position
+        return None if position is None or self._commits_beyond(order_of(position)) else position
 
     def _commits_beyond(self, order: tuple[int, int]) -> bool:
-        return self.lowest_commit is not None and not self.sought and order < order_of(self.lowest_commit)
+        return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
     def place(self, position: str | None) -> None:
         """Begins after a position; None: at the beginning."""
-        self.position = self.settled = position
-        self.since = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
+        self.position = self.auto_commit_position = position
+        self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
     def seek(self, position: str) -> None:
         """Goes on after another position. The fetched messages must have been dropped."""
         self.place(position)
         self.more = None
         self.rest_until = 0.0
-        self.sought = True
+        self.seek_pending = True
 
 
 class PendingCommit:

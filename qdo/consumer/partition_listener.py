@@ -129,7 +129,7 @@ class PartitionListener:
 
     def begin_at(self, row: OwnedPartition, position: str) -> None:
         """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""
-        if row.closed or row.since is not None:
+        if row.closed or row.fetch_from is not None:
             return
         row.place(position)
         self._open([row])
@@ -145,7 +145,7 @@ class PartitionListener:
     def _open(self, rows: Iterable[OwnedPartition]) -> None:
         unplaced = []
         for row in rows:
-            if row.since is None:
+            if row.fetch_from is None:
                 unplaced.append(row)
             elif not row.opened:
                 row.opened = True

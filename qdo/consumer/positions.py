@@ -57,12 +57,12 @@ async def begin_at_ends(
     """Begins partitions of which nothing is recorded at their ends; tries until each has begun, or is gone."""
     left = list(rows)
     pause = PAUSE
-    while left := [row for row in left if row.since is None and not row.closed]:
+    while left := [row for row in left if row.fetch_from is None and not row.closed]:
         try:
             await _begin(client, left, record, begin_at)
         except (ClientError, QdoError) as error:
             log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(left), error)
-        if any(row.since is None and not row.closed for row in left):
+        if any(row.fetch_from is None and not row.closed for row in left):
             await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
             pause = min(LONGEST_PAUSE, 2 * pause)
 
@@ -72,7 +72,7 @@ async def _begin(
 ) -> None:
     ends = await horizons(client, [row.partition for row in rows])
     # Meanwhile the user may have set a position, or another member may own the partition.
-    open_still = {row.partition for row in rows if row.since is None and not row.closed}
+    open_still = {row.partition for row in rows if row.fetch_from is None and not row.closed}
     points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
         if isinstance(error, ApiError):
@@ -82,7 +82,7 @@ async def _begin(
     lost = await record(points)
     for row in rows:
         point = points.get(row.partition)
-        if point is not None and row.partition not in lost and row.since is None and not row.closed:
+        if point is not None and row.partition not in lost and row.fetch_from is None and not row.closed:
             begin_at(row, point)
 
 

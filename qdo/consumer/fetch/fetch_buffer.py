@@ -47,12 +47,12 @@ class BufferedSlice(NamedTuple):
     """Messages that were taken from the fetch buffer.
 
     Attributes:
-        turn: Of the partition, when they were taken.
+        fetch_epoch: Of the partition, when they were taken.
         messages: At least one.
     """
 
     row: OwnedPartition
-    turn: int
+    fetch_epoch: int
     messages: list[Message]
 
 
@@ -84,7 +84,7 @@ class FetchBuffer:
         row.chunks.clear()
         row.start = row.count = row.size = 0
         row.pending_call = None
-        row.turn += 1
+        row.fetch_epoch += 1
         self.refresh(row)
 
     def refresh(self, row: OwnedPartition) -> None:
@@ -115,7 +115,7 @@ class FetchBuffer:
         self._last = []
         for one in taken:
             row, messages = one.row, one.messages
-            if row.turn != one.turn:
+            if row.fetch_epoch != one.fetch_epoch:
                 continue
             if stopped or not row.live:
                 self._put_back(one)
@@ -130,7 +130,7 @@ class FetchBuffer:
         """Puts the messages back that were handed out last, because they did not reach the caller."""
         last, self._last = self._last, []
         for one, before in last:
-            if one.row.turn == one.turn:
+            if one.row.fetch_epoch == one.fetch_epoch:
                 one.row.position = before
                 self._put_back(one)
 
@@ -138,7 +138,7 @@ class FetchBuffer:
         """Counts the messages that were handed out as processed, except those of some partitions."""
         for partition in [partition for partition in self._out if partition not in skip]:
             row = self._out.pop(partition)
-            row.settled = row.position
+            row.auto_commit_position = row.position
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
         """Returns at most so many messages of a partition, at least one. A whole chunk is given as it is."""
@@ -157,7 +157,7 @@ class FetchBuffer:
             taken = taken + part if taken else part
         del self._ready[row.partition]
         self.refresh(row)
-        return BufferedSlice(row, row.turn, taken)
+        return BufferedSlice(row, row.fetch_epoch, taken)
 
     def _put_back(self, taken: BufferedSlice) -> None:
         row, messages = taken.row, taken.messages

@@ -355,7 +355,7 @@ class Fetcher:
         wants = []
         rests = []
         for row in self._free.values():
-            if row.since is None or not row.live:
+            if row.fetch_from is None or not row.live:
                 continue
             if row.rest_until > now:
                 rests.append(row.rest_until)
@@ -430,9 +430,9 @@ class Fetcher:
         for number, row in rows.items():
             at = page.next.get(number)
             if at is not None:
-                row.since = at
+                row.fetch_from = at
             elif number in given:
-                row.since = id_after(given[number][-1].id)
+                row.fetch_from = id_after(given[number][-1].id)
             looked = row.more is False and pending_call.end is None
             row.more = number in rich
             row.failures = 0
@@ -498,7 +498,7 @@ def _queries(pending_call: InFlightCall) -> list[Query]:
             queue=queue.name,
             partitions=list(rows),
             limit=pending_call.ask.limit,
-            since={number: row.since or EARLIEST for number, row in rows.items()},
+            since={number: row.fetch_from or EARLIEST for number, row in rows.items()},
         )
         for queue, rows in pending_call.rows.items()
     ]

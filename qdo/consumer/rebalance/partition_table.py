@@ -48,7 +48,7 @@ from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-LAST_WORD = 1.0
+CANCEL_GRACE = 1.0
 """Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
 MAX_NAMED = 5
 """Max partitions that an error names."""
@@ -205,15 +205,15 @@ class Ownership:
         rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
         lost = frozenset(offsets.keys() - rows.keys())
         new = {each: offsets[each] for each, row in rows.items() if row.accepts(offsets[each], back=back)}
-        sought = [rows[each] for each in new if rows[each].sought]
+        sought = [rows[each] for each in new if rows[each].seek_pending]
         for row in sought:
-            row.sought = False
+            row.seek_pending = False
         try:
             lost |= await self.record(new) if new else lost
         except BaseException:
             # Recorded or not: a caller that went back may have to do so again.
             for row in sought:
-                row.sought = True
+                row.seek_pending = True
             raise
         if mirror is not None:
             moved = {row.partition for row in sought}
@@ -248,7 +248,7 @@ class PartitionTable(Ownership):
         self._releasing: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[bool]] = set()
-        self._last_words: set[asyncio.Task[bool]] = set()
+        self._lost_calls: set[asyncio.Task[bool]] = set()
 
     @property
     def connected(self) -> bool:
@@ -324,14 +324,14 @@ class PartitionTable(Ownership):
         lost = frozenset(offsets) - {row.partition for row in rows}
         if not rows:
             return lost
-        asked = PendingCommit(len(rows), asyncio.get_running_loop().time() + self._options.patience)
+        commit = PendingCommit(len(rows), asyncio.get_running_loop().time() + self._options.patience)
         for row in rows:
-            row.wish = offsets[row.partition] or row.wish  # in the place of what was wanted before
-            row.asked.append(asked)
+            row.pending_offset = offsets[row.partition] or row.pending_offset  # in the place of what was wanted before
+            row.waiting_commits.append(commit)
             self._due[row.partition] = row
         if self._recording is None:
             self._recording = self._start(self._record_all())
-        return lost | await asyncio.shield(asked.end)
+        return lost | await asyncio.shield(commit.end)
 
     # Ends.
 
@@ -375,8 +375,8 @@ class PartitionTable(Ownership):
         for call in calls:
             call.cancel()
         self._lose([row for row in self._rows.values() if row.notified], *calls)
-        if self._last_words:
-            await asyncio.wait(self._last_words, timeout=max(self._options.revoke_timeout, LAST_WORD))
+        if self._lost_calls:
+            await asyncio.wait(self._lost_calls, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
 
     # The work.
 
@@ -412,14 +412,14 @@ class PartitionTable(Ownership):
         Raises:
             CoordinationLost, SessionLost
         """
-        if doubtful := [row for row in rows if not row.certain]:
+        if doubtful := [row for row in rows if not row.version_known]:
             again = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
                 self._note(row, again.get(row.partition))
         sent = [
-            (row, row.wish, row.note, len(row.asked), row.request())
+            (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
             for row in rows
-            if row.certain and row.partition in self._due
+            if row.version_known and row.partition in self._due
         ]
         if not sent:
             return
@@ -427,13 +427,13 @@ class PartitionTable(Ownership):
             results = await self._session.commit([request for *_, request in sent])
         except BaseException:
             for row, *_ in sent:
-                row.certain = False
+                row.version_known = False
             raise
-        for row, wish, note, waiting, _ in sent:
+        for row, offset, note, waiting, _ in sent:
             self._note(row, results.get(row.partition))
-            if not row.certain:
+            if not row.version_known:
                 continue
-            if row.wish == wish and row.note == note:
+            if row.pending_offset == offset and row.note == note:
                 del self._due[row.partition]
                 row.answer(recorded=True)
             else:
@@ -441,7 +441,7 @@ class PartitionTable(Ownership):
 
     def _note(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
         """Stores what is held of a row now; None: another owner, or our version is stale."""
-        row.certain = held is not None
+        row.version_known = held is not None
         if held is not None:
             row.held = held
         elif not self._closed:
@@ -475,8 +475,8 @@ class PartitionTable(Ownership):
         """Revokes and releases a partition; calls ``lost`` if the owner does not stop in time."""
 
         async def tell() -> None:
-            if row.telling is not None:
-                await asyncio.wait({row.telling})
+            if row.assigned_call is not None:
+                await asyncio.wait({row.assigned_call})
             await self._owner.revoke(row)
             row.notified = False
 
@@ -490,11 +490,11 @@ class PartitionTable(Ownership):
 
     async def _notify_lost(self, row: OwnedPartition, *calls: asyncio.Task[bool]) -> None:
         """Calls the owner's ``lost``, after some calls have ended, for all that the owner still believes to have."""
-        if row.telling is not None:
-            await asyncio.wait({row.telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
+        if row.assigned_call is not None:
+            await asyncio.wait({row.assigned_call}, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
         if row.notified and (telling := self._lose([row], *calls)):
-            await asyncio.wait({telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
-        row.over = True
+            await asyncio.wait({telling}, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
+        row.end_notified = True
         self._forget(row)
 
     def _let_go(self, row: OwnedPartition) -> None:
@@ -555,7 +555,7 @@ class PartitionTable(Ownership):
 
         telling = self._call("assigned", tell, self._calls)
         for row in rows:
-            row.telling = telling
+            row.assigned_call = telling
 
     def _lose(self, rows: list[OwnedPartition], *before: asyncio.Task[bool]) -> asyncio.Task[bool] | None:
         """Begins to notify the owner that rows are lost, after some calls have ended or had time to."""
@@ -566,10 +566,10 @@ class PartitionTable(Ownership):
 
         async def tell() -> None:
             if before:
-                await asyncio.wait(before, timeout=LAST_WORD)
+                await asyncio.wait(before, timeout=CANCEL_GRACE)
             await self._owner.lost(rows)
 
-        return self._call("lost", tell, self._last_words)
+        return self._call("lost", tell, self._lost_calls)
 
     @staticmethod
     def _call(what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]) -> asyncio.Task[bool]:

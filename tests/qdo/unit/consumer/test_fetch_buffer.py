@@ -158,11 +158,11 @@ def test_messages_count_as_processed_when_more_is_asked_for() -> None:
     """Except those of partitions that are still being worked on."""
     buffer, (one, two) = filled(4, 4)
     buffer.hand_out(buffer.take(4))
-    assert (one.settled, two.settled) == (None, None)
+    assert (one.auto_commit_position, two.auto_commit_position) == (None, None)
     buffer.settle(skip=[ONE])
-    assert (one.settled, two.settled) == (None, message_id(2))
+    assert (one.auto_commit_position, two.auto_commit_position) == (None, message_id(2))
     buffer.settle()
-    assert one.settled == message_id(2)
+    assert one.auto_commit_position == message_id(2)
 
 
 def test_the_sums_are_those_of_the_partitions() -> None:

@@ -23,11 +23,11 @@ def track(committed: int | None = None, position: int | None = None) -> OwnedPar
 
 def test_it_begins_after_what_was_committed() -> None:
     """Or with the lowest id there can be; a seek to the beginning is the same."""
-    assert track(5).since == id_after(message_id(5))
-    assert track().since == EARLIEST
+    assert track(5).fetch_from == id_after(message_id(5))
+    assert track().fetch_from == EARLIEST
     moved = track(5)
     moved.seek(EARLIEST)
-    assert moved.since == EARLIEST
+    assert moved.fetch_from == EARLIEST
 
 
 def test_only_what_was_handed_out_is_committed() -> None:
@@ -44,7 +44,7 @@ def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     one = track(3, position=9)
     with pytest.raises(InvalidArgument, match="is before"):
         one.accepts(message_id(2))
-    one.wish = message_id(7)
+    one.pending_offset = message_id(7)
     with pytest.raises(InvalidArgument, match="is before"):
         one.accepts(message_id(5))
     one.seek(message_id(2))

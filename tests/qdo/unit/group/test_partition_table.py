@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from qdo.consumer.owned_partition import State
-from qdo.consumer.rebalance.partition_table import LAST_WORD, PartitionTable, SessionEvents, SessionOptions
+from qdo.consumer.rebalance.partition_table import CANCEL_GRACE, PartitionTable, SessionEvents, SessionOptions
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
@@ -212,7 +212,7 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
         skip(20.0)
         await until(lambda: setup.service.owned == {})
         assert setup.state() == "releasing"
-        skip(LAST_WORD)
+        skip(CANCEL_GRACE)
         await setup.until(None)
     await setup.table.claim([ONE])
     await until(lambda: len(setup.owner.notified) == 4)
