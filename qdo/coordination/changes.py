@@ -60,9 +60,6 @@ async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None
     """Makes nodes that hold others, and those that they lie in; nothing happens to those that are there.
 
     Upwards from below, so that no request is made further up, where the credentials may not allow it.
-
-    Raises:
-        CoordinationLost, SessionLost, CoordinationRefused
     """
     wanted = list(dict.fromkeys(path for path in paths if path != "/"))
     outcomes = await link.apply((Create(path),) for path in wanted)

@@ -35,9 +35,6 @@ async def move_offsets(
     """Moves the offsets of one queue.
 
     A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
-
-    Raises:
-        GroupActive, OffsetMoved, InvalidArgument
     """
     owner_paths = {group_paths.owner(partition): partition for partition in ids}
     rounds = Rounds("the offsets")

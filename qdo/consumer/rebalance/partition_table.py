@@ -387,11 +387,7 @@ class PartitionTable(Ownership):
         return task
 
     async def _record_all(self) -> None:
-        """Records what is wanted, all that has come together in one call, until nothing is.
-
-        Raises:
-            SessionLost
-        """
+        """Records what is wanted, all that has come together in one call, until nothing is."""
         failures = 0
         while self._due and not self._closed:
             rows = list(self._due.values())
@@ -407,11 +403,7 @@ class PartitionTable(Ownership):
         self._recording = None
 
     async def _record(self, rows: list[OwnedPartition]) -> None:
-        """Records what is wanted of some rows once.
-
-        Raises:
-            CoordinationLost, SessionLost
-        """
+        """Records what is wanted of some rows once."""
         if doubtful := [row for row in rows if not row.version_known]:
             again = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
@@ -511,11 +503,7 @@ class PartitionTable(Ownership):
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
-        """Releases what is to be, all that has come together in one call, until nothing is.
-
-        Raises:
-            SessionLost
-        """
+        """Releases what is to be, all that has come together in one call, until nothing is."""
         # Tasks that are ready to run can add their own first.
         await asyncio.sleep(0)
         failures = 0
