@@ -8,7 +8,10 @@ import pytest
 
 from qdo.keepalive import relay
 from qdo.keepalive.relay import Encryption, Relay
-from qdo.keepalive.vitals import Vitals
+from qdo.keepalive.vitals import Vitals, now
+from tests.qdo.unit.zookeeper.test_lease import Hand
+from tests.qdo.unit.zookeeper.test_wire import ANSWER, EVENT, GREETING, REQUEST
+from tests.replacing import replace_in
 
 
 def test_the_last_word_of_a_program_counts() -> None:
@@ -31,4 +34,34 @@ def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
         encryption = Encryption(None, None, None, None, check_hostname=False)
         with pytest.raises(ConnectionRefusedError):
             relay.begin(vitals, server, "127.0.0.1", encryption, 0.1)
+    vitals.close()
+
+
+def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
+    """However late the answer comes; an event of the server answers nothing."""
+    vitals, hand = Vitals.begin(60.0), Hand()
+    program, _ = socket.socketpair()
+    ours, theirs = socket.socketpair()
+
+    def ask() -> float:
+        between._out[ours] += REQUEST
+        between._send(ours)
+        return hand.now
+
+    with replace_in(relay, now, hand), program, _, ours, theirs:
+        between = Relay(vitals, program, ours)
+        asked = ask()
+        hand.now += 2
+        assert between._note(GREETING)
+        assert vitals.last_heard == asked
+        asked = ask()
+        hand.now += 3
+        assert between._note(EVENT)
+        assert between._note(ANSWER)
+        assert vitals.last_heard == asked
+        hand.now += 1
+        ask()
+        hand.now += 2.1
+        assert not between._note(ANSWER)
+        assert vitals.lapsed
     vitals.close()
