@@ -14,11 +14,11 @@ HEAD = struct.Struct(">iii")
 ones the number of the request that they answer, and a part of something else."""
 LENGTH = struct.Struct(">i")
 EVENT = -1
-"""In place of the number of a request: the packet answers none."""
+"""Number of a packet that answers no request."""
 
 
 class Exchange:
-    """What was sent and received on one connection. Each request is answered by one packet, in order.
+    """The packets of one connection. Each request is answered by one packet, in order.
 
     Attributes:
         timeout: Seconds, as the server's first packet says; 0: the session has ended; None: it has not come.

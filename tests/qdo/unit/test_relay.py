@@ -52,16 +52,16 @@ def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
         between = Relay(vitals, program, ours)
         asked = ask()
         hand.now += 2
-        assert between._note(GREETING)
+        assert between._server_heard(GREETING)
         assert vitals.last_heard == asked
         asked = ask()
         hand.now += 3
-        assert between._note(EVENT)
-        assert between._note(ANSWER)
+        assert between._server_heard(EVENT)
+        assert between._server_heard(ANSWER)
         assert vitals.last_heard == asked
         hand.now += 1
         ask()
         hand.now += 2.1
-        assert not between._note(ANSWER)
+        assert not between._server_heard(ANSWER)
         assert vitals.lapsed
     vitals.close()
