@@ -70,8 +70,8 @@ class LocalLink(Link):
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
         self._begun = False
-        self._abandoned = False
-        """A caller was cancelled whose job the thread may be doing: reads come after it."""
+        self._abandoned = 0
+        """Number of callers that were cancelled while the thread may be doing their jobs: reads come after those."""
         self._file = CoordinationFile(options.path, patience=0.0)
         self._watches = nodes.Watches()
         self._ended = asyncio.Event()
@@ -169,9 +169,10 @@ class LocalLink(Link):
     async def _read(self, work: Callable[[FileTransaction], T]) -> T:
         # In the loop: no process that writes keeps one that reads waiting.
         self._require()
-        if self._abandoned:
-            self._abandoned = False
+        while abandoned := self._abandoned:
             await self._run(lambda: None)
+            if self._abandoned == abandoned:
+                self._abandoned = 0
         try:
             return self._read_now(work)
         except CoordinationLost:
@@ -229,7 +230,7 @@ class LocalLink(Link):
         except SessionLost as error:
             raise self._error from error
         except asyncio.CancelledError:
-            self._abandoned = True
+            self._abandoned += 1
             raise
 
     def _do(self, job: Callable[[], T], future: asyncio.Future[T]) -> None:
