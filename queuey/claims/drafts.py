@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, WITH_COVERS, WITH_KEYS, Entry, Group, MoveStep, grouped
+from queuey.claims.entries import Entry, Group, MoveStep, grouped
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -266,7 +266,7 @@ class EntryDraft:
             )
         if position in self._finals:
             return ReceiptStatus.FINAL
-        good = not number or (number == claim.number and claim.secret in {0, receipt.secret})
+        good = not number or ((number, receipt.secret) == (claim.number, claim.secret))
         return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
@@ -574,9 +574,7 @@ class EntryDraft:
         """
         outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
-        plain = WITH_KEYS if self.keys else FORMAT
         return Entry(
-            format=plain if covers is None else WITH_COVERS,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -593,7 +591,7 @@ class EntryDraft:
             superseded=list(self._superseded),
             move=self._move,
             covers=covers,
-            secrets=list(secrets),
+            secrets=list(secrets) or [0] * len(self.groups),
             workers=self.workers if any(self.workers) else [],
             keys=self.keys,
         )

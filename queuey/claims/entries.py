@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 import msgspec
-from msgspec.structs import astuple
 
 from queuey.ids import FIRST, Position
 
 FORMAT = 1
-"""Of entries and snapshots."""
-WITH_COVERS = 2
-"""The format of those that say something of covers."""
-WITH_KEYS = 3
-"""The format of those that name keys: a program that knows none would break the order of an ordered queue."""
-FORMATS = (FORMAT, WITH_COVERS, WITH_KEYS)
+"""Version of the encoding of entries and snapshots."""
 Group = tuple[int, list[Position]]
 """When claims expire (milliseconds since 1970), and whose."""
 
@@ -75,7 +69,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state. :meth:`State.apply` says what each field does.
 
     Attributes:
-        format: :data:`FORMAT`, :data:`WITH_COVERS` or :data:`WITH_KEYS`.
         token: A random number of the writer, by which it recognizes its own entry.
         at: The writer's clock (milliseconds since 1970) when it decided; for people.
         cursor: The cursor from now on; never below the one before.
@@ -93,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
             removed before; a process that has read them does not deliver them any more.
         move: What is done for a move to another queue.
         covers: What it says of copies, in a dedup queue.
-        secrets: For each group of ``claims``, a random number in its receipts; empty: an older version made the entry.
+        secrets: For each group of ``claims``, a random number in its receipts.
         workers: For each group of ``claims``, what its caller calls itself; empty: none says so.
         keys: For each group of ``claims``, digests of the keys of its messages, 0 for those without; empty in queues
             that do not keep keys.
@@ -135,8 +128,7 @@ _any = msgspec.msgpack.Decoder()
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Returns an entry as it is kept: without keys if it has none, as older programs write it."""
-    return _encoder.encode(entry if entry.keys else astuple(entry)[:-1])
+    return _encoder.encode(entry)
 
 
 def decode_entry(body: bytes) -> Entry:
@@ -149,8 +141,8 @@ def decode_entry(body: bytes) -> Entry:
         entry = _entries.decode(body)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
-    if entry.format not in FORMATS:
-        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMATS[-1]}")
+    if entry.format != FORMAT:
+        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMAT}")
     return entry
 
 

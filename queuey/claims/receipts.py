@@ -27,7 +27,7 @@ class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
         partition: Of the queue.
         ticks, low: The message's position.
         number: The log entry that delivered it; 0: whichever it was.
-        secret: What that entry gave the caller; 0: nothing, it is of an older version.
+        secret: What that entry gave the caller; 0: the receipt has none.
     """
 
     partition: int

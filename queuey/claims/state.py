@@ -23,10 +23,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 import msgspec
-from msgspec.structs import astuple
 
 from queuey.claims.covers import Covers, Encoded
-from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, WITH_KEYS, Entry, MoveStep, UnknownFormat, format_of
+from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
@@ -54,7 +53,7 @@ class LastDelivery(msgspec.Struct, gc=False):
         number: The entry that made it; 0: no receipt fits, for a move gave the message back or its bare id was renewed.
         deliveries: How many there were.
         expires: Milliseconds since 1970; 0: the claim has ended.
-        secret: What its receipt has; 0: any receipt with the number is good.
+        secret: What its receipt has.
         worker: What its caller calls itself; blank: nothing.
         key: The digest of the message's key; 0: it has none, or the queue does not keep keys.
     """
@@ -87,7 +86,7 @@ class MoveState(msgspec.Struct, array_like=True):
     ended: bool = False
 
 
-class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
+class _Snapshot(msgspec.Struct, array_like=True):
     format: int
     number: int
     cursor: Position
@@ -95,14 +94,14 @@ class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     above: list[Position]
     outbox: list[tuple[Position, tuple[str, int]]]
     undeleted: list[tuple[int, list[Position]]]
-    superseded: list[tuple[Position, int]] = []
-    move: MoveState | None = None
-    covers: list[Encoded] = []
-    stored_until: int = 0
-    secrets: list[int] = []
-    workers: list[str] = []
-    keys: list[int] = []
-    resting: list[Position] = []
+    superseded: list[tuple[Position, int]]
+    move: MoveState | None
+    covers: list[Encoded]
+    stored_until: int
+    secrets: list[int]
+    workers: list[str]
+    keys: list[int]
+    resting: list[Position]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -270,9 +269,8 @@ class State:
         move.ended = move.ended or step.ended
 
     def _claim_all(self, entry: Entry) -> None:
-        secrets = entry.secrets or [0] * len(entry.claims)
         workers = entry.workers or [""] * len(entry.claims)
-        for (expires, positions), secret, worker in zip(entry.claims, secrets, workers, strict=True):
+        for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
             self._claim(positions, expires, secret, worker)
         for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
             self._note_keys(positions, keys)
@@ -467,9 +465,8 @@ class State:
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
-        plain = WITH_KEYS if self.busy else FORMAT
         snapshot = _Snapshot(
-            WITH_COVERS if covers.by_digest or covers.stored_until else plain,
+            FORMAT,
             self.number,
             self.cursor,
             outstanding,
@@ -485,9 +482,7 @@ class State:
             [claim.key for claim in last] if self.busy else [],
             sorted(self.resting) if rests else [],
         )
-        # What is empty is left out, as older programs write it.
-        there = -1 if self.busy else -2
-        return _encoder.encode(snapshot if snapshot.resting else astuple(snapshot)[:there])
+        return _encoder.encode(snapshot)
 
     @classmethod
     def decode(cls, body: bytes) -> State:
@@ -500,19 +495,18 @@ class State:
             found = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
-        if found.format not in FORMATS:
-            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMATS[-1]}")
+        if found.format != FORMAT:
+            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMAT}")
         state = cls()
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
         # At least as many as all entries before can have ended: who compares them with earlier counts sees no fewer.
         state.released = state.freed = state.vacated = MOST_OUTSTANDING * found.number
-        secrets = found.secrets or [0] * len(found.outstanding)
         workers = found.workers or [""] * len(found.outstanding)
         state.outstanding = {
             (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)
             for (ticks, low, number, deliveries, expires), secret, worker in zip(
-                found.outstanding, secrets, workers, strict=True
+                found.outstanding, found.secrets, workers, strict=True
             )
         }
         state.above = set(found.above)

@@ -20,7 +20,7 @@ from queuey.storage.sqlite.options import SqliteOptions
 
 APPLICATION_ID = 0x51554559
 """``QUEY``: distinguishes our files from other SQLite databases."""
-FORMAT = 2
+FORMAT = 1
 
 TABLES = """
 CREATE TABLE clock (
@@ -39,7 +39,8 @@ CREATE TABLE keys (
     id TEXT NOT NULL,
     created REAL NOT NULL,
     expires REAL,
-    note TEXT NOT NULL
+    note TEXT NOT NULL,
+    scope TEXT                   -- JSON of a scope, NULL for no limits
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_application ON keys (application, created);
 
@@ -55,6 +56,15 @@ CREATE TABLE queues (
     ttl INTEGER,
     read_delay REAL,
     created REAL NOT NULL,
+    max_deliveries INTEGER NOT NULL,
+    dead_letter TEXT NOT NULL,
+    on_ack TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    backoff TEXT,
+    facade TEXT NOT NULL,
+    max_claimed INTEGER NOT NULL,
+    max_claimed_per_key INTEGER NOT NULL,
+    description TEXT NOT NULL,
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 
@@ -94,20 +104,18 @@ CREATE TABLE offsets (
     updated_at REAL NOT NULL,
     PRIMARY KEY (uid, consumer_group, partition)
 ) WITHOUT ROWID;
-"""
 
-LATER = """
-CREATE TABLE IF NOT EXISTS ledger (
+CREATE TABLE ledger (
     work TEXT NOT NULL,
     piece INTEGER NOT NULL,
     value BLOB NOT NULL,
     changed_ticks INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (work, piece)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed_ticks);
+CREATE INDEX ledger_by_change ON ledger (changed_ticks);
 
 -- Documents of applications, such as schedules.
-CREATE TABLE IF NOT EXISTS records (
+CREATE TABLE records (
     kind TEXT NOT NULL,
     application TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -116,16 +124,16 @@ CREATE TABLE IF NOT EXISTS records (
     version INTEGER NOT NULL,  -- a random number, another one for each value
     PRIMARY KEY (kind, application, name)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS records_by_due ON records (kind, due);
+CREATE INDEX records_by_due ON records (kind, due);
 
 -- Claim logs. A log's newest entry always stays: its number is what the next append compares.
-CREATE TABLE IF NOT EXISTS claims (
+CREATE TABLE claims (
     queue_partition INTEGER NOT NULL,
     number INTEGER NOT NULL,
     body BLOB NOT NULL,
     PRIMARY KEY (queue_partition, number)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS claim_snapshots (
+CREATE TABLE claim_snapshots (
     queue_partition INTEGER NOT NULL,
     number INTEGER NOT NULL,  -- of the newest entry that it stands for
     body BLOB NOT NULL,
@@ -133,7 +141,7 @@ CREATE TABLE IF NOT EXISTS claim_snapshots (
     PRIMARY KEY (queue_partition, number)
 );
 
-CREATE TABLE IF NOT EXISTS idempotency_keys (
+CREATE TABLE idempotency_keys (
     qid INTEGER NOT NULL,
     key TEXT NOT NULL,
     content BLOB NOT NULL,     -- hash of what was posted
@@ -141,9 +149,9 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     expires INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (qid, key)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS idempotency_keys_by_end ON idempotency_keys (expires);
+CREATE INDEX idempotency_keys_by_end ON idempotency_keys (expires);
 
-CREATE TABLE IF NOT EXISTS names (
+CREATE TABLE names (
     qid INTEGER NOT NULL,
     name TEXT NOT NULL,
     version INTEGER NOT NULL,  -- a random number, another one for each value
@@ -153,36 +161,20 @@ CREATE TABLE IF NOT EXISTS names (
     expires INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (qid, name)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS names_by_end ON names (expires);
+CREATE INDEX names_by_end ON names (expires);
 
 -- What is a duplicate in dedup queues, as far as the states of their claim logs do not say it.
-CREATE TABLE IF NOT EXISTS covers (
+CREATE TABLE covers (
     queue_partition INTEGER NOT NULL,
     digest BLOB NOT NULL,
     until INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (queue_partition, digest)
 ) WITHOUT ROWID;
 """
-"""Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
-older versions of this program know nothing of them and can go on using the file."""
-
-LATER_COLUMNS = (
-    ("keys", "scope", "TEXT"),
-    ("queues", "max_deliveries", "INTEGER NOT NULL DEFAULT 0"),
-    ("queues", "dead_letter", "TEXT NOT NULL DEFAULT ''"),
-    ("queues", "on_ack", "TEXT NOT NULL DEFAULT 'keep'"),
-    ("queues", "kind", "TEXT NOT NULL DEFAULT 'plain'"),
-    ("queues", "backoff", "TEXT"),
-    ("queues", "facade", "TEXT NOT NULL DEFAULT ''"),
-    ("queues", "max_claimed", "INTEGER NOT NULL DEFAULT 0"),
-    ("queues", "max_claimed_per_key", "INTEGER NOT NULL DEFAULT 0"),
-    ("queues", "description", "TEXT NOT NULL DEFAULT ''"),
-)
-"""Columns that older files do not have: table, name and type. They are made in the same way."""
 
 
 def prepare(connection: Connection, path: Path) -> None:
-    """Creates the tables in an empty file and those that an older one lacks; two processes may do so at once.
+    """Creates the tables in an empty file; two processes may do so at once.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -198,9 +190,6 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
                 version, application = FORMAT, APPLICATION_ID
-            if (version, application) == (FORMAT, APPLICATION_ID):
-                connection.execute(LATER)
-                _add_columns(connection)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -226,12 +215,6 @@ def _require(version: int, application: int, path: Path) -> None:
     if version != FORMAT:
         message = f"{path} has format {version}; this version of queuey knows format {FORMAT}"
         raise StoreIncompatible(message)
-
-
-def _add_columns(connection: Connection) -> None:
-    for table, name, kind in LATER_COLUMNS:
-        if not connection.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)).fetchall():
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 def _marks(connection: Connection) -> tuple[int, int]:

