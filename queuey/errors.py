@@ -352,6 +352,22 @@ class RecordChanged(Conflict):
         return f'"{self.args[0]}" is being changed by others. Try again.'
 
 
+class TimeZoneUnknown(Conflict):
+    """The machine does not know the time zone of a schedule.
+
+    Args:
+        name: Of the time zone.
+    """
+
+    code = "TimeZoneUnknown"
+
+    def __str__(self) -> str:
+        return (
+            f"Time zone {self.args[0]!r} is not known on this machine of the service. "
+            "Install the package tzdata there, or give the schedule another time zone."
+        )
+
+
 class MoveUnderWay(Conflict):
     """Messages of the queue are being moved already.
 

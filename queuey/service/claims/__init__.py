@@ -308,6 +308,7 @@ class ClaimUseCases(ClaimOverview):
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
+        in_thread: InThread | None = None,
     ) -> list[Settlement]:
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
@@ -318,11 +319,13 @@ class ClaimUseCases(ClaimOverview):
             reason: Why the messages could not be handled; None: nothing is noted.
             retry: False: they become dead letters now. Those of a queue of dead letters are delivered again all the
                 same.
+            in_thread: Writes the reasons in a thread of the caller's share: each takes a write of the store. None: in
+                one of the service's own.
         """
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
-            await self._note(queue, receipts, reason)
+            await self._note(queue, receipts, reason, in_thread or self.core.in_thread)
         kind: Kind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
@@ -349,7 +352,9 @@ class ClaimUseCases(ClaimOverview):
         await in_thread(write)
         return settled
 
-    async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
+    async def _note(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason, in_thread: InThread
+    ) -> None:
         """Notes why messages could not be handled, before their claims end: dead letters may be made of them then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
@@ -362,7 +367,7 @@ class ClaimUseCases(ClaimOverview):
                 why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
                 self._attempts.note(queue, receipt.partition, receipt.position, why)
 
-        await self.core.in_thread(note)
+        await in_thread(note)
 
     async def _settle(
         self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0

@@ -130,6 +130,7 @@ class ScheduleUseCases:
         Raises:
             NotAllowed: The name is that of a schedule of a queue that the caller may not manage.
             TooManySchedules: The application has as many as it may have.
+            TimeZoneUnknown: The time zone that the schedule has is not known on this machine.
             RecordChanged: Others change it all the time.
         """
         for _ in range(_TRIES):

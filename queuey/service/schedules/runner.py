@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from queuey import ids
-from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed
+from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Record, RecordDue
 from queuey.service import limits
@@ -196,7 +196,8 @@ class ScheduleRunner:
             raise
         except Exception as error:
             if isinstance(error, QueueyError):
-                logger.debug("schedule %s of %s waits: %s", *reversed(name), error)
+                level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG
+                logger.log(level, "schedule %s of %s waits: %s", *reversed(name), error)
             else:
                 logger.exception("schedule %s of %s could not be fired; it is tried again", *reversed(name))
             pause = FIRST_PAUSE if isinstance(error, KeyInUse) else _pause(known.failed)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.errors import TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Meta, Record
 from queuey.service.drafts import Draft
@@ -115,7 +116,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         at: When that was known (seconds since 1970).
         partition, message_id: Of the message; 0 and blank: it is not known that there is one.
         error: Why there is none.
-        queue: Where it went, or was to go; blank: it was skipped, or an older release wrote this.
+        queue: Where it went, or was to go; blank: it was skipped.
     """
 
     instant: float
@@ -247,6 +248,6 @@ def coming(schedule: Schedule, most: int) -> list[int]:
     if schedule.next is None:
         return []
     found = [schedule.next]
-    with suppress(KeyError):
+    with suppress(TimeZoneUnknown):
         found += islice(instants(schedule.plan.timetable, schedule.next), most - 1)
     return found

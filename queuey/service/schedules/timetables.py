@@ -20,6 +20,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from queuey.api.schedules import MAX_EXPRESSION
+from queuey.errors import TimeZoneUnknown
 
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
@@ -55,7 +56,7 @@ def check_zone(name: str) -> None:
     try:
         if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
             raise ValueError(name)  # noqa: TRY301 - one text for all
-        _zone(name)
+        _load_zone(name)
     except (KeyError, ValueError, OSError) as error:
         raise ValueError(f'"{name[:_MAX_ZONE]}" is not a time zone, such as Europe/Berlin') from error
 
@@ -65,6 +66,7 @@ def check_cron(expression: str, zone: str, now: float) -> None:
 
     Raises:
         ValueError: It does not.
+        TimeZoneUnknown: Its time zone is not known on this machine.
     """
     shown = expression[:MAX_EXPRESSION]
     if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
@@ -122,6 +124,11 @@ def _seconds(moment: datetime) -> int:
     return int((moment - _EPOCH).total_seconds())
 
 
-@lru_cache(maxsize=256)
 def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
+    try:
+        return _load_zone(name)
+    except KeyError as error:
+        raise TimeZoneUnknown(name) from error
+
+
+_load_zone = lru_cache(maxsize=256)(ZoneInfo)

@@ -167,7 +167,9 @@ class ClaimViews(Views):
                 if asked.reason is None
                 else ReleaseReason(asked.reason.error or "Released", asked.reason.text or "")
             )
-            return self._service.claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
+            return self._service.claims.release(
+                queue, given.receipts, asked.delay, reason, retry=asked.retry, in_thread=request.in_thread
+            )
 
         return await self._settle(request, match, api.Release, release)
 

@@ -321,6 +321,18 @@ def test_names_are_changed_in_threads_that_are_shared_out(owner: Caller, between
     assert all(name.startswith("queuey-request") for name in threads)
 
 
+def test_reasons_are_written_in_threads_that_are_shared_out(owner: Caller, between: InterposedStore) -> None:
+    """However many reasons one application gives, each of which is a write, the service's own threads stay free."""
+    owner.create("q")
+    owner.post("q", "a")
+    [claim] = owner.send_json("POST", "q/claims", {"ttl": 60}).messages
+    threads: list[str] = []
+    between.before(Store.enter, lambda: threads.append(threading.current_thread().name))
+    given = {"receipts": [claim["receipt"]], "reason": {"error": "ValueError"}}
+    assert owner.send_json("POST", "q/claims/release", given).status == 200
+    assert [name.startswith("queuey-request") for name in threads] == [True]
+
+
 def test_reads_go_on_when_one_is_alone_again() -> None:
     """What waited while there were several begins when there are not, though nothing else happens."""
     stuck = threading.Event()

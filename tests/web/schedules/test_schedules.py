@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
-from zoneinfo import ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
@@ -195,13 +195,20 @@ def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
     put(owner, "a", **PLAN, timezone="Asia/Tokyo")
     put(owner, "b", queue="q", every=60, message={"body": "x"})
 
-    def gone(name: str) -> None:
+    def gone(name: str) -> ZoneInfo:
+        if name == "UTC":
+            return ZoneInfo(name)
         raise ZoneInfoNotFoundError(name)
 
-    with replace_in(timetables, timetables._zone, gone):
+    with replace_in(timetables, timetables._load_zone, gone):
         listed = owner.get("_schedules").json["schedules"]
         assert [(each["schedule"], len(each["next"])) for each in listed] == [("a", 1), ("b", 5)]
         assert put(owner, "a", paused=True)["next"] == []
+        for change in ({"paused": False}, {"cron": "0 8 * * *"}):
+            reply = owner.send_json("PUT", "_schedules/a", change)
+            assert (reply.status, list(reply.errors)) == (409, ["TimeZoneUnknown"])
+            assert "'Asia/Tokyo'" in reply.text
+        assert len(put(owner, "a", timezone="UTC", paused=False)["next"]) == 5
         assert owner("DELETE", "_schedules/a").status == 200
 
 
