@@ -36,9 +36,9 @@ _READING: frozenset[Action] = frozenset({"read", "measure"})
 
 MAX_NAME = 200
 MAX_PATTERNS = 20
-"""In one scope."""
+"""Max patterns of one scope."""
 MAX_PATTERN = 100
-"""Characters."""
+"""Max characters of a pattern."""
 
 _APPLICATION = re.compile(r"app:[\w.\-]+")
 _USER = re.compile(r"user:[A-Za-z0-9._@~\-]+")
@@ -60,21 +60,21 @@ def owner_name(application: str) -> str:
 
 
 def application_of_owner(tenant: str) -> str:
-    """Returns the application whose keys have a tenant; what :func:`owner_name` made."""
+    """Returns the application of a tenant that :func:`owner_name` made."""
     return tenant.removeprefix("app:")
 
 
 USERS_OF = "users of "
-"""Begins the tenant that all users of an application are together."""
+"""Prefix of the one tenant of all users of an application."""
 
 
 def name_within(application: str, name: str) -> str:
-    """Returns the name of a user whom only one application knows, as it knows its own users."""
+    """Returns the name of a user that only one application knows."""
     return f"{application} {name}"
 
 
 def application_of(name: str) -> str:
-    """Returns the application that a name from :func:`name_within` counts for."""
+    """Returns the application of a name from :func:`name_within`."""
     return name.partition(" ")[0]
 
 
@@ -82,7 +82,7 @@ def parse_principal(text: str) -> Principal:
     """Reads one principal.
 
     Raises:
-        ValueError: It is none; the message says so in words for the caller.
+        ValueError: It is none; the message is for the caller.
     """
     name, equals, rights = text.partition("=")
     readable, deletable = _RIGHTS.get(equals + rights, (False, False))
@@ -112,13 +112,12 @@ def parse_principals(texts: Iterable[str]) -> tuple[Principal, ...]:
 
 
 def format_principal(principal: Principal) -> str:
-    """Writes a principal so that :func:`parse_principal` reads it back."""
+    """Returns the text that :func:`parse_principal` reads."""
     return principal.name + _SUFFIX[principal.read, principal.delete]
 
 
 @lru_cache(maxsize=256)
 def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
-    """Returns what verbs together are enough for."""
     return frozenset(action for action, sets in _ENOUGH.items() if any(enough <= allow for enough in sets))
 
 
@@ -142,13 +141,12 @@ def matches(pattern: str, name: str) -> bool:
 class Grant(msgspec.Struct, frozen=True):
     """Lends its holder the right of a queue's owner, for some verbs and some queues.
 
-    So it opens nothing that is closed to the owner by a queue's principals; only a grant over every application does.
-    Where a queue has principals, the owner may be one of them: that includes holders of patterns, but not holders of
-    the single name, because they are users.
+    It opens no queue that principals close to the owner; only a grant over every application does. Where the owner is
+    one of the principals, holders of patterns have its right, but not holders of a single name, because they are users.
 
     Attributes:
-        application: Whose queues; None: those of every application.
-        allow: What may be done with them.
+        application: Owner of the queues; None: all applications.
+        allow: Verbs.
         queues: Patterns of their names, in which ``*`` stands for any text; or, as a single text, the name of one
             queue in which ``*`` stands for itself. Holders of patterns may list and, with ``admin``, create the queues
             that match; a single name is not listed and not created.
@@ -159,24 +157,22 @@ class Grant(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | str = ("*",)
 
     def permits(self, application: str, action: Action) -> bool:
-        """Returns whether it allows an action with queues of an application."""
         return self.application in {None, application} and action in _actions(self.allow)
 
     def matches(self, name: str) -> bool:
-        """Returns whether it is about a queue of this name."""
         if isinstance(self.queues, str):
             return name == self.queues
         return any(matches(pattern, name) for pattern in self.queues)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The caller of a request, as its credentials say.
+    """The caller of a request, by its credentials.
 
     Attributes:
-        names: What principals may name; ``app:<application>`` makes it the owner of all of the application's queues. A
+        names: Names that principals may use; ``app:<application>`` makes it the owner of the application's queues. A
             name from :func:`name_within` counts for the queues of that application alone.
-        grants: What it may do beyond that.
-        tenant: The name for which its requests count where applications share a process, such as ``app:reports``.
+        grants: Further rights.
+        tenant: Name by which its requests are counted where applications share a process, such as ``app:reports``.
         expires: Seconds since 1970 when the first of its credentials ends; None: none does.
     """
 
@@ -187,16 +183,16 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def anonymous(self) -> bool:
-        """Whether it gave no credential."""
+        """True without a credential."""
         return not self.names and not self.grants
 
     def names_within(self, application: str) -> list[str]:
-        """Returns what principals of an application's queues may call it."""
+        """Returns the caller's names for principals of an application's queues."""
         inside = name_within(application, "")
         return sorted(name.removeprefix(inside) for name in self.names if " " not in name or name.startswith(inside))
 
     def reader_within(self, application: str) -> str | None:
-        """Returns the name under which read marks in an application's queues are its own; None: it has none there.
+        """Returns the name that owns the caller's read marks in an application's queues; None: it has none there.
 
         A user comes before an application whose key was shown as well. All keys of an application are one reader.
         """
@@ -207,12 +203,12 @@ class Caller(msgspec.Struct, frozen=True):
         return owner_name(application) if limited else None
 
     def grants_within(self, application: str) -> list[Grant]:
-        """Returns what it may do with an application's queues; as their owner, everything."""
+        """Returns its grants for an application's queues; the owner has every right."""
         found = [grant for grant in self.grants if grant.application in {None, application}]
         return [Grant(application, frozenset(VERBS)), *found] if owner_name(application) in self.names else found
 
     def patterns(self, application: str, action: Action) -> Sequence[str]:
-        """Returns patterns of the queues with which it may do something, before they are there.
+        """Returns patterns of the queues for which it may do something, before they exist.
 
         They are ``*`` alone for the owner, and empty if there are none.
         """
@@ -232,10 +228,10 @@ ANYBODY = Caller()
 
 
 def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope | None:
-    """Reads what a key is to be limited to; blanks are skipped. Nothing given limits it to nothing: None.
+    """Reads the limits of a key; blanks are skipped. None: no limits are given.
 
     Raises:
-        ValueError: A verb or a pattern cannot be; the message says so in words for the caller.
+        ValueError: A verb or a pattern is not valid; the message is for the caller.
     """
     verbs = {text.strip() for text in allow} - {""}
     patterns = tuple(dict.fromkeys(text.strip() for text in queues if text.strip()))
@@ -281,7 +277,6 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _is_given(principal: Principal, action: Action) -> bool:
-    """Returns whether what a queue gives a principal is enough for an action."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read
@@ -292,7 +287,7 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
 
 
 def concerns(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may know that a queue of this name exists: whether it may do anything with it."""
+    """Returns whether a caller may know that a queue exists: whether it may do anything with it."""
     names = caller.names
     if owner_name(queue.application) in names or queue.type == "public":
         return True
@@ -302,7 +297,7 @@ def concerns(queue: Queue, caller: Caller) -> bool:
 
 
 def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
-    """Returns whether a caller may make a key that is limited so: it needs ``admin``, and more rights than the key has.
+    """Returns whether a caller may make a key with a scope: it needs ``admin``, and all rights of that key.
 
     A pattern within a pattern is found by reading the stars of the inner one as a text that only a star can match.
     """
@@ -321,15 +316,15 @@ def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
 
 
 def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
-    """Says in a sentence what the caller's grants lack for an action that is not allowed; blank if it has none.
+    """Returns a sentence on which verbs or queues the caller's grants lack for an action; blank: it has no grants.
 
-    It names nothing but what the caller holds.
+    The sentence names nothing but the caller's own rights.
 
     Args:
         caller: The caller that may not do it.
-        application: With whose queues.
+        application: Owner of the queues.
         action: What it wanted to do.
-        name: With which queue; None: with none in particular, as lists are.
+        name: The queue; None: none in particular, as for lists.
     """
     mine = [grant for grant in caller.grants if grant.application in {None, application}]
     if not mine:

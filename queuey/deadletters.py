@@ -43,16 +43,16 @@ from queuey.messages import Message, Meta
 SUFFIX = ".dead"
 PREFIX = "queuey-dead-"
 TTL = 2_592_000
-"""Seconds (30 days)."""
+"""Default seconds that a dead letter lives: 30 days."""
 Way = Literal["as they are", "packed", "left out"]
 WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
-"""What becomes of the message's own headers, until the server takes them: it keeps only so many, of so many bytes."""
+"""Ways to carry the message's own headers, in order: the next one is tried when they exceed the server's limits."""
 
 Place = tuple[str, int, str]
-"""Where a message lies: queue, partition and id."""
+"""Queue, partition and id of a message."""
 
 SAMPLES = 20
-"""Dead letters that are named among those that stay."""
+"""Max dead letters that a result names among those that stay."""
 
 _TEXT, _SHORT_TEXT = 500, 200
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
@@ -64,11 +64,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery of a message that did not lead to an acknowledgement.
 
     Attributes:
-        number: Numbers of later attempts are higher.
+        number: Higher for later attempts.
         at: When it ended, in seconds since 1970.
-        worker: What its worker calls itself; blank: nothing.
+        worker: The worker's name for itself; blank: none.
         error: Class of the error.
-        text: What that said.
+        text: Its message.
     """
 
     number: int = 0
@@ -84,9 +84,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         attempts: How often it was tried.
         error: Class of the last error.
-        text: What that error said.
+        text: Message of the last error.
         at: Seconds since 1970.
-        history: What is known of the last attempts, oldest first.
+        history: The last attempts, oldest first.
     """
 
     attempts: int
@@ -97,21 +97,16 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a queue of dead letters, as what it was.
+    """A message of a queue of dead letters, and the message that it was.
 
     Attributes:
-        lies_in: The queue of dead letters.
-        stored_partition: Where it lies there.
-        stored_id: Its id there.
-        queue: Where it says that it came from, as do the following.
-        partition: Where it came from.
-        id: Its id there.
-        body: As it was: text, or bytes if it is none.
+        lies_in, stored_partition, stored_id: Its place in the queue of dead letters.
+        queue, partition, id: Where it came from, by its headers.
+        body: Text, or bytes if it is none.
         json: The body is the text of what was a JSON value.
-        content_type: As it was.
-        headers: As they were.
+        content_type, headers: As they were.
         lost: How many headers could not be kept.
-        cause: Why it lies here.
+        cause: Why it was given up.
         key: As it was, if it came from an ordered queue.
     """
 
@@ -131,16 +126,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is to become a dead letter, as far as its headers describe it.
-
-    Attributes:
-        queue: Where it came from.
-        partition: The partition.
-        id: Its id.
-        json: Its body is a JSON value.
-        content_type: As given.
-        headers: As given.
-    """
+    """The headers' part of a message that becomes a dead letter."""
 
     queue: str
     partition: int
@@ -151,17 +137,18 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant; each that is given must hold.
+    """A selection of dead letters; every given condition must hold.
 
     Attributes:
         queues: The queues that they came from.
-        patterns: Or that these match, in the manner of shells.
-        dead_queue: Where they lie; None: in ``<queue>.dead``, and where the queue's option ``dead_letter`` says.
-        partitions: In which partitions; empty: all.
-        since: Given up then or later: seconds since 1970.
-        until: Given up then or before.
+        patterns: Or shell patterns of those queues.
+        dead_queue: The queue of dead letters; None: ``<queue>.dead``, and the one that the option ``dead_letter``
+            names.
+        partitions: Of the queue of dead letters; empty: all.
+        since: Earliest time at which they were given up (seconds since 1970).
+        until: Latest time.
         error: Class of the error, bare or with its module; a shell pattern.
-        limit: At most so many of a queue of dead letters, those of the lowest partitions and ids first; None: all.
+        limit: Max dead letters of each queue, those of the lowest partitions and ids first; None: all.
 
     Raises:
         ValueError: No queue and no pattern is named, or the limit is below 1.
@@ -183,7 +170,6 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
     def takes(self, one: DeadLetter) -> bool:
-        """Returns whether a dead letter is meant."""
         at, error = one.cause.at, one.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
@@ -203,12 +189,12 @@ class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
 
 
 class Redriven(msgspec.Struct, frozen=True):
-    """What a redrive has done; with ``dry_run`` would do.
+    """Result of a redrive; with ``dry_run`` what it would do.
 
     Attributes:
         sent: Dead letters that went back, by queue.
-        moved: Those among them that got other ids than those reserved first, as a retry came too late for these.
-        kept: Those that a killed attempt had sent; it is too late to know whether in time.
+        moved: Of these, how many got other ids than those reserved first, because a retry came too late for them.
+        kept: Dead letters that a killed attempt had sent; it is not known if in time.
         left: Dead letters that cannot go back, by reason.
         samples: Some of these.
     """
@@ -234,12 +220,12 @@ def by_origin(
 ) -> tuple[dict[str, list[int]], Redriven]:
     """Divides dead letters by the queue that they go back to.
 
-    Whoever may send to a queue can store a message that says it is a dead letter of any queue. So one goes back only
-    from where letters of that queue are kept.
+    A producer can store a message that claims to be a dead letter of any queue. So one goes back only from where
+    letters of that queue are kept.
 
     Args:
         found: The dead letters.
-        queues: How many partitions each of their queues has now, and its option ``dead_letter``; None: it is gone.
+        queues: Number of partitions and option ``dead_letter`` of each origin; None: the queue is gone.
         dead_queue: The operator has named it; what lies there is believed.
 
     Returns:
@@ -264,16 +250,13 @@ def by_origin(
 
 
 def queue_for(queue: str, dead_queue: str | None = None) -> str:
-    """Returns the queue in which a queue's dead letters lie."""
     return dead_queue or queue + SUFFIX
 
 
 def queues_for(queue: str, dead_letter: str = "") -> set[str]:
-    """Returns the queues in which a queue's dead letters lie: those of handlers, and those of claims.
+    """Returns the queues of a queue's dead letters, those of handlers and those of claims.
 
-    Args:
-        queue: Where they came from.
-        dead_letter: The queue's option of that name; blank: it has none.
+    ``dead_letter`` is the queue's option; blank: none.
     """
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
@@ -284,20 +267,13 @@ def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
 
 
 def origin_of(meta: Meta | None) -> list[str | None]:
-    """Returns what the headers of a stored message say of where it came from; blanks: it is no dead letter."""
+    """Returns queue, partition and id from the headers of a dead letter; None for each that is missing."""
     said = dict(meta.headers) if meta else {}
     return [said.get(PREFIX + name) for name in ("queue", "partition", "id")]
 
 
 def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[str, str]:
-    """Returns the headers of a dead letter.
-
-    Args:
-        origin: The message that it was.
-        cause: Why it was given up.
-        way: What becomes of its own headers: ``as they are`` (those that HTTP can carry), ``packed`` into one, or
-            ``left out``.
-    """
+    """Returns the headers of a dead letter; ``way`` is for the message's own headers."""
     plain = {name: text for name, text in origin.headers.items() if way == "as they are" and _fits(name, text)}
     packed = {name: text for name, text in origin.headers.items() if name not in plain}
     own = {
@@ -326,15 +302,15 @@ def dead_letter_of(
     most_headers: float = math.inf,
     most_header_bytes: float = math.inf,
 ) -> Message:
-    """Returns what a stored message becomes as a dead letter; it has the same id and goes into the same partition.
+    """Returns the dead letter of a stored message, with the same id and partition.
 
     Args:
         message: The message.
         queue: Where it came from.
         cause: Why it was given up.
-        ttl: Seconds that it is to live, from when it was given up.
-        most_headers: Headers that a message may have.
-        most_header_bytes: Bytes of their names and values together.
+        ttl: Seconds to live, from when it was given up.
+        most_headers: Max headers of a message.
+        most_header_bytes: Max bytes of their names and values together.
     """
     meta = message.meta or Meta()
     origin = Origin(
@@ -364,14 +340,14 @@ def dead_letter_from(
     json: bool = False,
     key: str | None = None,
 ) -> DeadLetter | None:
-    """Reads a message of a queue of dead letters; None: it is none.
+    """Reads a message of a queue of dead letters; None: it is no dead letter.
 
     Args:
         headers: Of the message.
         body: Of the message; a JSON value as its text.
-        lies: The queue, and its partition and id there.
+        lies: Its place in the queue of dead letters.
         content_type: Of the message.
-        json: It lies there as a JSON value, whatever its headers say.
+        json: It is stored as a JSON value, whatever its headers say.
         key: Of the message.
     """
     said = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
@@ -403,7 +379,7 @@ def dead_letter_from(
 
 
 def _history_text(history: Sequence[Attempt]) -> str:
-    """Returns attempts as the text of a header, without what did not fit."""
+    """Returns attempts as the text of a header, as many as fit."""
     short = [msgspec.structs.replace(one, text=one.text[:_SHORT_TEXT]) for one in history]
     return json_text.dumps(msgspec.to_builtins(short)) if short else ""
 
@@ -426,19 +402,18 @@ _SHAPES = [
 
 
 def shape_of(text: str) -> str:
-    """Returns what the texts of errors of one kind have in common: ids, quoted strings and numbers are replaced."""
+    """Returns the common form of texts of one kind of error: ids, quoted strings and numbers are replaced."""
     for pattern, instead in _SHAPES:
         text = pattern.sub(instead, text)
     return text.strip()
 
 
 def _fits(name: str, text: str) -> bool:
-    """Returns whether a header can travel as it is beside ours."""
     return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(text) is not None and not name.startswith(PREFIX)
 
 
 def _ascii(text: str) -> str:
-    """Returns text as a header's value; HTTP would drop spaces at its ends."""
+    """Returns text as a header's value. HTTP would drop spaces at its ends."""
     inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
     start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
     return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end

@@ -62,16 +62,16 @@ Outcome = Literal["none", "unknown"]
 
 
 class QueueyError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of Queuey; ``code`` is stable."""
 
     code = "Error"
 
 
 class InvalidRequest(QueueyError):
-    """Input that cannot be accepted. Nothing was stored.
+    """Bad input. Nothing was stored.
 
     Args:
-        fields: What is wrong, by the name of the field (``"1.partition"`` in a batch).
+        fields: An explanation for each bad field (``"1.partition"`` in a batch).
         code: Overrides the class's stable code.
     """
 
@@ -108,7 +108,7 @@ class UnknownCoding(InvalidRequest):
     """A body that is compressed or otherwise encoded. Nothing was stored.
 
     Args:
-        coding: What the request says about it.
+        coding: The request's ``Content-Encoding``.
     """
 
     code = "UnknownCoding"
@@ -149,8 +149,8 @@ class NotAllowed(QueueyError):
     """The caller lacks the permission.
 
     Args:
-        text: What it lacks, in a sentence; blank: nothing is said.
-        anonymous: It has given no credential at all.
+        text: The missing right, in a sentence; blank: none is named.
+        anonymous: The caller has given no credential.
     """
 
     code = "Forbidden"
@@ -160,7 +160,6 @@ class NotAllowed(QueueyError):
         self.anonymous = anonymous
 
     def __str__(self) -> str:
-        """Says that access was denied, and why."""
         return f"Access was denied to this resource. {super().__str__()}".rstrip()
 
 
@@ -168,7 +167,7 @@ class NotFound(QueueyError):
     """Something named in the request does not exist.
 
     Args:
-        name: What it is called.
+        name: Its name.
         text: Replaces the text of the class.
     """
 
@@ -181,34 +180,25 @@ class NotFound(QueueyError):
         self._text = text
 
     def __str__(self) -> str:
-        """Names it and says what to do."""
         return self._text or self.form.format(name=self.name, quoted=quote(self.name))
 
 
 class ApplicationNotFound(NotFound):
-    """No application has that name."""
-
     code = "InvalidApplicationName"
     form = "Application {name!r} does not exist. Create it: queuey app create {quoted}"
 
 
 class QueueNotFound(NotFound):
-    """The application has no queue of that name."""
-
     code = "InvalidQueueName"
     form = "Queue {name!r} does not exist. Create it: queuey queue create {quoted}"
 
 
 class GroupNotFound(NotFound):
-    """The queue has no offsets of that consumer group."""
-
     code = "InvalidGroupName"
     form = "Group {name!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
 
 
 class KeyNotFound(NotFound):
-    """The application has no such key."""
-
     code = "InvalidKeyId"
     form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
 
@@ -234,7 +224,7 @@ class Conflict(QueueyError):
 
 
 class QueueExists(Conflict):
-    """A queue of that name exists with other fields; ``queue`` is how it stands."""
+    """A queue of that name exists with other fields; ``queue`` is the existing one."""
 
     code = "QueueExists"
 
@@ -244,7 +234,6 @@ class QueueExists(Conflict):
         self.differing = tuple(differing)
 
     def __str__(self) -> str:
-        """Says what the queue has in place of what was asked for."""
         name = self.queue.name
         there = ", ".join(f"{field} {_shown(getattr(self.queue, field))}" for field in self.differing)
         return f"Queue {name!r} exists and has {there}. Ask for that, or change it: queuey queue update {quote(name)}"
@@ -260,7 +249,6 @@ class ApplicationExists(Conflict):
     code = "ApplicationExists"
 
     def __str__(self) -> str:
-        """Names it and says how to get a further key."""
         name = str(self.args[0])
         return f"Application {name!r} exists already. Give it a further key: queuey app key-add {quote(name)}"
 
@@ -269,7 +257,7 @@ class OffsetConflict(Conflict):
     """At least one compare-and-set of an offset failed.
 
     Args:
-        current: The offset now recorded per partition of the request (lower hex, None when none is).
+        current: The recorded offset of each partition of the request (lower hex, None: none).
         applied: The partitions of the request that were set nevertheless.
     """
 
@@ -281,7 +269,6 @@ class OffsetConflict(Conflict):
         self.applied = tuple(applied)
 
     def __str__(self) -> str:
-        """Says what is recorded in place of what was expected."""
         there = ", ".join(
             f"{offset or 'none'} in partition {number}"
             for number, offset in self.current.items()
@@ -306,7 +293,6 @@ class KeyInUse(Conflict):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """Says what to do."""
         return f'A post with key "{self.key}" is being carried out. Send it again in {self.retry_after} s.'
 
 
@@ -320,12 +306,11 @@ class NameTaken(Conflict):
     code = "NameTaken"
 
     def __str__(self) -> str:
-        """Says what to do."""
         return f'"{self.args[0]}" names another message. Wait until that is done, or replace it with PUT.'
 
 
 class NameChanged(Conflict):
-    """What a name stands for is being changed by somebody else. Nothing was stored.
+    """Another caller is changing the value of a name. Nothing was stored.
 
     Args:
         name: The name.
@@ -334,7 +319,6 @@ class NameChanged(Conflict):
     code = "NameChanged"
 
     def __str__(self) -> str:
-        """Names it."""
         return f'"{self.args[0]}" is being changed by others.'
 
 
@@ -348,7 +332,6 @@ class RecordChanged(Conflict):
     code = "RecordChanged"
 
     def __str__(self) -> str:
-        """Names it."""
         return f'"{self.args[0]}" is being changed by others. Try again.'
 
 
@@ -384,7 +367,6 @@ class MoveUnderWay(Conflict):
         self.move = move
 
     def __str__(self) -> str:
-        """Names the move and says what to do."""
         source, target, move = self.args
         return f"Queue {source!r} is being moved to {target!r}. Wait until that has ended, or cancel it: move {move}"
 
@@ -411,7 +393,6 @@ class ClaimLost(Conflict):
         self.results = tuple(results)
 
     def __str__(self) -> str:
-        """Says what to do."""
         return (
             "Some messages were delivered again, because their claims had expired, or were replaced under their name: "
             "see results. Skip these."
@@ -428,7 +409,7 @@ class QueueChanged(QueueyError):
 
 
 class TooManyRequests(QueueyError):
-    """The application has its share of what the process has. Nothing was done."""
+    """The application uses its share of the process already. Nothing was done."""
 
     code = "TooManyRequests"
     retry_after = 1
@@ -454,11 +435,11 @@ class TooManySchedules(TooManyRequests):
 
 
 class TooManyClaims(TooManyRequests):
-    """A partition has as many claims as it may have. What was refused for that reason was not done.
+    """A partition has as many claims as it may have. The refused part was not done.
 
     Args:
-        message: What happened, for people.
-        outcome: ``unknown``: other things that were asked for together with it may be done.
+        message: For people.
+        outcome: ``unknown``: other parts of the same request may be done.
     """
 
     code = "TooManyClaims"
@@ -472,7 +453,7 @@ class StoreUnavailable(QueueyError):
     """The store cannot serve the call now.
 
     Args:
-        message: What happened, for people.
+        message: For people.
         outcome: ``none``: the write is not and will not be visible. ``unknown``: it may be.
         retry_after: Seconds after which a retry makes sense.
     """
@@ -486,7 +467,7 @@ class StoreUnavailable(QueueyError):
 
 
 def in_doubt(error: Exception) -> Exception:
-    """Returns an error for a caller whose write may be visible all the same: no error says that it is not."""
+    """Returns an error as one whose write may be visible: its outcome is not ``none``."""
     if isinstance(error, TooManyClaims):
         return TooManyClaims(str(error), outcome="unknown")
     if isinstance(error, StoreUnavailable) and error.outcome == "none":
@@ -513,9 +494,9 @@ class StoreClosed(StoreUnavailable):
 
 
 class WriteUndone(StoreUnavailable):
-    """Messages were sent, and not known to be written in time; they were taken back before any reader could see them.
+    """Messages may have been written too late; they were taken back before any reader could see them.
 
-    So they may be posted anew. Answers have the code of the class above: nothing was stored.
+    They may be posted again. Answers have the code of ``StoreUnavailable``: nothing was stored.
     """
 
 
@@ -526,10 +507,10 @@ class IssuerUnavailable(StoreUnavailable):
 
 
 class TooLate(QueueyError):
-    """Messages were to be written at ids that some reader may have passed already.
+    """A reader may have passed the ids at which messages were to be written.
 
     Args:
-        written: They were written; else nothing was.
+        written: The messages were written; else nothing was.
     """
 
     code = "TooLate"
@@ -540,14 +521,14 @@ class TooLate(QueueyError):
 
 
 class StoreIncompatible(QueueyError):
-    """The store's format is one that this program does not know."""
+    """This program does not know the store's format."""
 
     code = "StoreIncompatible"
     outcome: Outcome = "unknown"
 
 
 class SettingsError(QueueyError):
-    """Settings that cannot be used: unknown, malformed or conflicting."""
+    """Unknown, malformed or conflicting settings."""
 
     code = "SettingsError"
 

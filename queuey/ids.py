@@ -20,7 +20,7 @@ Position = tuple[int, int]
 
 TICKS_PER_SECOND = 10_000_000
 EPOCH_TICKS = 0x01B21DD213814000
-"""Ticks between 1582-10-15 and 1970-01-01."""
+"""Number of ticks between 1582-10-15 and 1970-01-01."""
 
 LOW_MIN = -(1 << 63)
 LOW_MAX = (1 << 63) - 1
@@ -29,7 +29,8 @@ FIRST: Position = (0, LOW_MIN)
 LAST: Position = (TICKS_MAX, LOW_MAX)
 
 FLIP = 0x0080808080808080
-"""XORed with the last 8 bytes of an id, read as an integer, it gives the ``low`` of the position, and vice versa."""
+"""Code by which XOR turns the last 8 bytes of an id, as an integer, into the ``low`` of its position, and vice
+versa."""
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
@@ -37,22 +38,21 @@ _SECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,20}))?", re.ASCII)
 
 
 def now_ticks() -> int:
-    """Returns the wall clock in ticks."""
     return time.time_ns() // 100 + EPOCH_TICKS
 
 
 def seconds_to_ticks(seconds: float) -> int:
-    """Returns the tick of an instant given in seconds since 1970 (exact to a float's precision)."""
+    """Converts seconds since 1970 to ticks, with the precision of a float."""
     return int(seconds * TICKS_PER_SECOND) + EPOCH_TICKS
 
 
 def ticks_to_seconds(ticks: int) -> float:
-    """Returns the instant of ``ticks`` in seconds since 1970."""
+    """Converts ticks to seconds since 1970."""
     return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND
 
 
 def low_hex(low: int) -> str:
-    """Returns the last 16 hex digits of the ids whose position has this ``low``."""
+    """Returns the last 16 hex digits of ids with this ``low``."""
     return f"{(low & _MASK) ^ FLIP:016x}"
 
 
@@ -63,7 +63,7 @@ def to_hex(position: Position) -> str:
 
 
 def timestamp_text(ticks: int) -> str:
-    """Returns the instant of ``ticks`` as seconds since 1970 with exactly seven decimals."""
+    """Returns ticks as seconds since 1970 with exactly seven decimals."""
     ticks -= EPOCH_TICKS
     if ticks < 0:
         return f"-{-ticks // TICKS_PER_SECOND}.{-ticks % TICKS_PER_SECOND:07d}"
@@ -84,7 +84,6 @@ def parse_position(text: str) -> Position:
 
 
 def parse_low(digits: str) -> int:
-    """Reads what :func:`low_hex` returns."""
     low = int(digits, 16) ^ FLIP
     return low - (1 << 64) if low > LOW_MAX else low
 
@@ -104,7 +103,7 @@ def parse_id(text: str) -> Position:
 
 
 def parse_instant(text: str) -> int | None:
-    """Reads seconds since 1970 (``123`` or ``123.4567890``) as ticks, exactly; None if ``text`` is no such number.
+    """Reads seconds since 1970 (``123`` or ``123.4567890``) as ticks, exactly; None: ``text`` is no such number.
 
     Digits beyond the seventh decimal are cut.
     """
@@ -133,7 +132,7 @@ def preceding(position: Position) -> Position:
 
 
 def random_low() -> int:
-    """Returns a process's own ``low``: a random clock sequence and a random node (multicast bit set, RFC 9562 6.10)."""
+    """Returns a ``low`` for a process: a random clock sequence and a random node (multicast bit set, RFC 9562 6.10)."""
     raw = int.from_bytes(os.urandom(8), "big")
     raw = (raw & 0x3FFFFFFFFFFFFFFF) | 0x8000000000000000 | (1 << 40)
     low = raw ^ FLIP

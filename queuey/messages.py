@@ -29,11 +29,11 @@ Location = tuple[int, Position]
 """Partition and position of a message."""
 
 DEFAULT_TTL = 259_200
-"""Seconds (3 days)."""
+"""Default seconds that a message lives: 3 days."""
 MAX_TTL = 33_554_432
-"""Seconds (388 days)."""
+"""Max seconds that a message lives: 388 days."""
 MAX_WAIT = 300
-"""Seconds of the longest long poll, whatever the setting ``max_wait`` says."""
+"""Max seconds of a long poll, whatever the setting ``max_wait`` is."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 MAX_PAUSE = 43_200
-"""Seconds, at most, until a failed message is delivered again."""
+"""Max seconds until a failed message is delivered again."""
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,12 +70,12 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     def __post_init__(self) -> None:
-        """Refuses delays that shrink at once."""
+        """Refuses delays that shrink."""
         if self.first > self.most:
             raise ValueError(f"first, {self.first:g} s, is longer than most, {self.most:g} s: give both")
 
     def delay(self, deliveries: int, draw: float) -> float:
-        """Returns the seconds to wait after so many deliveries; ``draw`` is a random number from 0 to 1."""
+        """Returns the seconds to wait after ``deliveries``; ``draw`` is a random number from 0 to 1."""
         try:
             grown = self.first * self.factor ** (deliveries - 1)
         except OverflowError:
@@ -169,24 +169,23 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
 
     @property
     def keeps_keys(self) -> bool:
-        """Whether messages keep their keys: claims depend on them."""
+        """True if messages keep their keys, because claims depend on them."""
         return self.kind == "ordered" or self.max_claimed_per_key > 0
 
     def share_of(self, partition: int) -> int:
-        """Returns how many live claims a partition may have by ``max_claimed``; 0: no limit."""
         share, rest = divmod(self.max_claimed, self.partitions)
         return share + (partition <= rest)
 
 
 FRAME = 256
-"""Bytes at most that an answer has around the body of a message: its id, time, partition and receipt."""
+"""Max bytes of an answer around the body of a message: its id, time, partition and receipt."""
 MOST_ESCAPED = 6
-"""Bytes at most that JSON takes for a character of text, or for a byte."""
+"""Max bytes that JSON takes for a character of text, or for a byte."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What travels with a body.
+    """Metadata of a message.
 
     Attributes:
         content_type: As given by the producer; None if it gave none.
@@ -202,7 +201,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 def stored_meta(meta: Meta) -> Meta | tuple[object, ...]:
-    """Returns what a store encodes: the key only if there is one."""
+    """Returns the encoded form of metadata: the key only if there is one."""
     return msgspec.structs.astuple(meta)[:-1] if meta.key is None else meta
 
 
@@ -228,9 +227,9 @@ class PostKey(msgspec.Struct, frozen=True, gc=False):
     """The idempotency key of a post: the post is carried out once, however often it is repeated under its key.
 
     Attributes:
-        text: What the caller named it, unique within the queue; 1 to ``LONGEST_KEY`` characters of ASCII.
-        content: A hash of what is posted: under one key it must be the same each time.
-        seconds: For how long the key is remembered.
+        text: The caller's key, unique within the queue; 1 to ``LONGEST_KEY`` characters of ASCII.
+        content: A hash of the post: under one key it must be the same each time.
+        seconds: How long the key is remembered.
     """
 
     text: str
@@ -239,14 +238,14 @@ class PostKey(msgspec.Struct, frozen=True, gc=False):
 
 
 LONGEST_KEY = 255
-"""Characters of an idempotency key."""
+"""Max characters of an idempotency key."""
 
 
 class PostResult(msgspec.Struct, frozen=True, gc=False):
-    """Where the messages of a post with a key are.
+    """Places of the messages of a post.
 
     Attributes:
-        locations: Where each is, in the order of the post.
+        locations: In the order of the post.
         replayed: They were stored by an earlier post with this key.
     """
 
@@ -255,18 +254,18 @@ class PostResult(msgspec.Struct, frozen=True, gc=False):
 
 
 LONGEST_NAME = 255
-"""Characters of the name of a message."""
+"""Max characters of the name of a message."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a name stands for.
+    """Value of a name.
 
     Attributes:
-        location: Where its message is, or was; None: it has none.
+        location: Place of its message, present or former; None: it has none.
         content: A hash of the message.
-        replaced: Where the value before was, if the claim log may not know yet that it is replaced.
-        busy: Seconds for which another caller may be writing a value; 0: nobody is.
-        state: What the store compares when the name is changed.
+        replaced: Place of the value before, if the claim log may not know yet that it is replaced.
+        busy: Seconds for which another caller may be writing a value; 0: none is.
+        state: Compared by the store when the name is changed.
     """
 
     location: Location | None
@@ -280,9 +279,9 @@ class Record(msgspec.Struct, frozen=True):
     """A document of an application; see :class:`queuey.storage.contracts.records.Records`.
 
     Attributes:
-        kind: What uses it.
-        due: When there is something to do with it (ticks); ``ids.TICKS_MAX``: never.
-        version: What the store compares when it is changed; 0: it is to be created.
+        kind: Its use.
+        due: Time of its next step (ticks); ``ids.TICKS_MAX``: never.
+        version: Compared by the store when it is changed; 0: it is to be created.
     """
 
     kind: str
@@ -314,7 +313,6 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def position(self) -> Position:
-        """The id as a position."""
         return self.ticks, self.low
 
     @property
@@ -329,12 +327,11 @@ class Message(msgspec.Struct, gc=False):
 
 
 def body_bytes(body: str | bytes) -> int:
-    """Returns the bytes of a body, of text as UTF-8."""
     return len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
 
 
 def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
-    """Returns how many bytes a message takes in an answer, at most: all limits on bytes count these."""
+    """Returns the max bytes of a message in an answer: all limits on bytes count these."""
     size = FRAME if meta is None else FRAME + _bytes_beside(meta)
     if isinstance(body, bytes):
         return size + 4 * (len(body) + 2) // 3
@@ -343,13 +340,12 @@ def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
 
 @lru_cache(maxsize=1024)
 def _bytes_beside(meta: Meta) -> int:
-    """Returns how many bytes the content type, the headers and the key take."""
     size = len(_encode({"content_type": meta.content_type or "", "headers": dict(meta.headers)}))
     return size if meta.key is None else size + len(_encode({"message_key": meta.key}))
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Returns the sum of what messages take in an answer."""
+    """Returns the sum of messages' bytes in an answer."""
     return sum([rendered_bytes(message.body, message.meta) for message in messages])
 
 
@@ -369,19 +365,18 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     """A range of one partition: positions in ``[lower, upper)``.
 
     Attributes:
-        limit: At most so many messages.
+        limit: Max messages.
         max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this or above.
         descending: Newest first.
-        delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
+        delayed: Keep below the queue's read delay. False reads up to the last certainly committed id; on a store with
             eventual consistency a cursor taken from such a page may miss messages.
-        early: With ``delayed=False``: what is shown may vanish again, and something may be missing. So a store may use
-            what it read of the queue as long ago as for a delayed read, and leaves out values of names that may be
-            undone.
-        ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
+        early: With ``delayed=False``: messages shown may vanish again, and others may be missing. So a store may use
+            rows of the queue as old as for a delayed read, and leaves out values of names that may be undone.
+        ahead: With ``delayed``: show also messages between the horizon and now. The horizon is that of the store then,
             whatever the queue's own read delay is, and ``Page.next`` may lie above it.
         due: False: show also delayed messages that are not due.
-        bodies: False: only positions and ends are of interest; a store leaves the bodies out, and all that is left
-            counts as nothing into ``max_bytes``.
+        bodies: False: only positions and ends are of interest; a store leaves the bodies out, and they do not count for
+            ``max_bytes``.
     """
 
     partition: int
@@ -397,18 +392,18 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     bodies: bool = True
 
     def put_off(self, horizon: int) -> Page:
-        """Returns the page of a slice that is not read now: it goes on where the slice begins."""
+        """Returns the page of a slice that is not read now: the next one begins where the slice does."""
         return Page([], horizon, ids.preceding(self.upper) if self.descending else self.lower, more=True)
 
 
 class Page(msgspec.Struct, gc=False):
-    """What a slice gave.
+    """Result of a slice.
 
     Attributes:
         messages: In the slice's order.
-        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks), but for
-            slices with ``ahead``. It was sampled before anything was read.
-        next: Where the next slice of the same direction starts: ascending the lowest position not yet read, never
+        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks), except
+            for slices with ``ahead``. It was sampled before anything was read.
+        next: Start of the next slice of the same direction: ascending the lowest position not yet read, never
             below the slice's ``lower``; descending the highest position not yet read, None when the slice is exhausted.
         more: The page ended at ``limit`` or ``max_bytes``; another slice may give messages at once.
     """
@@ -420,10 +415,10 @@ class Page(msgspec.Struct, gc=False):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """What is known of one partition without reading it.
+    """Counts and bounds of one partition, found without reading it.
 
     Attributes:
-        count: Messages alive; ``exact`` says whether it was counted or estimated. Delayed ones are included.
+        count: Messages alive, delayed ones included; estimated unless ``exact``.
         oldest: Position of the oldest live message, None when empty.
         newest: Position of the newest one, delayed ones included.
     """
@@ -436,7 +431,7 @@ class PartitionInfo(msgspec.Struct, frozen=True):
 
 
 class Measure(msgspec.Struct, frozen=True, gc=False):
-    """What one partition holds.
+    """Messages of one partition.
 
     Attributes:
         count: Messages alive, delayed ones included.
@@ -490,7 +485,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogPage(msgspec.Struct, frozen=True, gc=False):
-    """What a claim log says, from some entry on.
+    """A part of a claim log, from some entry on.
 
     Attributes:
         last: The number of the newest entry; 0: the log is empty.
@@ -505,7 +500,7 @@ class LogPage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """What lies above an offset: how many messages (``exact`` or estimated), and the oldest one's age in seconds."""
+    """Messages above an offset (``exact`` or estimated), and the oldest one's age in seconds."""
 
     count: int
     exact: bool
@@ -513,13 +508,13 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 OPERATORS = "@all"
-"""Stands for an application where keys are kept: they are operators' keys, over all applications."""
+"""Name that stands for an application where keys are kept: its keys are operators' keys, for all applications."""
 AUDITS = "@console"
 """The application that owns the audit logs of all others. It has no keys."""
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What a key is limited to; :func:`queuey.access.parse_scope` makes one of texts.
+    """Limits of a key; :func:`queuey.access.parse_scope` makes one of texts.
 
     Attributes:
         allow: Verbs, see :data:`queuey.access.Verb`.
@@ -536,7 +531,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: Public, names the key for revoking: the first 8 hex digits of the hash, more if another key has these.
         created, expires: Seconds since 1970; ``expires`` None: never.
-        scope: What it is limited to; None: to nothing, it does all that its application may.
+        scope: Its limits; None: none, it does all that its application may.
     """
 
     application: str
@@ -548,7 +543,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """What a store promises when a write has returned: a stable word and a sentence for people."""
+    """Meaning of a successful write: a stable word and a sentence for people."""
 
     level: str
     text: str
@@ -558,9 +553,9 @@ class Finding(msgspec.Struct, frozen=True):
     """One check of ``queuey doctor``.
 
     Attributes:
-        check: What, in a word.
+        check: Its name, in a word.
         state: ``warn``: it works, with a risk; ``fail``: the store cannot serve, or not as it promises.
-        text: What was found.
+        text: The finding.
         advice: What to do about it; empty if it is ``ok``.
     """
 

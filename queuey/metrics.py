@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from queuey.messages import Queue
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
-"""Upper bounds in seconds; the last reaches past the longest long poll."""
+"""Upper bounds in seconds; the last is above the longest long poll."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,12 +36,11 @@ class _Counts:
 
     def __init__(self) -> None:
         self.requests: dict[Request, list[float]] = {}
-        """Per request the seconds spent, then how many fell into each bucket, then how many into none."""
+        """For each kind of request: the seconds spent, the count of each bucket, and the count above all buckets."""
         self.received = 0
         self.delivered = 0
 
     def add(self, other: _Counts) -> None:
-        """Adds another's counts to these."""
         self.received += other.received
         self.delivered += other.delivered
         for request, cells in other.requests.copy().items():
@@ -50,13 +49,13 @@ class _Counts:
 
 
 class _Life:
-    """Dies with the thread whose local storage holds it."""
+    """Thread-local sentinel; its weak reference breaks when the thread ends."""
 
     __slots__ = ("__weakref__",)
 
 
 class Metrics:
-    """What this process has served."""
+    """Counters of this process."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -64,10 +63,9 @@ class Metrics:
         self._past = _Counts()
         self._present: list[tuple[weakref.ref[_Life], _Counts]] = []
         self.heard: Callable[[Queue, int, int], None] | None = None
-        """Called with a queue, and how many messages it took in and gave out; None: nobody asks for that."""
+        """Called with a queue and the number of messages that it took in and gave out."""
 
     def observe(self, route: str, status: int, seconds: float) -> None:
-        """Counts an answered request."""
         try:
             requests = self._local.counts.requests
         except AttributeError:
@@ -79,7 +77,6 @@ class Metrics:
         cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
     def received(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages taken in, by a queue."""
         try:
             self._local.counts.received += count
         except AttributeError:
@@ -88,7 +85,6 @@ class Metrics:
             self.heard(queue, count, 0)
 
     def delivered(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages given out, by a queue."""
         try:
             self._local.counts.delivered += count
         except AttributeError:
@@ -97,7 +93,7 @@ class Metrics:
             self.heard(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
-        """Returns the cells per request, and the messages received and delivered, over all threads."""
+        """Returns the cells of each kind of request, and the messages received and delivered, over all threads."""
         with self._lock:
             self._fold()
             total = _Counts()
@@ -123,13 +119,13 @@ class Metrics:
 
 
 class Snapshot(msgspec.Struct):
-    """What one process has served so far, and what its store says of itself.
+    """Counters of one process and figures of its store.
 
     Attributes:
         requests: Route, status and cells (see :class:`Metrics`) of each kind of request.
         received: Messages taken in.
         delivered: Messages given out.
-        statistics: Of the store, of claims and of reads; names that end in ``_total`` are counters, others gauges.
+        statistics: Of the store, claims and reads; names that end in ``_total`` are counters, others gauges.
     """
 
     requests: list[tuple[str, int, list[float]]]
@@ -139,7 +135,6 @@ class Snapshot(msgspec.Struct):
 
 
 def snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
-    """Returns what a process has counted by now."""
     requests, received, delivered = metrics.total()
     rows = [(route, status, cells) for (route, status), cells in sorted(requests.items())]
     return Snapshot(rows, received, delivered, statistics)
@@ -149,11 +144,11 @@ BACKLOG_STATES = ("waiting", "delayed", "claimed", "failed", "dead")
 
 
 class QueueBacklog(NamedTuple):
-    """How much of a queue is to be done.
+    """Work left in a queue.
 
     Attributes:
         counts: Messages, by state.
-        age: Seconds since the oldest that is not done was stored; 0: there is none.
+        age: Seconds since the oldest of them was stored; 0: there is none.
     """
 
     application: str
@@ -163,14 +158,14 @@ class QueueBacklog(NamedTuple):
 
 
 Workers = Mapping[str, Snapshot | None]
-"""Of each worker by its name, None for one that gave no answer. One without a name is alone."""
+"""Snapshots by name of the worker, None for one that gave no answer. A single one has no name."""
 
 
 class _Scrape(Collector):
     """Turns snapshots into Prometheus' families. Where there are several, each series names its worker.
 
-    If they were added up, the sum would fall when a worker is replaced, by all that the old one had counted, and
-    Prometheus would count the rest again as new.
+    A sum would fall when a worker is replaced, by all that the old one had counted, and Prometheus would count the rest
+    again as new.
     """
 
     def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> None:
@@ -180,7 +175,6 @@ class _Scrape(Collector):
         self._labels = () if "" in workers else ("worker",)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every family."""
         yield from self._requests()
         abouts = {"received": "Messages stored for producers.", "delivered": "Messages given to readers."}
         for name, about in abouts.items():
@@ -225,7 +219,7 @@ class _Scrape(Collector):
             yield family
 
     def _of_queues(self) -> Iterator[Metric]:
-        """Yields the backlogs, which are the same whichever worker looks."""
+        """Yields the backlogs, which are the same for every worker."""
         names = ("application", "queue")
         about = "Messages of queues that are shown. Failed ones wait, too."
         count = GaugeMetricFamily("queuey_backlog_messages", about, labels=(*names, "state"))
@@ -240,5 +234,4 @@ class _Scrape(Collector):
 
 
 def exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> bytes:
-    """Writes everything in Prometheus' text form."""
     return generate_latest(_Scrape(workers, backlogs))

@@ -1,4 +1,4 @@
-"""Which partition a message goes to. Partitions are numbered from 1."""
+"""The choice of a message's partition. Partitions are numbered from 1."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ def by_key(key: str, partitions: int) -> int:
 
 
 def key_digest(key: str) -> int:
-    """Returns the hash of a message key: BLAKE2b-64 of its UTF-8 bytes."""
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def spread(number: int, count: int, first: int, partitions: int) -> int:
     """Returns the partition of one of several messages that are posted together and leave the choice.
 
-    They go in at most ``MOST_RUNS`` runs of equal length to consecutive partitions, so that a batch is shared by the
-    workers of several partitions and is still written as a few batches of one partition each.
+    They go in at most ``MOST_RUNS`` runs of equal length to consecutive partitions: workers of several partitions share
+    a batch, which is still written as a few batches of one partition each.
 
     Args:
         number: Which of them, from 0.

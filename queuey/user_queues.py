@@ -1,4 +1,4 @@
-"""Users and the queues that are theirs: names that are computed, so that millions of users need no list.
+"""Users and their own queues: names are computed, so millions of users need no list.
 
 A user is named by a text that also serves as a principal of a queue:
 
@@ -9,8 +9,8 @@ A user is named by a text that also serves as a principal of a queue:
 A pattern such as ``inbox-{user}`` gives each of them one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
 Letters, digits and ``-_.@`` of a user's name stay as they are. Each byte (UTF-8) of anything else becomes ``~`` and two
 hex digits; so does the point of a final ``.dead``, which names a queue of dead letters, and the first letter of a user
-whose whole name is ``dead``. Where that is too long, ``~`` and 26 characters of a SHA-256 take its place. So two users
-never have the same queue.
+whose whole name is ``dead``. A name that is too long becomes ``~`` and 26 characters of its SHA-256. So two users never
+have the same queue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hashlib import sha256
 from queuey.deadletters import SUFFIX
 
 LONGEST_NAME = 50
-"""Characters of a queue's name."""
+"""Max characters of a queue's name."""
 LONGEST_USER = 255
-"""Characters of a user's name, as the issuer has it."""
+"""Max characters of a user's name at its issuer."""
 
 _SLOT = "{user}"
 _TAG, _HASH = 8, 26
 _ROOM = LONGEST_NAME - len(SUFFIX)
 LONGEST_TEXT = _ROOM - 1 - _HASH
-"""Characters of a pattern before ``{user}``."""
+"""Max characters of a pattern before ``{user}``."""
 _LONGEST_PART = 64
 _PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\{user\}")
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.@")
@@ -89,12 +89,11 @@ def queue_name(pattern: str, user: str) -> str:
 
 
 def issuer_tag(issuer: str) -> str:
-    """Returns the eight characters that stand for an issuer."""
     return _short_hash(issuer, _TAG)
 
 
 def check_pattern(pattern: str) -> None:
-    """Makes sure that a text is a pattern of queues' names.
+    """Refuses a text that is no pattern of queues' names.
 
     Raises:
         ValueError: It is none; the message describes a valid one.
@@ -107,13 +106,13 @@ def check_pattern(pattern: str) -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Returns whether two patterns, if they differ, might give two users the same queue."""
+    """Returns whether two different patterns might give two users the same queue."""
     shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
     return one != other and longer.startswith(shorter)
 
 
 def _escaped(user: str) -> str:
-    """Writes any text in characters of a queue's name, in one way only."""
+    """Encodes any text in characters of a queue's name; different texts differ."""
     try:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:
@@ -124,7 +123,7 @@ def _escaped(user: str) -> str:
 
 
 def _bounded(part: str, room: int, *, of: str) -> str:
-    """Returns a part of a name, or a hash if it is too long; nothing else begins with ``~``."""
+    """Returns a part of a name, or ``~`` and a hash if it is too long."""
     return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
 
 

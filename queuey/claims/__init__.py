@@ -1,8 +1,8 @@
-"""Claims: the log of a queue partition, the state that follows from it, and what is decided on it. No input or output.
+"""The log of claims of a queue partition, the state that follows from it, and the decisions on it. No input or output.
 
-A claim gives a message to one caller for a while. Everything that changes is an :class:`Entry` of the partition's log;
-a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decides what the next entry is to be.
-``docs/architecture-claims.md`` has the whole picture.
+A claim gives a message to one caller for a while. Every change is an :class:`Entry` of the partition's log. A
+:class:`State` follows from all entries up to one; an :class:`EntryDraft` builds the next entry. See
+``docs/architecture-claims.md``.
 """
 
 from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, place_in, sift

@@ -1,11 +1,11 @@
-"""Dedup queues: which messages are copies of one that was delivered, so that they are done without being delivered.
+"""Dedup queues: copies of a message that was delivered are done without being delivered.
 
 The first delivery of a message, the **representative** of its body, makes a **cover**: copies with ids below ``until``
 that were not delivered yet are duplicates. ``until`` is chosen so that all of them were posted before the delivery; so
-what is posted afterwards is delivered. Copies with later ids that the scan had shown were posted before as well, and
-are named one by one: the cover **holds** them.
+what is posted afterwards is delivered. Copies with later ids that the scan had shown were posted before as well; the
+cover **holds** each of them by its id.
 
-A cover is needed until the cursor has passed ``until``. It stays in the state for a while; if there are too many, they
+A cover is needed until the cursor has passed ``until``. It stays in the state for a while. If there are too many, they
 are written to the store (``queuey.storage.contracts.covers``), and the log says so.
 """
 
@@ -26,14 +26,14 @@ from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.partitions import by_key
 
 MOST_UNCONFIRMED = 20_000
-"""Covers whose representatives lie above the cursor, before polls read more slowly."""
+"""Max covers whose representatives lie above the cursor. With more, polls read more slowly."""
 
 StoredCover = tuple[bytes, int]
 """A digest, and ``until`` in ticks."""
 
 
 def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
-    """Returns what equal bodies have in common: 16 bytes.
+    """Returns 16 bytes that are the same for equal bodies.
 
     JSON values are equal if their texts are, white space between their parts aside; all other bodies if their bytes are
     the same. A JSON value and another body are never equal. Content types and headers do not count.
@@ -47,12 +47,11 @@ def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
 
 
 def partition_of(digest: bytes, partitions: int) -> int:
-    """Returns the partition of all messages of a dedup queue whose bodies have this digest."""
     return int.from_bytes(digest[:8], "big") % partitions + 1
 
 
 def place_in(message: Message | NewMessage, partition: int, target: Queue) -> int:
-    """Returns the partition of another queue into which a message of a partition comes."""
+    """Returns the partition of ``target`` for a message of ``partition`` in another queue."""
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
@@ -61,13 +60,13 @@ def place_in(message: Message | NewMessage, partition: int, target: Queue) -> in
 
 
 class Cover(msgspec.Struct, frozen=True, gc=False):
-    """Says that the copies of a message which was delivered are duplicates.
+    """Makes the copies of a delivered message duplicates.
 
     Attributes:
         representative: The message.
-        until: Copies with ids below this are (ticks).
-        held: Copies above that which are, too, ascending.
-        number: The entry that made it.
+        until: Copies with ids below this are duplicates (ticks).
+        held: Copies above ``until`` that are duplicates too, ascending.
+        number: The entry that made the cover.
     """
 
     representative: Position
@@ -76,7 +75,6 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     number: int
 
     def hides(self, position: Position) -> bool:
-        """Returns whether a copy that was not delivered is a duplicate."""
         if position[0] < self.until:
             return True
         at = bisect_left(self.held, position)
@@ -84,13 +82,13 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> Position:
-        """No position from here on is a duplicate because of it."""
+        """The lowest position that is certainly no duplicate."""
         below = (self.until, LOW_MIN)
         return max(below, ids.following(self.held[-1])) if self.held else below
 
 
 Encoded = tuple[bytes, Position, int, list[Position], int]
-"""Of a snapshot: a digest and its cover."""
+"""A digest and its cover in a snapshot."""
 
 
 class Covers:
@@ -98,12 +96,12 @@ class Covers:
 
     Attributes:
         by_digest: Those that are not in the store.
-        by_representative: The digests of the same ones. A representative that is not done may be deleted or expire.
-            Then its cover is withdrawn.
-        unconfirmed: The digests of representatives above the cursor. Such a representative may be gone: its post may
-            have failed and have been undone. So these covers are not written to the store, where they would stay.
-        stored_until: The highest ``until`` of those in the store that may still be needed (ticks); 0: none is.
-        version: The last entry after which other covers were in the store. What was looked up before is out of date.
+        by_representative: Digests of the same covers. If a representative that is not done is deleted or expires, its
+            cover is withdrawn.
+        unconfirmed: Digests of representatives above the cursor. Such a representative may be gone, if its post has
+            failed and was undone. So these covers are not written to the store, where they would stay.
+        stored_until: The highest ``until`` in the store that may still be needed (ticks); 0: none.
+        version: The last entry that changed which covers are in the store. Earlier lookups are out of date.
     """
 
     __slots__ = (
@@ -129,11 +127,11 @@ class Covers:
 
     @property
     def count(self) -> int:
-        """How many digests and ids are remembered."""
+        """Digests and ids in memory."""
         return len(self.by_digest) + self._held
 
     def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
-        """Notes what an entry says; ``cursor`` is that of the entry before."""
+        """Applies an entry; ``cursor`` is the one before it."""
         for digest in changes.withdrawn:
             self._remove(digest)
         for digest, representative, held in changes.made:
@@ -175,8 +173,8 @@ class Covers:
         """Returns covers that may be written to the store.
 
         Args:
-            confirmed: Their representatives are at or below this.
-            made_by: The last entry that made them.
+            confirmed: The highest position of a representative.
+            made_by: The last entry that made one of them.
         """
         return [
             (digest, cover.until)
@@ -185,7 +183,7 @@ class Covers:
         ]
 
     def move(self, cursor: Position) -> None:
-        """Notes that the cursor was moved, and forgets the covers that are not needed any more."""
+        """Moves the cursor, and forgets the covers that are not needed any more."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
         above = ids.following(cursor)
@@ -200,7 +198,7 @@ class Covers:
     # Snapshots
 
     def encode(self) -> list[Encoded]:
-        """Returns the covers in an order that follows from them."""
+        """Returns the covers, sorted: equal covers give equal snapshots."""
         return [
             (digest, cover.representative, cover.until, list(cover.held), cover.number)
             for digest, cover in sorted(self.by_digest.items(), key=lambda item: item[0])
@@ -208,7 +206,7 @@ class Covers:
 
     @classmethod
     def decode(cls, found: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
-        """Returns the covers of a snapshot that stands for the entries up to ``number``."""
+        """Returns the covers of a snapshot of the entries up to ``number``."""
         covers = cls()
         for digest, representative, until, held, made_by in found:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -225,13 +223,13 @@ class Covers:
 
 
 class Copies(msgspec.Struct):
-    """What a scan of a dedup queue has found beside the messages that may be delivered.
+    """Copies that a scan of a dedup queue has found.
 
     Attributes:
-        digests: Of the messages that were found.
-        first: The first message with each digest that may be delivered.
-        hidden: Copies: of something that was delivered, or of a message of the same scan.
-        stored: What the store says: ``until`` by digest.
+        digests: Digest of each message found.
+        first: The first message of each digest that may be delivered.
+        hidden: Copies of a delivered message, or of another message of the scan.
+        stored: ``until`` by digest, from the store.
     """
 
     digests: dict[Position, bytes] = {}
@@ -241,11 +239,11 @@ class Copies(msgspec.Struct):
 
 
 class CoverDraft:
-    """What the next entry is to say of covers.
+    """Builds the next entry's changes of covers.
 
     Args:
         covers: Of the state after the last entry.
-        copies: What was found.
+        copies: From the scan.
         until: Ids below this were made before now (ticks).
     """
 
@@ -259,16 +257,14 @@ class CoverDraft:
         self.withdrawn: dict[bytes, None] = {}
 
     def is_duplicate(self, message: Message) -> bool:
-        """Returns whether a message that was not delivered is one, by what is known now."""
         return self._hider(message.position, self._digest(message)) is not None
 
     def deliver(self, message: Message) -> None:
-        """Notes a first delivery."""
         digest = self._digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
     def hold(self, most: int) -> int:
-        """Has the covers that were made hold what the scan has shown; returns how many copies, at most ``most``."""
+        """Adds copies from the scan to the new covers, at most ``most``; returns how many."""
         found: dict[bytes, list[Position]] = {}
         count = 0
         for position, digest in self._copies.hidden.items() if self._made else ():
@@ -281,7 +277,7 @@ class CoverDraft:
         return count
 
     def withdraw(self, representative: Position) -> None:
-        """Notes that a representative is gone, so that its copies are delivered; unless its cover is in the store."""
+        """Withdraws the cover of a representative that is gone, so that its copies are delivered."""
         digest = self._covers.by_representative.get(representative)
         if digest is not None:
             self.withdrawn[digest] = None
@@ -289,12 +285,12 @@ class CoverDraft:
     def confirm(
         self, bound: Position, seen: Sequence[Position], is_left: Callable[[Position], bool]
     ) -> Collection[Position]:
-        """Withdraws the covers of representatives that should be in ``seen`` and are not; returns what is there.
+        """Withdraws the covers of representatives that are missing from ``seen``; returns the messages that are there.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``.
             seen: Positions.
-            is_left: Says of a message whether it was delivered and is not done.
+            is_left: Tells of a message if it was delivered and is not done.
         """
         there = {position for position in seen if position < bound}
         for representative in self._covers.unconfirmed if bound > ids.FIRST else ():
@@ -303,7 +299,7 @@ class CoverDraft:
         return there
 
     def hider(self, position: Position) -> Position | None:
-        """Returns the representative whose copy a position is; None if it is not known to be one."""
+        """Returns the representative of a copy; None: it is not known to be one."""
         digest = self._copies.hidden.get(position)
         return None if digest is None else self._hider(position, digest)
 
@@ -321,14 +317,14 @@ class CoverDraft:
         return digest_of(message.body, message.meta) if found is None else found
 
     def changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
-        """Returns what the entry says if the cursor is there, and which covers are in the store; None: nothing."""
+        """Returns the entry's changes for a cursor, with the covers that are now stored."""
         made = self.made(cursor)
         if not (made or self.withdrawn or stored):
             return None
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
     def made(self, cursor: Position) -> list[CoverMade]:
-        """Returns the covers that are needed if the cursor is there."""
+        """Returns the new covers that a cursor leaves needed."""
         above = ids.following(cursor)
         return [
             (digest, cover.representative, list(cover.held))
@@ -344,12 +340,13 @@ def sift(
 
     Args:
         covers: Of the state.
-        copies: Filled in.
-        messages: That were not delivered, in order.
-        known: What the store says of the digests that it was asked for.
+        copies: Is filled.
+        messages: Not delivered yet, in order.
+        known: ``until`` by digest, as the store has answered.
 
     Returns:
-        Those that may be delivered, and the digests that the store is to be asked for first; then there are none yet.
+        The messages to deliver, and the digests to look up in the store first. If there are digests, there are no
+        messages.
     """
     digests, stored, hidden = copies.digests, copies.stored, copies.hidden
     stored.update(known or {})

@@ -1,4 +1,4 @@
-"""Decides what the next entry of a claim log is to be, from what callers ask for and the state after the last entry."""
+"""Builds the next entry of a claim log from requests and the state after the last entry."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
-"""Ids in one entry."""
+"""Max ids in one entry."""
 
 
 class Poll(msgspec.Struct, gc=False):
-    """What one caller wants.
+    """One caller's request for messages.
 
     Attributes:
-        limit: So many messages at most.
-        ttl: Seconds of the claims; 0: none are made.
-        max_bytes: Bytes of the messages in an answer, but for the last one's.
-        worker: What the caller calls itself; blank: nothing.
-        given: What it gets, filled in by :meth:`EntryDraft.deliver`.
+        limit: Max messages.
+        ttl: Seconds of the claims; 0: only show messages.
+        max_bytes: Bytes of the messages in the answer, not counting the last one.
+        worker: The caller's name for itself; blank: none.
+        given: Its messages, set by :meth:`EntryDraft.deliver`.
     """
 
     limit: int
@@ -43,18 +43,18 @@ class Poll(msgspec.Struct, gc=False):
 
 
 Delay = float | Callable[[ClaimReceipt, int], float]
-"""Seconds until a released message is delivered again, or a function of its receipt and its deliveries."""
+"""Seconds until a released message is delivered again, or a function of its receipt and number of deliveries."""
 
 
 class EntryDraft:
-    """The next entry, as it grows. Says at once what each caller will get when it has been applied.
+    """The next entry as it grows, with the answers that its callers get once it is applied.
 
     Args:
         state: The state after the last entry. It must not change while the draft is in use.
         now: The clock (milliseconds since 1970).
         timing: When claims are over.
-        covers: What is a duplicate, in a dedup queue.
-        waiting: In an ordered queue, what waits.
+        covers: Changes of covers, in a dedup queue.
+        waiting: The messages that wait, in an ordered queue.
         limits: How many live claims there may be; None: no limit.
     """
 
@@ -100,13 +100,13 @@ class EntryDraft:
         self._waiting = waiting
         by_key = limited_key_of if limits is not None and limits.per_key else None
         self._key_of = by_key if waiting is None else key_of
-        """Where messages keep their keys."""
+        """None in queues that do not keep keys."""
         self.now = now
         self.expired = timing.expired(now)
         self._places = None if limits is None else Places(state, limits, now, self.expired, self._is_live)
         self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
         self.size = 0
-        """Ids in it, about."""
+        """Ids in the entry, about."""
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
@@ -114,13 +114,13 @@ class EntryDraft:
         self._renewals: dict[Position, int] = {}
         self._claims: set[Position] = set()
         self.groups: list[Group] = []
-        """What each caller gets."""
+        """Deliveries, a group for each caller."""
         self.workers: list[str] = []
-        """What each of these callers calls itself."""
+        """Name of the caller of each group."""
         self.keys: list[list[int]] = []
-        """Where messages keep their keys, the digests of those of what each of these callers gets."""
+        """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}
-        """Last claims that have expired, neither acknowledged nor released, of messages that are dealt with here."""
+        """Claims that have expired, neither acknowledged nor released, of messages in this entry."""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -131,7 +131,6 @@ class EntryDraft:
     # Receipts
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Marks messages as done."""
         state, found = self._state, []
         for receipt in receipts:
             position = receipt.position
@@ -151,9 +150,9 @@ class EntryDraft:
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins.
 
-        Not of one whose id is of the future: nothing would tell that there is no such message. Nor, where messages keep
-        their keys, of one that was not delivered: nothing tells its key. Nor in an ordered queue while another caller
-        has a message of its key; nor where a claim is to begin again, and limits leave no place for it.
+        No claim begins on an id of the future, because there may be no such message; nor, in queues that keep keys, on
+        a message that was not delivered, because its key is not known; nor in an ordered queue while another caller has
+        a message of its key; nor where limits leave no place for it.
         """
         found = []
         expires = self.now + round(ttl * 1000)
@@ -187,7 +186,7 @@ class EntryDraft:
         return self._waiting is not None and has_another(self._state, position, self._is_ended_here, self._may_again)
 
     def _is_live(self, position: Position) -> bool:
-        """Returns whether a message has a live claim after this entry, not counting what :meth:`deliver` gives."""
+        """Returns whether a message has a live claim after this entry, not counting deliveries."""
         if self._is_ended_here(position) or position in self._releases:
             return False
         return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
@@ -211,8 +210,8 @@ class EntryDraft:
     def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
         """Ends claims now, or ``delay`` seconds from now, however long they would have lasted.
 
-        In an ordered queue an expired claim does not begin again for some seconds while another caller has a message of
-        its key.
+        In an ordered queue an expired claim cannot be released with a delay while another caller has a message of its
+        key.
         """
         found = []
         again = self._waiting is not None and not callable(delay) and delay > 0
@@ -243,14 +242,14 @@ class EntryDraft:
         return until
 
     def release_all(self) -> None:
-        """Ends every claim now, except those that begin or are renewed later in this draft."""
+        """Ends every claim, except those that begin or are renewed later in this draft."""
         self._note_changed(*self._renewals, *(() if self._released_all else self._state.outstanding))
         self._released_all = True
         self._renewals.clear()
         self._releases.clear()
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Says which receipts are of their messages' last deliveries; changes nothing."""
+        """Returns the status of receipts; changes nothing."""
         return [Settlement(receipt, self._status(receipt)) for receipt in receipts]
 
     def _status(self, receipt: ClaimReceipt) -> ReceiptStatus:
@@ -283,7 +282,7 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Marks messages that are gone as done, if they are not claimed."""
+        """Ends messages that are gone, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._finals[position] = None
@@ -292,7 +291,7 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def bury(self, positions: Iterable[Position], target: str) -> None:
-        """Makes messages dead letters in the queue ``target``, if they are not claimed."""
+        """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._outs[position] = target
@@ -300,7 +299,7 @@ class EntryDraft:
                 self.size += 1
 
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
-        """Makes claimed messages dead letters in the queue ``target``; those that are gone already stay so."""
+        """Makes claimed messages dead letters in the queue ``target``."""
         found = []
         for receipt in receipts:
             position, status = receipt.position, self._status(receipt)
@@ -316,7 +315,7 @@ class EntryDraft:
         return found
 
     def report_sent(self, positions: Iterable[Position]) -> None:
-        """Notes that dead letters lie where they belong."""
+        """Records that dead letters are published."""
         for position in positions:
             if position in self._state.outbox:
                 self._sent.append(position)
@@ -327,9 +326,9 @@ class EntryDraft:
 
         Args:
             polls: The requests for messages.
-            again: Messages whose claims have ended, if they still have.
-            fresh: Messages of a scan, if the state does not have them yet.
-            most: How often a message may be delivered; 0: endlessly.
+            again: Messages whose claims have ended, unless they were claimed again.
+            fresh: Messages of a scan, unless the state has them by now.
+            most: Max deliveries of a message; 0: no limit.
         """
         for poll in polls:
             poll.given = []
@@ -364,7 +363,7 @@ class EntryDraft:
     def _deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
     ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns what may be delivered; and in an ordered queue what says who may get which of it."""
+        """Returns messages that may be delivered, and in an ordered queue the check of their order."""
         if self._waiting is not None:
             fresh = self._in_time(fresh, done=any(poll.ttl for poll in polls))
         room = MOST_OUTSTANDING - len(self._state.outstanding) - self._new
@@ -384,7 +383,7 @@ class EntryDraft:
     def _choice(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
-        """Returns what says of a message whether a caller may get it; None: it gets all that it has room for."""
+        """Returns a filter for a caller; None: it gets all messages that fit."""
         choice = None if self._covers is None else self._is_first_copy
         if order is not None:
             choice = partial((order if poll.ttl else order.aside()).allows, caller)
@@ -394,10 +393,9 @@ class EntryDraft:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _in_time(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns those messages that no process takes for expired; the others are done, if the entry may say so.
+        """Returns the messages that no process takes for expired; ``done``: the others become done.
 
-        Clocks differ: where such a message was delivered, another process might have passed it before and have
-        delivered the next one of its key.
+        Clocks differ: another process may have passed such a message before and have delivered the next one of its key.
         """
         late = [message for message in fresh if message.expires <= self._latest[0] and self._is_new(message.position)]
         for message in late[: max(0, MOST_IDS - self.size)] if done else ():
@@ -417,7 +415,7 @@ class EntryDraft:
         self._cover(message)
 
     def _cover(self, message: Message) -> None:
-        """Notes what is a copy of a message that is delivered, if it is for the first time."""
+        """Makes a cover at a message's first delivery."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
@@ -450,12 +448,12 @@ class EntryDraft:
     # Moves to another queue
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
-        """Notes what became of the chunk that a move has under way; nothing if that is another one.
+        """Ends the chunk that a move has under way; does nothing for another chunk.
 
         Args:
             move: The move's number.
-            chunk: The chunk's; 0: whichever it is.
-            last: Its last message in the target, where all of them are now; None: they stay here.
+            chunk: The chunk's number; 0: any.
+            last: The last message in the target, where all of them are now; None: they stay here.
         """
         state = self._state.move
         if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
@@ -474,7 +472,7 @@ class EntryDraft:
         return state.number == move and not state.ended and (not state.chunk or self._move is not None)
 
     def take(self, move: int, messages: Iterable[Message]) -> list[Position]:
-        """Takes messages for a move, if they are not claimed and not done; returns where those lie that it has taken.
+        """Adds messages to a move's chunk unless they are claimed or done; returns those added.
 
         In a dedup queue their copies are done, as those of a message that is delivered.
         """
@@ -490,7 +488,6 @@ class EntryDraft:
         return taken
 
     def end_move(self, move: int) -> None:
-        """Has a move take no more."""
         self._move = replace(self._move or MoveStep(move), ended=True)
         self.size += 1
 
@@ -500,13 +497,13 @@ class EntryDraft:
         """Moves the cursor as far as it may. Duplicates that it passes are done.
 
         Args:
-            bound: All messages above the cursor and below this are in ``seen``: reads that followed one another from
-                the cursor on have shown them, and ``bound`` is not above the horizon of the first of them.
+            bound: All messages above the cursor and below this are in ``seen``: contiguous reads from the cursor on
+                have shown them, and ``bound`` is not above the horizon of the first read.
             seen: Positions, ascending.
             delete: Duplicates are to be deleted.
 
         Returns:
-            How many of them it passes; where messages keep their keys, of those that are remembered as done.
+            How many of ``seen`` it passes; in queues that keep keys, how many remembered as done.
         """
         there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         for position in sorted(self._state.unknown(seen[: bisect_left(seen, bound)])):
@@ -544,12 +541,12 @@ class EntryDraft:
 
     @property
     def changes(self) -> bool:
-        """Whether a caller's answer depends on it, or more than the cursor changes."""
+        """True if a caller's answer depends on the entry, or more than the cursor changes."""
         return bool(self.size) or self._released_all or self.withdraws
 
     @property
     def withdraws(self) -> bool:
-        """Whether copies are to be delivered that were withheld before."""
+        """True if copies that were withheld are to be delivered."""
         return self._covers is not None and bool(self._covers.withdrawn)
 
     def entry(
@@ -566,11 +563,11 @@ class EntryDraft:
 
         Args:
             token: A random number.
-            secrets: Another one for each of :attr:`groups`.
-            delete: What is acknowledged is to be deleted.
+            secrets: A random number for each of :attr:`groups`; empty: all 0.
+            delete: Acknowledged messages are to be deleted.
             deleted: Deletions up to this entry are carried out.
-            snapshot: The snapshot that it names.
-            stored: Which covers are in the store.
+            snapshot: The snapshot that the entry names.
+            stored: The covers that are in the store now.
         """
         outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)

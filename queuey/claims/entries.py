@@ -11,33 +11,33 @@ from queuey.ids import FIRST, Position
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
 Group = tuple[int, list[Position]]
-"""When claims expire (milliseconds since 1970), and whose."""
+"""Expiry of claims (milliseconds since 1970), and their messages."""
 
 Out = tuple[Position, str, int]
-"""A message that is to become a dead letter, the queue for it, and how often it was delivered."""
+"""A message that becomes a dead letter, the queue for it, and its number of deliveries."""
 
 
 CoverMade = tuple[bytes, Position, list[Position]]
-"""A digest, the message of which a copy was delivered first, and copies above ``Entry.until`` that are duplicates."""
+"""A digest, its representative, and copies above ``CoverChanges.until`` that are duplicates."""
 
 
 class UnknownFormat(ValueError):
-    """An entry or a snapshot that this program cannot read."""
+    """This program cannot read an entry or a snapshot."""
 
 
 class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What an entry says of a move of the partition's messages to another queue.
+    """A step of a move of the partition's messages to another queue.
 
-    The messages that one entry takes are a **chunk**, named by the entry's number. Of a partition, one chunk at most is
+    The messages that one entry takes are a **chunk**, numbered like the entry. At most one chunk of a partition is
     under way: taken, and neither moved nor returned.
 
     Attributes:
-        move: Its number; that of a later move of the same queue is higher.
+        move: Its number; later moves of the queue have higher ones.
         taken: The chunk of this entry: done for consumers of this queue.
         moved: The chunk whose messages are in the target, and deleted here; 0: none.
         last: The last of them in the target.
-        returned: The chunk whose messages stay here after all: they can be delivered again; 0: none.
-        ended: This move takes no more of this partition.
+        returned: The chunk whose messages stay here and can be delivered again; 0: none.
+        ended: The move takes no more of this partition.
     """
 
     move: int
@@ -49,14 +49,14 @@ class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
 
 
 class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
-    """What an entry says of covers (:mod:`queuey.claims.covers`).
+    """Changes of covers (:mod:`queuey.claims.covers`).
 
     Attributes:
-        made: Covers that its deliveries make.
+        made: Covers of this entry's deliveries.
         until: Their bound (ticks).
-        withdrawn: Digests whose covers end now, because their representatives are gone.
-        stored: The covers are in the store that entries up to a number made, of representatives at or below a position,
-            except those that hold copies.
+        withdrawn: Digests whose covers end, because their representatives are gone.
+        stored: (number, position): in the store are the covers that entries up to the number made, of representatives
+            at or below the position, except those that hold copies.
     """
 
     made: list[CoverMade] = []
@@ -66,30 +66,30 @@ class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One change of a partition's state. :meth:`State.apply` says what each field does.
+    """One change of a partition's state; applied by :meth:`State.apply`.
 
     Attributes:
-        token: A random number of the writer, by which it recognizes its own entry.
-        at: The writer's clock (milliseconds since 1970) when it decided; for people.
-        cursor: The cursor from now on; never below the one before.
-        claims: Delivered by this entry, a group for each caller.
-        finals: Done: acknowledged, or their messages are gone.
+        token: A random number, by which the writer recognizes its own entry.
+        at: The writer's clock (milliseconds since 1970); for people.
+        cursor: The new cursor, never below the one before.
+        claims: Deliveries, a group for each caller.
+        finals: Done: acknowledged, or gone.
         renewals: Claims that last longer, or begin if the message was not claimed.
         releases: Claims that end now.
         delete: The messages of ``finals`` are to be deleted.
         deleted: Deletions that entries up to this number asked for are carried out.
         snapshot: The snapshot that this entry names; 0: none.
-        outs: To become dead letters.
-        sent: Those that have become dead letters.
+        outs: Messages that become dead letters.
+        sent: Dead letters that are published.
         release_all: Every claim ends now.
-        superseded: Done, and those who had claimed them are told: a newer value has taken their name. They were
-            removed before; a process that has read them does not deliver them any more.
-        move: What is done for a move to another queue.
-        covers: What it says of copies, in a dedup queue.
-        secrets: For each group of ``claims``, a random number in its receipts.
-        workers: For each group of ``claims``, what its caller calls itself; empty: none says so.
-        keys: For each group of ``claims``, digests of the keys of its messages, 0 for those without; empty in queues
-            that do not keep keys.
+        superseded: Done, because a newer value has taken their name; their receipts are superseded. They were removed
+            before; a process that has read them does not deliver them any more.
+        move: A step of a move to another queue.
+        covers: Changes of covers, in a dedup queue.
+        secrets: A random number for the receipts of each group of ``claims``.
+        workers: The caller's name for each group of ``claims``; empty: none has one.
+        keys: Digests of the messages' keys for each group of ``claims``, 0 for those without; empty in queues that do
+            not keep keys.
     """
 
     format: int = FORMAT
@@ -115,7 +115,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 def grouped(expiries: dict[Position, int]) -> list[Group]:
-    """Returns messages by when their claims expire."""
     groups: defaultdict[int, list[Position]] = defaultdict(list)
     for position, expires in expiries.items():
         groups[expires].append(position)
@@ -135,7 +134,7 @@ def decode_entry(body: bytes) -> Entry:
     """Reads an entry.
 
     Raises:
-        UnknownFormat: It is of a later format, or none.
+        UnknownFormat: It has another format.
     """
     try:
         entry = _entries.decode(body)
@@ -147,7 +146,6 @@ def decode_entry(body: bytes) -> Entry:
 
 
 def format_of(body: bytes) -> object:
-    """Returns the format that an entry or a snapshot says it has; None if it says none."""
     try:
         whole = _any.decode(body)
     except msgspec.MsgspecError:

@@ -1,11 +1,11 @@
 """Ordered queues: messages of one key are given out in the order of their ids, and to one caller at a time.
 
 A key is **busy** while a message of it is outstanding: claimed, or to be given again. That is in the state. A message
-**waits** if it was not delivered yet. Which messages wait is in no log: each process finds that out by reading, and
-remembers it (:class:`Waiting`). A message is given to a caller if nothing of its key is claimed, and each earlier
+**waits** until its first delivery. The log does not know which messages wait: each process finds that out by reading,
+and remembers it (:class:`Waiting`). A message is given to a caller if nothing of its key is claimed, and each earlier
 message of the key that is not done is given to this caller by the same entry (:class:`OrderCheck`).
 
-This is exact because of what a process reads: only what lies below the horizon, where no further message can appear.
+This is exact because a process reads only below the horizon, where no further message can appear.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from queuey.messages import Message
 from queuey.partitions import key_digest
 
 MOST_WAITING = 20_000
-"""Waiting messages of a partition that a process remembers. It reads no further until some of them are delivered."""
+"""Max waiting messages of a partition in a process's memory. It reads no further until some of them are delivered."""
 
 
 def key_of(message: Message) -> int:
-    """Returns the digest of a message's key. Messages without a key count as of one key."""
+    """Returns the digest of a message's key. Messages without a key share one."""
     meta = message.meta
     # 0 stands for no digest.
     return key_digest("" if meta is None else meta.key or "") or 1
@@ -38,9 +38,6 @@ class Waiting:
     """The messages of a partition that were not delivered yet, as far as one process has read.
 
     Everything above the cursor and below ``front`` is in the state, or is here, or is gone.
-
-    Attributes:
-        front: How far the process has read.
     """
 
     __slots__ = ("_by_key", "_keys", "front")
@@ -53,11 +50,10 @@ class Waiting:
         """Ascending for each key. Some may not be in ``_keys`` any more."""
 
     def __len__(self) -> int:
-        """How many are remembered."""
         return len(self._keys)
 
     def add(self, position: Position, key: int) -> None:
-        """Adds a message that was read, above all that are here."""
+        """Adds a message above all others."""
         self._keys[position] = key
         self._by_key.setdefault(key, deque()).append(position)
 
@@ -73,16 +69,15 @@ class Waiting:
             self._first(key, state)
 
     def of(self, key: int, state: State) -> Iterator[Position]:
-        """Gives the messages of a key that wait, ascending."""
+        """Yields the waiting messages of a key, ascending."""
         there = self._keys
         return (one for one in self._by_key.get(key, ()) if one in there and not state.is_known(one))
 
     def count(self, key: int) -> int:
-        """Returns how many messages of a key are remembered."""
         return len(self._by_key.get(key, ()))
 
     def ascending(self, state: State) -> Iterator[Position]:
-        """Gives all that wait, ascending. It removes those first ones that were delivered or are done."""
+        """Yields all waiting messages, ascending; removes leading ones that were delivered or are done."""
         while self._keys and state.is_known(next(iter(self._keys))):
             position, key = self._keys.popitem(last=False)
             # A key that never rests is never chosen here, and would remember all that others deliver.
@@ -94,12 +89,12 @@ class Waiting:
         return (one for one in self._keys if not state.is_known(one))
 
     def choose(self, state: State, free: Callable[[int], int], most: int) -> list[Position]:
-        """Returns the first messages that may be delivered now, ascending.
+        """Returns the first ``most`` messages that may be delivered now, ascending.
 
         Args:
             state: After the last entry.
             free: Returns how many messages of a key the next entry may give.
-            most: How many at most.
+            most: How many.
         """
         of_keys = {key: there for key in self._by_key if (there := free(key)) > 0}
         firsts = ((first, key) for key in of_keys if (first := self._first(key, state)) is not None)
@@ -107,7 +102,7 @@ class Waiting:
         return list(islice(merge(*runs), most))
 
     def _first(self, key: int, state: State) -> Position | None:
-        """Returns the first message of a key that waits, and forgets those before it."""
+        """Returns the first waiting message of a key, and forgets those before it."""
         there = self._by_key[key]
         while there:
             if there[0] in self._keys and not state.is_known(there[0]):
@@ -118,7 +113,7 @@ class Waiting:
 
 
 def freed_by(state: State, done: Collection[Position]) -> set[int]:
-    """Returns the busy keys of which nothing else than some messages is outstanding."""
+    """Returns the busy keys of which nothing but ``done`` is outstanding."""
     left: defaultdict[int, set[Position]] = defaultdict(set)
     for position in done:
         claim = state.outstanding.get(position)
@@ -133,7 +128,7 @@ def free_in_order(state: State, freed: Collection[int], of_a_key: int, key: int)
     Args:
         state: After the last entry.
         freed: Busy keys of which it may give further messages.
-        of_a_key: How many of one key at most.
+        of_a_key: Max messages of one key.
         key: The digest.
     """
     return of_a_key if key not in state.busy or key in freed else 0
@@ -145,8 +140,8 @@ def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list
     Args:
         state: After the last entry.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
-        of_a_key: How many of one key at most.
-        most: How many at most.
+        of_a_key: Max messages of one key.
+        most: Max messages.
     """
     found: list[Position] = []
     claimed: dict[int, bool] = {}
@@ -170,8 +165,8 @@ def has_another(
     Args:
         state: After the last entry.
         position: An outstanding message.
-        is_done: Says of a message whether the next entry makes it done.
-        is_free: Says of an outstanding message whether it is not claimed, nor claimed by the entry.
+        is_done: Tells if the next entry makes a message done.
+        is_free: Tells if an outstanding message is not claimed, nor claimed by the entry.
     """
     outstanding = state.outstanding
     claim = outstanding[position]
@@ -188,8 +183,8 @@ class _Turn(msgspec.Struct):
 
     Attributes:
         pending: Its messages that are not done, ascending, after ``next``.
-        next: The next one that may be given; None: none may.
-        caller: Who gets them; None: nobody has got one yet.
+        next: The next one that may be given; None: none.
+        caller: Gets them; None: no caller has got one yet.
     """
 
     pending: Iterator[Position]
@@ -202,9 +197,9 @@ class OrderCheck:
 
     Args:
         state: After the last entry.
-        waiting: What waits.
-        is_done: Says of a message whether the entry makes it done.
-        is_free: Says of an outstanding message whether it is not claimed, nor claimed by the entry.
+        waiting: The messages that wait.
+        is_done: Tells if the entry makes a message done.
+        is_free: Tells if an outstanding message is not claimed, nor claimed by the entry.
     """
 
     __slots__ = ("_is_done", "_is_free", "_state", "_turns", "_waiting")
@@ -223,13 +218,13 @@ class OrderCheck:
         self._turns: dict[int, _Turn] = {}
 
     def aside(self) -> OrderCheck:
-        """Returns a check for a caller to whom messages are only shown: it changes nothing for the others."""
+        """Returns a check for a caller that is only shown messages: it changes nothing for the others."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
         check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
         return check
 
     def allows(self, caller: int, message: Message) -> bool:
-        """Returns whether a caller may get a message; if so, it counts as given. Callers come one after another."""
+        """Returns whether a caller may get a message, which then counts as given. Callers come one after another."""
         key = key_of(message)
         turn = self._turns.get(key)
         if turn is None:

@@ -20,18 +20,17 @@ from queuey.messages import Message, Queue
 from queuey.partitions import key_digest
 
 NO_LIMIT = 1 << 40
-"""Places where there is no limit."""
+"""Number of places without a limit."""
 
 
 class ClaimLimits(msgspec.Struct, frozen=True):
-    """How many live claims a partition may have, and how many of one key; 0: no limit."""
+    """Max live claims of a partition, and of one key; 0: no limit."""
 
     total: int
     per_key: int
 
 
 def limits_of(queue: Queue, partition: int) -> ClaimLimits | None:
-    """Returns the limits of a partition; None: it has none."""
     if not queue.max_claimed and not queue.max_claimed_per_key:
         return None
     return ClaimLimits(queue.share_of(partition), queue.max_claimed_per_key)
@@ -51,7 +50,7 @@ class Places:
         limits: How many there are.
         now: The clock (milliseconds since 1970).
         expired: Claims with an expiry below this are over.
-        is_live: Says of a message whether it has a live claim after the next entry, besides what that gives.
+        is_live: Tells if a message has a live claim after the next entry, not counting deliveries.
     """
 
     __slots__ = (
@@ -78,14 +77,13 @@ class Places:
         self._live = cache(partial(state.live, expired))
         self._live_of = cache(partial(state.live_of, expired))
         self._changed: set[Position] = set()
-        """Messages that are to be counted again."""
         self._counted: dict[Position, bool] = {}
-        """Whether a message that has changed was counted as live."""
+        """True for a changed message that counts as live."""
         self._added: Counter[int | None] = Counter()
-        """Live claims that the entry adds, of each key; None: of all."""
+        """Live claims that the entry adds, by key; None: of all."""
 
     def changed(self, positions: Iterable[Position]) -> None:
-        """Notes messages of which the entry may have begun or ended claims."""
+        """Marks messages whose claims the entry may have begun or ended."""
         self._changed.update(positions)
 
     def has_one_for(self, position: Position) -> bool:
@@ -99,7 +97,6 @@ class Places:
         return self._of_all() + live > 0 and (claim is None or self._of_key(claim.key) + live > 0)
 
     def free(self) -> FreePlaces:
-        """Returns the places that are free for deliveries."""
         return FreePlaces(self._of_all(), self._of_key if self._limits.per_key else None)
 
     def _of_all(self) -> int:
@@ -125,7 +122,7 @@ class Places:
 
 
 class FreePlaces:
-    """Places that are free, for the deliveries of one entry.
+    """Free places for the deliveries of one entry.
 
     Args:
         total: Of the partition.
@@ -140,13 +137,13 @@ class FreePlaces:
         self._free: dict[int, int] = {}
 
     def aside(self) -> FreePlaces:
-        """Returns the same for a caller to whom messages are only shown: it takes no place of the others."""
+        """Returns a copy for a caller that is only shown messages: it takes no place of the others."""
         places = FreePlaces(self._total, self._of_key)
         places._free = dict(self._free)
         return places
 
     def allows(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
-        """Returns whether a message may be given, which ``choice`` has to allow as well; if so, it takes a place."""
+        """Gives a message a place, if there is one and ``choice`` allows the message."""
         if self._total <= 0:
             return False
         key = 0 if self._of_key is None else limited_key_of(message)
@@ -161,16 +158,16 @@ class FreePlaces:
 
 
 class LikelyPlaces:
-    """Estimates, for what is read for the next entry, how many messages that can give.
+    """Estimates how many messages the next entry can give, so that enough are read for it.
 
     Args:
         state: After the last entry.
         limits: How many places there are.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
-        ending: Messages whose claims the next entry ends, as it seems.
+        ending: Messages whose claims the next entry probably ends.
 
     Attributes:
-        of_all: So many messages.
+        of_all: Messages.
     """
 
     __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "of_all")
@@ -185,14 +182,14 @@ class LikelyPlaces:
         self.of_all = limits.total - state.live(expired) + len(live) if limits.total else NO_LIMIT
 
     def of_key(self, key: int) -> int:
-        """Returns how many messages of a key, besides those that it is to give."""
+        """Returns how many further messages of a key."""
         if key not in self._free:
             live = self._state.live_of(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 
     def give(self, messages: Iterable[Message]) -> None:
-        """Notes messages that the entry is to give."""
+        """Counts messages that the entry is to give."""
         for message in messages:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1

@@ -1,4 +1,4 @@
-"""Receipts: which delivery of which message a caller speaks of."""
+"""Receipts: each names one delivery of a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.ids import Position
 
 SECRET_BITS = 56
-"""Of the number that nobody can guess who was not given the receipt. It makes 14 digits."""
+"""Number of bits of the secret in a receipt. It makes 14 digits."""
 _TEXT = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
     r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
@@ -24,10 +24,8 @@ class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
     """Names one delivery of a message.
 
     Attributes:
-        partition: Of the queue.
-        ticks, low: The message's position.
-        number: The log entry that delivered it; 0: whichever it was.
-        secret: What that entry gave the caller; 0: the receipt has none.
+        number: The log entry that delivered it; 0: any delivery.
+        secret: A random number of that entry and caller; 0: the receipt has none.
     """
 
     partition: int
@@ -38,11 +36,10 @@ class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def position(self) -> Position:
-        """The message's position."""
         return self.ticks, self.low
 
     def __str__(self) -> str:
-        """Returns the form that callers get; :func:`parse_receipt` reads it."""
+        """Returns the text that callers get; :func:`parse_receipt` reads it."""
         return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{delivery_text(self.number, self.secret)}"
 
 
@@ -50,7 +47,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
     """Reads a receipt.
 
     Raises:
-        ValueError: ``text`` is none.
+        ValueError: ``text`` is no receipt.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -61,7 +58,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
 
 @lru_cache(1024)
 def delivery_text(number: int, secret: int) -> str:
-    """Returns how a receipt ends that says by which entry, and with which secret. Those given together share it."""
+    """Returns the end of a receipt, which all messages of one delivery share."""
     return f"{number}-{secret:014x}" if secret else f"{number}"
 
 
@@ -75,11 +72,11 @@ _low = lru_cache(1024)(ids.parse_low)
 
 
 class ReceiptStatus(enum.Enum):
-    """What became of a receipt.
+    """Result of a receipt.
 
-    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since, or a newer value has
-    taken its name. ``FINAL``: nothing, it
-    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has as many claims as it may have.
+    ``DONE``: the request is carried out. The others changed nothing. ``SUPERSEDED``: the message was delivered again
+    since, or a newer value has taken its name. ``FINAL``: it was acknowledged before, or is gone. ``REFUSED``: the
+    partition has as many claims as it may have.
     """
 
     DONE = "done"
@@ -89,7 +86,7 @@ class ReceiptStatus(enum.Enum):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What became of one receipt, and when its claim expires now (seconds since 1970; 0: it has none)."""
+    """Result of one receipt, and the new expiry of its claim (seconds since 1970; 0: it has none)."""
 
     receipt: ClaimReceipt
     status: ReceiptStatus

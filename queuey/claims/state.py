@@ -1,4 +1,4 @@
-"""What a claim log says: the state of one partition after some entry.
+"""The state of one partition after some entry of its claim log.
 
 States of a message::
 
@@ -12,7 +12,7 @@ States of a message::
 
 A message that a move takes is done, too; one that it returns is released.
 
-Done is: remembered in ``above``, or at or below the cursor and not outstanding. Nothing leads away from there.
+A message is done if it is in ``above``, or at or below the cursor and not outstanding. Done is final.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
-"""Messages of a partition that are claimed, or were and wait to be delivered again."""
+"""Max messages of a partition that are claimed, or were and wait to be delivered again."""
 MOST_ABOVE = 20_000
-"""Messages above the cursor that are remembered as done, before polls read more slowly."""
+"""Max messages above the cursor that are remembered as done. With more, polls read more slowly."""
 MOST_SUPERSEDED = 20_000
-"""Messages of a partition whose last receipts are known to be superseded; as many as can be claimed at one moment."""
+"""Max messages of a partition whose last receipts are known to be superseded; as many as can be claimed at one
+moment."""
 SUPERSEDED_FOR = 86_400_000
-"""Milliseconds for which that is remembered at most: twice as long as the longest claim."""
+"""Max milliseconds for which that is remembered: twice as long as the longest claim."""
 MOST_UNDELETED = 20_000
-"""Messages that are to be deleted and may be there still."""
+"""Max messages that are to be deleted and may be there still."""
 
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
 _WEIGHT = 5200
 _STALE = 100
-"""Expiries that may be noted besides those of claims that live, whatever their number."""
+"""Number of expiries that may be kept besides those of live claims."""
 
 
 class LastDelivery(msgspec.Struct, gc=False):
     """The last delivery of a message that is not done.
 
     Attributes:
-        number: The entry that made it; 0: no receipt fits, for a move gave the message back or its bare id was renewed.
+        number: The entry that made it; 0: no receipt fits, because a move gave the message back or its bare id was
+            renewed.
         deliveries: How many there were.
         expires: Milliseconds since 1970; 0: the claim has ended.
-        secret: What its receipt has.
-        worker: What its caller calls itself; blank: nothing.
+        secret: Of its receipt.
+        worker: The caller's name for itself; blank: none.
         key: The digest of the message's key; 0: it has none, or the queue does not keep keys.
     """
 
@@ -67,15 +69,15 @@ class LastDelivery(msgspec.Struct, gc=False):
 
 
 class MoveState(msgspec.Struct, array_like=True):
-    """How far the newest move of the partition's messages to another queue has come.
+    """Progress of the newest move of the partition's messages to another queue.
 
     Attributes:
         number: Of the move.
-        moved: Messages.
+        moved: Number of messages.
         last: The last of them in the target.
-        chunk: The entry that took the chunk that is under way; 0: none is.
-        taken: Its messages, and how often each had been delivered.
-        ended: It takes no more.
+        chunk: The entry that took the chunk under way; 0: none.
+        taken: Its messages, each with its number of deliveries.
+        ended: The move takes no more.
     """
 
     number: int
@@ -109,24 +111,24 @@ _decoder = msgspec.msgpack.Decoder(_Snapshot)
 
 
 class State:
-    """The state of a partition. Follows from the entries alone: two processes that applied the same have the same.
+    """The state of a partition. It follows from the entries alone: processes that applied the same have the same.
 
     Attributes:
         number: The last entry applied.
         cursor: Every message at or below it was delivered, or is gone.
         outstanding: Messages that were delivered and are not done.
-        above: Those above the cursor that are done.
-        outbox: Those that are to become dead letters, with the queue and the number of deliveries.
-        undeleted: Those that are to be deleted, by the entry that says so.
-        superseded: Those that were delivered here before they were removed from here: a newer value took their name, or
-            they became dead letters, or a move took them. Oldest first, and when that was.
-        withdrawn: The last entry that superseded messages, of those applied since this is in memory; 0: none.
+        above: Messages above the cursor that are done.
+        outbox: Messages that become dead letters, with the queue and the number of deliveries.
+        undeleted: Messages to delete, by the entry that asked for it.
+        superseded: Messages that were delivered here and then removed from here, because a newer value took their name,
+            or they became dead letters, or a move took them; with the time. Oldest first.
+        withdrawn: The last entry that superseded messages since this was read into memory; 0: none.
         move: The newest move of messages to another queue; None: there was none.
         snapshot: The newest snapshot that the log names; 0: none.
-        covers: What is a duplicate, in a dedup queue.
-        released: How many claims were ended before they expired. This and the other counts only grow, also if a state
-            is read again: of entries before its snapshot they have more than there were.
-        busy: In a queue that keeps keys, the outstanding messages of each key, by its digest, ascending.
+        covers: Marks duplicates, in a dedup queue.
+        released: Number of claims that ended before they expired. This and the other counts only grow, also if a state
+            is read again: they are too high for the entries before its snapshot.
+        busy: The outstanding messages of each key, by its digest, ascending, in a queue that keeps keys.
         freed: How many of those were done.
         resting: Messages that were released with a delay: they are claimed, and nobody works on them.
         vacated: How many messages were done or began to rest.
@@ -182,11 +184,11 @@ class State:
         return (position <= self.cursor and position not in self.outstanding) or position in self.above
 
     def is_known(self, position: Position) -> bool:
-        """Returns whether a message was delivered or is done: whether a scan is to pass over it."""
+        """Returns whether a message was delivered or is done, so that scans skip it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     def unknown(self, positions: Collection[Position]) -> set[Position]:
-        """Returns those of many positions that :meth:`is_known` knows nothing of."""
+        """Returns those positions that are not known (:meth:`is_known`)."""
         left = set(positions).difference(self.above).difference(self.outstanding)
         return {position for position in left if position > self.cursor}
 
@@ -206,7 +208,7 @@ class State:
     # Entries
 
     def apply(self, number: int, entry: Entry) -> None:
-        """Does what the next entry says.
+        """Applies the next entry.
 
         Raises:
             ValueError: It is not the next one.
@@ -233,7 +235,6 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
-        """Notes follow-up work that is to be done, and work that was done."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
@@ -317,14 +318,14 @@ class State:
             heappush(self._above_heap, position)
 
     def _take_away(self, positions: list[Position], at: int) -> None:
-        """Ends messages that leave the queue. Those that were delivered are remembered: somebody has a receipt."""
+        """Ends messages that leave the queue. Delivered ones are remembered: a caller has a receipt."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = at
             self._finish(position)
 
     def _forget(self, at: int) -> None:
-        """Forgets who had messages that left long ago, or before very many others."""
+        """Forgets superseded messages that are old, or too many."""
         stale: list[Position] = []
         surplus = len(self.superseded) - MOST_SUPERSEDED
         for position, when in self.superseded.items():
@@ -375,7 +376,6 @@ class State:
             self._index()
 
     def _pass(self, number: int, entry: Entry) -> None:
-        """Notes copies, and what needs no memory any more because the cursor is above it."""
         if entry.covers is not None:
             self.covers.apply(number, entry.covers, self.cursor)
         if entry.cursor > self.cursor:
@@ -392,14 +392,14 @@ class State:
         self._expiries = [(claim.expires, position) for position, claim in self.outstanding.items() if claim.expires]
         heapify(self._expiries)
 
-    # What has ended
+    # Ended claims
 
     def ended(self, expired: int, most: int) -> list[Position]:
-        """Returns messages whose claims have ended, those first that have waited longest.
+        """Returns at most ``most`` messages whose claims have ended, those first that have waited longest.
 
         Args:
             expired: Claims with an expiry below this are over (milliseconds since 1970).
-            most: So many at most.
+            most: How many.
         """
         outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
         while expiries and expiries[0][0] < expired:
@@ -424,7 +424,7 @@ class State:
         return found
 
     def next_expiry(self) -> float:
-        """Returns when the next claim expires that has not ended yet (milliseconds since 1970; infinity: none does)."""
+        """Returns the next expiry of a live claim (milliseconds since 1970; infinity: there is none)."""
         outstanding, expiries = self.outstanding, self._expiries
         while expiries:
             expires, position = expiries[0]
@@ -440,17 +440,16 @@ class State:
         return claim is not None and claim.expires < expired
 
     def is_live(self, position: Position, expired: int) -> bool:
-        """Returns whether somebody may be working on a message: its claim has not ended, and it does not rest."""
+        """Returns whether a caller may be working on a message: its claim has not ended, and it does not rest."""
         claim = self.outstanding.get(position)
         return claim is not None and claim.expires >= expired and position not in self.resting
 
     def live(self, expired: int) -> int:
-        """Returns how many messages are such (``expired`` as for :meth:`ended`)."""
+        """Returns how many messages are live (:meth:`is_live`)."""
         resting = sum(not self.has_ended(position, expired) for position in self.resting)
         return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - resting
 
     def live_of(self, expired: int, key: int) -> int:
-        """Returns how many messages of a key are such."""
         return sum(self.is_live(position, expired) for position in self.busy.get(key, ()))
 
     # Snapshots
@@ -459,7 +458,7 @@ class State:
         """Returns a snapshot. Equal states give equal snapshots.
 
         Args:
-            rests: Also what rests. Without, those messages count as claimed until their delays end.
+            rests: Include resting messages; else they count as claimed until their delays end.
         """
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
@@ -489,7 +488,7 @@ class State:
         """Reads a snapshot.
 
         Raises:
-            UnknownFormat: It is of a later format, or none.
+            UnknownFormat: It has another format.
         """
         try:
             found = _decoder.decode(body)

@@ -19,18 +19,17 @@ class ClaimTiming:
 
     @property
     def margin(self) -> float:
-        """S, as it is now."""
         margin = self._margin
         return margin() if callable(margin) else margin
 
     def expired(self, now: int) -> int:
-        """Returns the expiry (milliseconds since 1970) below which claims are over for others at ``now``."""
+        """Returns the expiry (milliseconds since 1970) below which claims are over for other processes at ``now``."""
         return now - round(self.margin * 1000)
 
     def left(self, expires: float, now: int) -> float:
-        """Returns in how many seconds a claim with this expiry is over for others (not below 0)."""
+        """Returns the seconds until a claim with this expiry is over for other processes, at least 0."""
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns how many seconds after its expiry was chosen a claim may still be reported to the caller."""
+        """Returns the seconds, from the choice of its expiry, for which a claim may still be answered."""
         return ttl - min(self.margin, ttl / 2)

@@ -1,7 +1,7 @@
-"""The use cases: what can be done with queues, messages, ranges and offsets, free of HTTP and of identity.
+"""The use cases of queues, messages, ranges and offsets, free of HTTP and of identity. Every API calls these.
 
-Every API calls these. A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and
-:meth:`Service.enter` makes an :class:`QueueAccess` of the row and the caller's check, which all other use cases take.
+A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and :meth:`Service.enter` makes an
+:class:`QueueAccess` of the row and the caller's check, which all other use cases take.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Service:
     """All use cases over one store.
 
     Args:
-        store: Where everything is kept; its owner closes it.
-        limits: How much one request may ask for.
+        store: Its owner closes it.
+        limits: Of one request.
         metrics: Counts messages in and out.
         stopping: Set when the service ends: long polls are answered at once.
     """
@@ -106,7 +106,7 @@ class Service:
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
-        # What people look at is not counted as delivered.
+        # Messages shown to people do not count as delivered.
         looking = Reader(store, self.limits, Metrics(), self.core)
         self.browsing = Browsing(looking)
         self.sessions = Sessions(store)
@@ -115,17 +115,17 @@ class Service:
         self.redriving = Redriving(self.messages, looking, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Takes an identity among the worker processes of a service, before any use case begins."""
+        """Joins the worker processes of a service, before any use case begins."""
         self.workers.join(identity)
         self.news.begin()
 
     def leave(self, seconds: float) -> None:
-        """Answers what other workers have asked, for at most so many seconds, and asks and answers no more."""
+        """Answers open questions of other workers, for at most ``seconds``, and asks and answers no more."""
         self.news.close()
         self.workers.leave(seconds)
 
     def statistics(self) -> dict[str, float]:
-        """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""
+        """Returns counters of claims, reads, and the store unless it is away."""
         found = {
             **self.messages.statistics(),
             **self.claims.statistics(),
@@ -140,16 +140,10 @@ class Service:
         return found
 
     def find(self, application: str, name: str) -> Queue:
-        """Looks a queue up.
-
-        Raises:
-            ApplicationNotFound: No such application.
-            QueueNotFound: It has no such queue.
-        """
         return find_queue(self.store, application, name)
 
     def enter(self, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
-        """Lets a caller in to a queue; see :class:`QueueAccess`.
+        """Checks a caller's access to a queue; see :class:`QueueAccess`.
 
         Raises:
             NotAllowed: ``check`` refuses.

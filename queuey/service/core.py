@@ -26,27 +26,23 @@ T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]
 """Called once, with a result or an error, in any thread."""
 Start = Callable[[Done], object]
-"""Starts some work, given what to call at its end."""
+"""Starts some work with a callback for its end."""
 THREADS = 8
-"""For calls that block."""
+"""Number of threads for blocking calls."""
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
 
 
 class GivenUp(StoreUnavailable):
-    """The caller did not wait for the end: it has cancelled the call.
-
-    Args:
-        outcome: Whether it may have changed something.
-    """
+    """The caller cancelled the call; ``outcome`` tells if it may have changed something."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__("the store did not answer in time", outcome=outcome)
 
 
 class LoopCalls:
-    """Calls that threads hand over to an event loop; one wake-up serves all that come until then."""
+    """Passes calls from threads to an event loop; one wake-up serves all that come until then."""
 
     __slots__ = ("_calls", "_waking", "loop")
 
@@ -74,14 +70,14 @@ class LoopCalls:
 
 
 class Call:
-    """A coroutine that is awaited by a request, and ends soon when that gives up, by whatever task it is run.
+    """A running coroutine that a request awaits and can give up.
 
     Args:
-        work: The coroutine, which has begun. It is given up by cancelling what it awaits, so that must be its own.
+        work: The coroutine. Giving up cancels what it awaits, so that must be its own.
         waits_for: What it awaits.
 
     Attributes:
-        used: Seconds that it has run since, without those that it waited.
+        used: Seconds that it has run since, without waiting.
     """
 
     __slots__ = ("_gone", "_waits_for", "_work", "used")
@@ -93,18 +89,13 @@ class Call:
         self.used = 0.0
 
     def give_up(self) -> None:
-        """Has it end with :class:`GivenUp`, unless it has ended."""
+        """Ends it with :class:`GivenUp`, unless it has ended."""
         self._gone = True
         if self._waits_for is not None:
             self._waits_for.cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Runs it to its end; returns its result.
-
-        Raises:
-            GivenUp: The request has given it up.
-            CancelledError: The task was cancelled, whatever the coroutine has made of that.
-        """
+        """Runs the coroutine to its end; raises ``GivenUp`` if the request has given it up."""
         cancelled: asyncio.CancelledError | None = None
         while True:
             error: BaseException | None = None
@@ -135,7 +126,7 @@ class Call:
 
 
 class _End:
-    """The end of some work: what it calls, in any thread, in place of whoever waits."""
+    """Callback for the end of some work, for any thread."""
 
     __slots__ = ("_calls", "error", "future", "has_come", "value")
 
@@ -153,7 +144,7 @@ class _End:
             self._calls(self.come, value, error)
 
     def come(self, value: object, error: Exception | None) -> None:
-        """Takes in the result, in the loop's thread. What comes later is of no interest."""
+        """Sets the result, in the loop's thread; later results are ignored."""
         if not self.has_come:
             self.has_come = True
             self.value, self.error = value, error
@@ -162,11 +153,7 @@ class _End:
 
 
 class Core:
-    """An event loop, threads for what blocks, a clock, and chance. Simulations have their own.
-
-    Attributes:
-        chance: Random numbers.
-    """
+    """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own."""
 
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
@@ -174,12 +161,12 @@ class Core:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
-        """Has everything run in a server's loop from now on, before anything has begun; None: the loop has ended."""
+        """Makes everything run in a server's loop, before anything has begun; None: the loop has ended."""
         self._calls = calls
 
     @property
     def calls(self) -> LoopCalls:
-        """What makes a call in the loop's thread, from any thread."""
+        """Way into the loop's thread, from any thread."""
         return self._calls or _process_calls()
 
     def tell(self, call: Callable[..., object], *args: object) -> None:
@@ -188,7 +175,6 @@ class Core:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop."""
         return self.calls.loop
 
     def boottime(self) -> float:
@@ -199,9 +185,9 @@ class Core:
         """Starts some work and waits until it calls back; returns its result.
 
         Args:
-            start: Begins it, given what to call at its end. It may return a function that gives the work up and returns
-                the outcome, for a caller that cancels this; or False: nothing was begun.
-            otherwise: Is done in a thread if nothing was begun; without it the result is None then.
+            start: Starts it. It may return a function that gives the work up and returns the outcome, for a caller that
+                cancels this; or False: nothing was begun.
+            otherwise: Runs in a thread if nothing was begun; without it the result is None then.
 
         Raises:
             Exception: The one that it calls back with, or that ``start`` raises.
@@ -229,7 +215,7 @@ class Core:
         return end.value
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Does work that may take long in a thread; returns its result or raises its error."""
+        """Runs blocking work in a thread."""
 
         def start(done: Done) -> None:
             try:
@@ -241,7 +227,7 @@ class Core:
         return result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call to its end, for a caller that may block; not from the loop's thread.
+        """Runs a call to its end; not from the loop's thread.
 
         Raises:
             RuntimeError: This is the loop's thread, which would wait for itself.
@@ -265,7 +251,7 @@ class Core:
         return access.use(lambda queue: self.run(call(queue)))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begins a task; from the loop's thread. The error that it ends with is logged. The caller keeps the task."""
+        """Starts a task, from the loop's thread, and logs its error. The caller keeps the task."""
         task = self.loop.create_task(work)
         task.add_done_callback(_log_failure)
         return task
@@ -283,7 +269,7 @@ def _process_calls() -> LoopCalls:
 
 
 def _forget_process_calls() -> None:
-    """A forked process has none of the threads of the one before."""
+    """Runs after a fork: the child has none of the parent's threads."""
     global _calls, _starting
     _calls, _starting = None, threading.Lock()
 
@@ -294,13 +280,12 @@ os.register_at_fork(after_in_child=_forget_process_calls)
 
 
 def note_missing() -> None:
-    """Notes that a thread could not be started; the work waits for one. It also happens when the process is ending."""
+    """Logs that a thread could not be started; the work waits for one. It also happens when the process is ending."""
     if threading.main_thread().is_alive():
         _logger.error("no thread could be started")
 
 
 def _do(work: Callable[[], Any], done: Done) -> None:
-    """Does some work and calls back with its result."""
     try:
         result = work()
     except Exception as error:  # noqa: BLE001 - the caller gets it

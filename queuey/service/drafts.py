@@ -1,4 +1,4 @@
-"""A message as its producer gives it, and what makes two posts of messages the same."""
+"""Messages as their producers give them, and the keys of posts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from queuey.messages import Meta, NewMessage, PostKey
 
 LEAST = 60
-"""Seconds for which a key is remembered at least: posts of short-lived messages are repeated as well."""
+"""Min seconds for which a key is remembered: posts of short-lived messages are repeated as well."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _NOTHING = Meta()
@@ -40,17 +40,17 @@ def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most
     """Returns the key of a post.
 
     Args:
-        text: What the caller calls it.
-        drafts: What it posts. What the service has chosen does not count: a repeated post may get another partition.
+        text: From the caller.
+        drafts: Its messages, without what the service chooses: a repeated post may get another partition.
         items: The same messages, addressed.
-        most: Seconds for which a key is remembered at most.
+        most: Max seconds for which a key is remembered.
     """
     longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
     return PostKey(text, content_of(drafts), min(most, max(LEAST, longest)))
 
 
 def content_of(drafts: Sequence[Draft]) -> bytes:
-    """Returns a hash of everything that a caller says about messages. Other versions must find the same."""
+    """Returns a hash of everything that a caller says about messages. It must stay the same in other versions."""
     said = []
     for draft in drafts:
         meta = draft.meta or _NOTHING

@@ -1,4 +1,4 @@
-"""Use case: why a message is not read or claimed, yet or any more. It says what was looked at, and nothing else."""
+"""Use case: explain why a message is not read or claimed, yet or any more, from what was looked at and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from queuey.storage import Store
 from queuey.terminal.time_parsing import iso, length
 
 MOST_SHOWN = 10
-"""Partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of them."""
+"""Max partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of
+them."""
 
 _NO_TRACE = (
     "What else explains it leaves no trace: a delete by id, a purge, a post that was answered with outcome none, "
@@ -29,13 +30,13 @@ _NO_TRACE = (
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was found.
+    """One finding.
 
     Attributes:
-        code: What it is.
-        text: The same as a sentence for people.
-        partition: Where; None: it holds for the whole queue, or for all partitions that were looked at.
-        at: The moment that it speaks of, in seconds since 1970; None: it speaks of none.
+        code: Its kind.
+        text: A sentence for people.
+        partition: None: it holds for the whole queue, or for all partitions that were looked at.
+        at: Its time, in seconds since 1970; None: it has none.
     """
 
     code: Code
@@ -45,13 +46,13 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about a message.
+    """All findings about a message.
 
     Attributes:
         position: Of its id.
         stored: There is a message with this id that has not expired.
         readable: Range reads that keep the read delay show it now.
-        reasons: In the order in which a reader wants to know them.
+        reasons: The most important first.
     """
 
     position: Position
@@ -69,13 +70,7 @@ class Explaining:
         self._claims = claims
 
     def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
-        """Finds out what is known of a message; waits for the claim logs of the partitions that it looks at.
-
-        Args:
-            access: The way to the queue.
-            position: Of the message's id.
-            partition: Where to look; None: in all partitions.
-        """
+        """Explains a message; waits for the claim logs of its partitions. ``partition`` None: it may be in any."""
         return access.use(lambda queue: self._explain(queue, position, partition))
 
     def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
@@ -111,7 +106,7 @@ class Explaining:
         return dict(list(found.items())[:MOST_SHOWN])
 
     def _shows(self, queue: Queue, number: int, position: Position) -> bool:
-        """Returns whether a range read shows the message now: makes that read."""
+        """Reads the message's range and returns whether it is there."""
         part = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = self._store.read(queue, [part])
         return bool(page.messages)
@@ -148,7 +143,6 @@ class Explaining:
             yield Reason(code="order", text=text)
 
     def _limits_of(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
-        """Says which limits a message waits for, if it does."""
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
         key = limited_key_of(message) if of_key else 0
         if standing.passed or standing.code not in {"waiting", "unclaimed", None} or not (share or key):
@@ -169,7 +163,6 @@ class Explaining:
             yield Reason(code="limits", text=text, partition=number)
 
     def _deliveries(self, queue: Queue, number: int, position: Position, standing: _Standing) -> Iterator[Reason]:
-        """Says why the message was not acknowledged when it was delivered, and how far it has come, as workers say."""
         known = Attempts(self._store).of(queue, number, [position]).get(position)
         if known is None:
             return
@@ -210,7 +203,7 @@ class Explaining:
         yield from self._doubt(queue)
 
     def _doubt(self, queue: Queue) -> Iterator[Reason]:
-        """Says so where one read proves nothing about others."""
+        """Warns where one read proves nothing about others."""
         if self._store.claims_refusal(queue) is not None:
             text = (
                 f"At consistency {queue.consistency} a read need not meet every acknowledged write: others, here or in "
@@ -226,15 +219,15 @@ class Explaining:
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim log says of a message.
+    """A message in one claim log.
 
     Attributes:
         code: None: the log has no entry at all.
         passed: Claims have passed its id, and it is not outstanding.
-        deliveries: How often it was delivered, if that is known still.
-        expires: When its claim ends or has ended (seconds since 1970); 0: not known.
+        deliveries: How often it was delivered, if that is still known.
+        expires: End of its claim (seconds since 1970); 0: not known.
         target: The queue in which it is about to become a dead letter.
-        worker: What the one calls itself that has it, or had it last; blank: nothing.
+        worker: Name of the caller that has it, or had it last; blank: none.
         number: The log entry of the last delivery; 0: it is not outstanding.
     """
 
@@ -248,7 +241,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:
-    """Looks a message up in a state; ``expired``: claims that expire before this are over (ms since 1970)."""
+    """Looks a message up in a state; claims that expire before ``expired`` are over (milliseconds since 1970)."""
     if (claim := state.outstanding.get(position)) is not None:
         code: Code = "claimed" if claim.expires >= expired else "waiting"
         return _Standing(
@@ -271,7 +264,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
 
 
 def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
-    """Gives what a claim log means for a message that is stored."""
+    """Yields the reasons for a message that is stored."""
     if standing.code == "done" or standing.passed:
         text = (
             "It is not delivered to claims again: it was acknowledged, became a dead letter, was moved or removed, or "
@@ -285,7 +278,7 @@ def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _of_absent(standing: _Standing, number: int) -> Iterator[Reason]:
-    """Gives what it means for one that is not stored. That claims have passed its id means nothing then."""
+    """Yields the reasons for a message that is not stored. That claims have passed its id means nothing then."""
     if standing.code == "done":
         text = f"The claim log of partition {number} has it as done: acknowledged, moved or removed."
         yield Reason(code="done", text=text, partition=number)

@@ -1,4 +1,4 @@
-"""How much one request may ask for, and how applications share what there is for all."""
+"""Limits of one request, and turns between applications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1024 * KIB
 
 
 def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
-    """Orders things of applications: the first one of each in the order given, then the second ones, and so on."""
+    """Orders items by turns: the first one of each application, then the second ones, and so on."""
     turns = Counter[str]()
     ordered = []
     for item in items:
@@ -27,7 +27,7 @@ def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds. The first part are settings of the deployment, the rest are constants of the API.
+    """Upper bounds: settings of the deployment first, then constants of the API.
 
     Attributes:
         max_body: Bytes of one message's body.
@@ -36,9 +36,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_wait: Seconds of one long poll.
         deadline: Seconds of any other request, about.
         page_bytes: Bytes of one answer, at which it ends.
-        default_ttl: Seconds a message lives when neither it nor its queue says.
-        idempotency_ttl: Seconds for which an idempotency key is remembered at most.
-        claims_memory: Bytes that a process keeps of all claims together, about.
+        default_ttl: Seconds of a message's life if neither it nor its queue has a TTL.
+        idempotency_ttl: Seconds for which an idempotency key is remembered.
+        claims_memory: Bytes of all claims in a process, about.
         threads: Calls that a process works on at the same time.
         max_batch: Messages in one batch.
         max_ids: Ids in one request.

@@ -1,9 +1,9 @@
-"""Reads of several partitions as one list in time order: what to ask for, and what becomes of the pages.
+"""Reads of several partitions as one list in time order.
 
 A page of a few partitions mostly comes in one round, which asks each for somewhat more than its part of the page. For
 everything else the ids come first, which are short. They show which messages the page has, and only the bodies of these
 are read: in their order, and as many at a time as fit if they are about as long as those before. So a page costs about
-what a page of one partition costs, and takes no more memory than the bytes that it may have and one message.
+as much as a page of one partition, and takes no more memory than the bytes that it may have and one message.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from queuey.messages import Message, Page, Slice, rendered_bytes
 from queuey.service.ranges import Reading, share
 
 SEVERAL = 8
-"""Bodies are read at once if the page may have so many messages of each partition."""
+"""Min messages of each partition in a page for which bodies are read at once."""
 _Key = tuple[int, int, int]
-"""The place of a message in the list: its position and partition, all negative if the list descends."""
+"""Place of a message in the list: its position and partition, all negative if the list descends."""
 
 
 class Merge:
-    """One page of several partitions: :meth:`first` and :meth:`further` say what to read, :meth:`take` gets the pages.
+    """One page of several partitions: :meth:`first` and :meth:`further` return slices, :meth:`take` gets their pages.
 
     Args:
         asked: The slices of the partitions, all in one direction.
-        limit: Messages of the page at most.
-        max_bytes: The page ends with the message that brings it to so many bytes.
+        limit: Max messages of the page.
+        max_bytes: The page ends with the message that reaches these bytes.
         certain: A message that a second read does not show is gone. False: perhaps that read asked another replica.
     """
 
@@ -51,7 +51,6 @@ class Merge:
         self._horizon = 0
 
     def first(self) -> list[Slice]:
-        """Returns the slices of the first read."""
         parts = len(self._asked)
         bodies = SEVERAL * parts <= self._limit
         limit = 5 * self._limit // (4 * parts) + 1 if bodies else share(2 * self._limit, parts)
@@ -73,7 +72,7 @@ class Merge:
         if behind:
             limit = share(2 * expected, len(behind))
             return [replace(piece, limit=limit, bodies=False) for piece in behind]
-        # What is held but does not follow the page makes room for what does. So much may be read for that again.
+        # Bodies in memory that do not follow the page are dropped for those that do, and may be read again for it.
         spare = 3 * self._max_bytes // 2 - self._spent if page else self._max_bytes
         if spare <= 0:
             return []
@@ -88,7 +87,7 @@ class Merge:
         return self._bodies(room if held else room // 4)
 
     def _bodies(self, room: int) -> list[Slice]:
-        """Returns slices for the messages whose bodies are missing, the one with the first of them first."""
+        """Returns slices for the messages whose bodies are missing, that of the first one first."""
         keys: dict[int, list[_Key]] = {}
         for key in self._filling:
             keys.setdefault(abs(key[2]), []).append(key)
@@ -101,7 +100,6 @@ class Merge:
         return slices
 
     def take(self, asked: Sequence[Slice], pages: Sequence[Page]) -> None:
-        """Takes the pages of slices."""
         self._horizon = self._horizon or pages[0].horizon
         for piece, page in zip(asked, pages, strict=True):
             for message in page.messages:
@@ -117,7 +115,7 @@ class Merge:
         self._order = sorted(self._found)
 
     def _read_up_to(self, piece: Slice, page: Page) -> None:
-        """Notes how far a partition is known. All reads have the horizon of the first."""
+        """Records how far a partition is known. All reads have the horizon of the first."""
         number, at = piece.partition, page.next
         self._next[number] = at
         self._unread.pop(number, None)
@@ -127,7 +125,6 @@ class Merge:
             self._unread[number] = self._key(at, number), replace(piece, lower=lower, upper=upper)
 
     def _forget(self, pages: dict[int, Page]) -> None:
-        """Forgets the messages that are gone by now."""
         for key in self._filling if self._certain else ():
             number = abs(key[2])
             at = pages[number].next
@@ -135,7 +132,7 @@ class Merge:
                 del self._found[key]
 
     def finish(self, reading: Reading) -> None:
-        """Makes the page. What is not in it is read again next time."""
+        """Fills the reading. Messages that are not in it are read again next time."""
         page, _ = self._page()
         reading.messages = page
         reading.horizon = self._horizon

@@ -37,16 +37,16 @@ def partition_error(partition: int, queue: Queue) -> str | None:
 
 
 REPEATED = 0.1
-"""Part of the posts that may be repeated."""
+"""Ratio of the posts that may be repeated."""
 REPEATS_INTERVAL = 1.0
-"""Seconds in which they are counted."""
+"""Interval in seconds over which they are counted."""
 LONGEST_AHEAD = 1.0
-"""Seconds that stores let an id be ahead of the clock that new ones are to be above: not of the store's times, as it is
-about what clients send."""
+"""Max seconds that an id may be ahead of the clock that new ones are to be above: not a time of the store, because
+clients send it."""
 
 
 Placed = tuple[float, Location]
-"""The delay of a message, and where it is stored."""
+"""Delay and place of a stored message."""
 NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
 IN_ORDER = "This is an ordered queue, which puts the messages of a key into one partition and chooses ids."
 BY_KEY = "This queue has max_claimed_per_key: it puts the messages of a key into one partition and chooses ids."
@@ -55,8 +55,8 @@ BY_KEY = "This queue has max_claimed_per_key: it puts the messages of a key into
 class StickyChoice:
     """A uniformly random partition, kept for a few milliseconds.
 
-    Callers that name no partition share one for ``hold`` seconds, so that the writes of one moment land in one place
-    and travel as one batch. Threads may race on the state; the worst outcome is one more random choice.
+    Callers that name no partition share one for ``hold`` seconds, so that the writes of one moment travel as one batch.
+    Threads may race on the state; the worst outcome is one more random choice.
     """
 
     __slots__ = ("_clock", "_draw", "_hold", "_random", "_until")
@@ -69,7 +69,6 @@ class StickyChoice:
         self._until = 0.0
 
     def choose(self, partitions: int) -> int:
-        """Returns a partition, 1 to ``partitions``."""
         if partitions == 1:
             return 1
         now = self._clock()
@@ -80,9 +79,9 @@ class StickyChoice:
 
 
 class RepeatBudget:
-    """How many posts a process may repeat: of those of one second one, or a tenth.
+    """Limits repeated posts of a process to a tenth of all posts of a second, at least one.
 
-    So that an overloaded store, which undoes many, does not get twice as many. Used in one thread.
+    So an overloaded store, which undoes many, does not get twice as many. Used in one thread; times are boot times.
     """
 
     def __init__(self) -> None:
@@ -91,12 +90,11 @@ class RepeatBudget:
         self.repeated = 0
 
     def note_post(self, now: float) -> None:
-        """Counts a post, at a boot time."""
         self._posts.append(now)
         _forget(self._posts, now)
 
     def take(self, now: float) -> bool:
-        """Returns whether a post may be repeated at a boot time, and counts it then."""
+        """Returns whether a post may be repeated, and counts it then."""
         _forget(self._posts, now)
         _forget(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * REPEATED):
@@ -112,8 +110,6 @@ def _forget(moments: deque[float], now: float) -> None:
 
 
 class MessageUseCases:
-    """Everything that names a single message."""
-
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
         self._core = core
@@ -122,10 +118,9 @@ class MessageUseCases:
         self._sticky = StickyChoice()
         self._budget = RepeatBudget()
         self._clock_offset: float | None = None
-        """Seconds by which the clock that ids are made by was ahead of the boot time; None: not known yet."""
+        """Seconds by which the clock of ids was ahead of the boot time; None: not known yet."""
 
     def statistics(self) -> dict[str, float]:
-        """Returns what is counted of posts."""
         return {"posts_repeated_total": self._budget.repeated}
 
     async def post(
@@ -139,15 +134,15 @@ class MessageUseCases:
     ) -> PostResult:
         """Stores new messages, all or none, for a caller that is authorized for this row.
 
-        With a key it stores them once: a post that is repeated under its key has the result of the first.
+        With a key it stores them once: a repeated post has the result of the first.
 
         If the store has undone them in time (``WriteUndone``), it stores them anew, as the caller would, with new ids:
         once, unless one has a delay, within :class:`RepeatBudget` and the time of a request.
 
-        In an ordered queue, what is posted after this has returned comes later, whichever process stores it: where ids
-        are made by several clocks, this waits until all of them are past. With ``more`` the caller posts on before it
-        answers, and then awaits :meth:`settle_order`; so this waits only for what does not come before the next post of
-        this process anyway: delayed messages, and those that another process may have stored.
+        In an ordered queue, all later posts come after these messages, whichever process stores them: where ids are
+        made by several clocks, this waits until all of them are past. With ``more`` the caller posts on before it
+        answers, and then awaits :meth:`settle_order`; so this waits only for messages that the next post of this
+        process might overtake: delayed ones, and those that another process may have stored.
 
         If ``after`` is ahead of the clock, it waits until the clock is there. Otherwise the store would make all its
         ids, also other callers', ahead of the clock, and other nodes would take them for forged.
@@ -157,7 +152,7 @@ class MessageUseCases:
             QueueChanged: The row is out of date; nothing was stored.
             KeyReused: The key is that of another post.
             KeyInUse: A post with this key is being carried out.
-            StoreUnavailable: ``outcome`` says what became of them.
+            StoreUnavailable: See its ``outcome``.
         """
         began = self._core.boottime()
         self._budget.note_post(began)
@@ -179,15 +174,15 @@ class MessageUseCases:
         return result
 
     async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
-        """Waits, in an ordered queue, until no clock can make an id below those that messages have without delays."""
+        """Waits, in an ordered queue, until no clock can make an id below those of messages without delays."""
         if queue.kind == "ordered" and self._store.ids_follow_clocks:
             left = [self._ahead(position) - delay for delay, (_, position) in placed]
             await asyncio.sleep(max(left, default=-math.inf) + self._store.clock_difference)
 
     def _ahead(self, position: Position) -> float:
-        """Returns how many seconds a position is ahead of the clock that ids are made by, less than 0 if it is past.
+        """Returns the seconds by which a position is ahead of the clock of ids, negative if it is past.
 
-        While nobody knows that this clock is right, it goes on as it was: perhaps behind, if the machine has stood
+        While the clock is not known to be right, its last offset is used: perhaps behind, if the machine has stood
         still, but not ahead as a wall clock may be.
         """
         boottime = self._core.boottime()
@@ -198,7 +193,6 @@ class MessageUseCases:
         return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset
 
     def _may_repeat(self, queue: Queue, items: Sequence[NewMessage], began: float) -> bool:
-        """Returns whether a post that was undone is to be repeated."""
         # The delete of a delayed message may have a timestamp as late as its due time.
         if any(item.delay for item in items):
             return False
@@ -257,11 +251,6 @@ class MessageUseCases:
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
         """Returns the messages that are there, in the order asked, each once.
 
-        Args:
-            access: The way to the queue.
-            locations: Of the messages.
-            charted: Count them in the queue's charts.
-
         Raises:
             TooLarge: Together they have more than ``page_bytes``.
         """
@@ -318,7 +307,7 @@ def _partition_by_body(queue: Queue, draft: Draft) -> int:
 
 
 def _with_key(queue: Queue, draft: Draft) -> tuple[int, Meta]:
-    """Returns the partition of a message of a queue that keeps keys, and what travels with it: its key, too."""
+    """Returns partition and metadata, with the key, of a message of a queue that keeps keys."""
     if draft.partition is not None:
         raise InvalidRequest({"partition": f"{BY_KEY if queue.max_claimed_per_key else IN_ORDER} Leave it out."})
     if draft.key is None:
@@ -328,5 +317,5 @@ def _with_key(queue: Queue, draft: Draft) -> tuple[int, Meta]:
 
 
 def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:
-    """Leaves out places in partitions that the queue does not have: nothing can be there."""
+    """Leaves out places in partitions that the queue does not have."""
     return [location for location in locations if 1 <= location[0] <= queue.partitions]

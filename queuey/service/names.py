@@ -26,15 +26,15 @@ from queuey.service.queue_access import InThread
 from queuey.storage import Store
 
 TRIES = 8
-"""How often a name is looked at before a caller is told that others change it all the time."""
+"""Max attempts at a change that others interfere with."""
 PAUSE = 0.05
-"""Seconds, about, before it is looked at again; more with each time."""
+"""Interval in seconds, about, between attempts; longer with each."""
 PATIENCE = 5.0
-"""Seconds that a caller waits for others in its process who change the same name."""
+"""Timeout in seconds for others in the process who change the same name."""
 
 
 class Changed(NamedTuple):
-    """Where the message of a name is after a change (None: it has none), and whether it was stored by that."""
+    """Place of a name's message after a change (None: it has none); True if the change stored it."""
 
     location: Location | None
     stored: bool
@@ -44,12 +44,12 @@ class Name:
     """A name of a queue.
 
     Args:
-        store: Where it is.
+        store: Has the name.
         claims: Of this process.
-        turns: Of those who change it here.
+        turns: Of its changes here.
         queue: Its queue.
-        name: What it is.
-        in_thread: Does what blocks in a thread of the caller's.
+        name: The name.
+        in_thread: Runs blocking work in a thread of the caller's.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Name:
         self._in_thread = in_thread
 
     async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
-        """Has it stand for another message.
+        """Replaces the message of the name.
 
         Args:
-            item: The message; None: it is to have none.
+            item: The message; None: the name gets free.
             content: A hash of it.
             free_only: Only if the name is free; a message with the same content is found instead.
 
@@ -104,7 +104,7 @@ class Name:
         raise self._busy()
 
     async def current(self) -> Message | None:
-        """Reads the name's row, then the message. If that is done, reads again: the name is free if it still has it."""
+        """Reads the name's row, then the message; if that is done, the row again, to be sure that the name is free."""
         done: Location | None = None
         for _ in range(TRIES):
             named = await self.find()
@@ -123,7 +123,7 @@ class Name:
         raise self._busy()
 
     async def finish(self, named: Named) -> None:
-        """Does away with a replaced value: what a process was about to do that stopped, or is still doing."""
+        """Removes a replaced value, as a process was about to do that stopped, or is still doing."""
         if named.replaced is not None:
             await self.delete(named.replaced)
         await self._end_replaced(named)
@@ -139,32 +139,27 @@ class Name:
     # Steps
 
     async def find(self) -> Named | None:
-        """Returns what it stands for."""
         named: Named | None = await self._in_thread(partial(self._store.find_named, self._queue, self._name))
         return named
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
-        """Puts a new value in the place of what was seen."""
         write = partial(self._store.write_named, self._queue, self._name, item, content, seen)
         named: Named = await self._in_thread(write)
         return named
 
     async def settle(self, seen: Named) -> None:
-        """Has it forget the replaced value. If that fails, the next caller finds the value; nothing is to be done."""
+        """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
         with suppress(StoreUnavailable):
             await self._in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
 
     async def fetch(self, location: Location) -> Message | None:
-        """Returns a message."""
         found: list[Message] = await self._in_thread(partial(self._store.fetch, self._queue, [location]))
         return next(iter(found), None)
 
     async def delete(self, location: Location) -> None:
-        """Deletes a message."""
         await self._in_thread(partial(self._store.delete, self._queue, [location]))
 
     async def is_done(self, location: Location) -> bool:
-        """Returns whether a message was acknowledged, or is done in another way."""
         return await self._claims.is_done(self._queue, location)
 
     async def is_used(self, location: Location) -> bool:
@@ -172,11 +167,10 @@ class Name:
         return not await self.is_done(location) and await self.fetch(location) is not None
 
     async def supersede(self, location: Location) -> None:
-        """Has the claim log note that a message is replaced."""
         await self._claims.supersede(self._queue, location)
 
     async def pause(self, number: int) -> None:
-        """Waits a little; ``number``: how often that was done before."""
+        """Waits a little, longer after each attempt."""
         with self._turns.place(self._queue.application, self._name):
             await asyncio.sleep(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
 
@@ -184,8 +178,7 @@ class Name:
 class NameUseCases:
     """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row.
 
-    Each call takes what does for its caller what blocks: threads are shared out between callers there. None: threads of
-    the process.
+    ``in_thread`` runs blocking work in threads that callers share; None: in threads of the process.
     """
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: ClaimUseCases) -> None:
@@ -196,7 +189,6 @@ class NameUseCases:
         self._turns = Turns(claims.core, max(1, limits.threads // 2))
 
     def statistics(self) -> dict[str, float]:
-        """Returns what this process does, by the names that the metrics have."""
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
     async def create(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
@@ -205,16 +197,15 @@ class NameUseCases:
         Raises:
             NameTaken: Another message has it.
             ClaimsRefused: The queue's consistency level does not allow claims, nor names.
-            StoreBusy: Others change what the name stands for all the time.
-            StoreUnavailable: ``outcome`` says what became of it.
+            StoreBusy: Others change the value of the name all the time.
+            StoreUnavailable: See its ``outcome``.
         """
         return await self._store_draft(queue, name, draft, in_thread, free_only=True)
 
     async def replace(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
-        """Stores a message under a name, in place of the one that it has. Raises as :meth:`create`.
+        """Stores a message under a name, in place of its present one. Raises as :meth:`create`.
 
-        When this returns, the message before is removed and given to nobody any more; who had claimed it is told when
-        acknowledging it.
+        When this returns, the replaced message is removed and delivered no more; its receipts are superseded.
         """
         return await self._store_draft(queue, name, draft, in_thread, free_only=False)
 
@@ -240,13 +231,13 @@ class NameUseCases:
         return found
 
     async def delete(self, queue: Queue, name: str, in_thread: InThread | None = None) -> None:
-        """Removes the message that a name stands for, if there is one. Raises as :meth:`create`."""
+        """Removes the message of a name, if there is one. Raises as :meth:`create`."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
             await self._name(queue, name, in_thread).change(None, b"")
 
     async def fetch(self, queue: Queue, name: str, in_thread: InThread | None = None) -> Message | None:
-        """Returns the message that a name stands for; None: the name is free.
+        """Returns the message of a name; None: the name is free.
 
         Raises:
             StoreBusy: Others replace it faster than it can be read.
@@ -262,11 +253,11 @@ class NameUseCases:
 
 
 class Turns:
-    """Lets the callers of a process change a name one after another: those who meet in the store hinder each other.
+    """Serializes changes of a name within a process: those that meet in the store hinder each other.
 
     Args:
-        core: Where they run.
-        most: Callers of one application who may wait at the same time.
+        core: Their loop.
+        most: Max waiting callers of one application.
 
     Attributes:
         refused: How often no place was free, or the turn did not come.
@@ -281,12 +272,11 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait now."""
         return self._waiting.total()
 
     @contextmanager
     def place(self, application: str, name: str) -> Iterator[None]:
-        """Gives a caller a place to wait.
+        """Occupies a place to wait.
 
         Raises:
             StoreBusy: The application has none left.
@@ -301,11 +291,6 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
-        """Waits for the turn.
-
-        Raises:
-            StoreBusy: It has not come, or the application has no place left for waiting.
-        """
         key = queue.qid, name
         line = self._turns.get(key)
         if line is None:
@@ -336,7 +321,6 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
-        """Gives the turn to the next one."""
         line = self._turns[key]
         while line:
             turn = line.popleft()

@@ -1,4 +1,4 @@
-"""Use cases about how far consumer groups have processed a queue."""
+"""Use cases of the offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 
 
 def require_group_name(group: str) -> None:
-    """Raises InvalidRequest unless ``group`` can name a consumer group."""
+    """Refuses a bad name of a consumer group (InvalidRequest)."""
     if _GROUP.fullmatch(group) is None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
 
 
 def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
-    """Raises InvalidRequest for partitions that the queue does not have."""
+    """Refuses partitions that the queue does not have (InvalidRequest)."""
     found = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
     if errors := {field: error for field, error in found.items() if error is not None}:
         raise InvalidRequest(errors)
 
 
 def _refuse_reader(group: str) -> None:
-    """Raises GroupNotFound for a reader: read marks are the reader's own."""
+    """Refuses the name of a reader (GroupNotFound): read marks are the reader's own."""
     if group.startswith(READERS):
         raise GroupNotFound(group)
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a group is in one partition; ``offset`` None: nothing recorded, everything lies ahead."""
+    """Offset of a group in one partition; None: nothing is recorded, all messages lie ahead."""
 
     partition: int
     offset: Offset | None
@@ -46,8 +46,6 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class OffsetUseCases:
-    """Record, show, list and forget offsets."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
 
@@ -55,7 +53,7 @@ class OffsetUseCases:
         """Records offsets, each partition by its own compare-and-set.
 
         Raises:
-            InvalidRequest: The name of the group or a partition cannot be.
+            InvalidRequest: The name of the group or a partition is not valid.
             Conflict: The group is a new one, and the queue has as many as it may have.
             OffsetConflict: Some comparisons failed; the offsets of the other partitions are recorded.
         """
@@ -68,7 +66,7 @@ class OffsetUseCases:
         return access.use(record) if changes else []
 
     def progress(self, access: QueueAccess, group: str) -> list[Progress]:
-        """Shows each partition of the queue.
+        """Returns the offset of each partition of the queue.
 
         Raises:
             GroupNotFound: Nothing is recorded for the group.
@@ -85,11 +83,7 @@ class OffsetUseCases:
         return access.use(progress)
 
     def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
-        """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded.
-
-        Raises:
-            InvalidRequest: A partition cannot be.
-        """
+        """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded."""
 
         def lag(queue: Queue) -> list[tuple[int, Lag]]:
             check_partitions(cursors, queue)
@@ -101,11 +95,10 @@ class OffsetUseCases:
         return access.use(lag)
 
     def groups(self, access: QueueAccess) -> list[str]:
-        """Lists the groups, sorted."""
         return access.use(self._store.groups)
 
     def forget(self, access: QueueAccess, group: str) -> None:
-        """Forgets a group.
+        """Removes a group.
 
         Raises:
             GroupNotFound: Nothing is recorded for it.

@@ -23,19 +23,13 @@ Check = Callable[[Queue], None]
 :class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Does some work in a thread; returns its result or raises its error."""
+"""Runs some work in a thread; returns its result or raises its error."""
 
 ATTEMPTS = 5
-"""A row that changes during five reads in a row is being rewritten in a loop."""
+"""Max reads of a row that keeps changing."""
 
 
 def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
-    """Looks a queue up.
-
-    Raises:
-        ApplicationNotFound: No such application.
-        QueueNotFound: It has no such queue.
-    """
     try:
         return store.queue(application, name, fresh=fresh)
     except QueueNotFound as error:
@@ -48,10 +42,10 @@ class QueueAccess:
     """A caller's way to one queue. ``queue`` is the row as last seen. Used by one call at a time.
 
     Args:
-        store: Where the queue is.
+        store: Has the queue.
         queue: The row, for which ``check`` was made.
-        check: Lets the caller in.
-        in_thread: Does what blocks in a thread, for :meth:`apply`.
+        check: Authorizes the caller.
+        in_thread: Runs blocking work in a thread, for :meth:`apply`.
     """
 
     __slots__ = ("_check", "_store", "in_thread", "queue")
@@ -64,7 +58,7 @@ class QueueAccess:
 
     @classmethod
     def enter(cls, store: Store, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
-        """Lets a caller in.
+        """Checks a caller, with a fresh row if need be.
 
         Raises:
             NotAllowed: ``check`` refuses, also with a fresh row.
@@ -88,7 +82,7 @@ class QueueAccess:
         self.queue = queue
 
     def renew(self) -> bool:
-        """Does :meth:`refresh` and returns whether the row had been out of date."""
+        """Refreshes, and returns whether the row had been out of date."""
         old = self.queue
         self.refresh()
         return msgspec.structs.replace(old, version=self.queue.version) != self.queue
@@ -113,7 +107,7 @@ class QueueAccess:
         raise self._busy()
 
     async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Is :meth:`use` for a coroutine: rows are read in a thread."""
+        """:meth:`use` for a coroutine: rows are read in a thread."""
         assert self.in_thread is not None  # noqa: S101 - it was made for this
         for _ in range(ATTEMPTS):
             try:

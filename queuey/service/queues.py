@@ -35,9 +35,9 @@ def queue_name_error(name: str, longest: int) -> str | None:
 
 
 MAX_FILTERED = 100_000
-"""Queues that one listing reads to find those that match."""
+"""Max queues that one listing reads to find those that match."""
 PAGE_FILTERED = 1000
-"""Of these, so many at a time."""
+"""Number of queues that it reads at a time."""
 TOO_FEW_MATCH = (
     "Too few of the application's queues match the patterns of the credential to find them here. "
     "List with a credential whose patterns begin with text, such as orders-*."
@@ -45,7 +45,7 @@ TOO_FEW_MATCH = (
 
 
 def _prefixes(patterns: Sequence[str]) -> list[str]:
-    """Returns the prefixes of the names that match, in their order; none of them begins with another."""
+    """Returns the prefixes of the names that match, sorted; none of them begins with another."""
     found: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
         if not found or not prefix.startswith(found[-1]):
@@ -54,7 +54,7 @@ def _prefixes(patterns: Sequence[str]) -> list[str]:
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a queue: its row, what is in force for it, and its partitions.
+    """A queue's row, the values in force, and its partitions.
 
     Attributes:
         ttl: Seconds in force.
@@ -73,31 +73,25 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues:
-    """Create, find, list, change and delete queues."""
-
     def __init__(self, store: Store, limits: Limits, *, max_filtered: int = MAX_FILTERED) -> None:
         self._store = store
         self._limits = limits
         self._max_filtered = max_filtered
 
     def require_application(self, application: str) -> None:
-        """Raises ApplicationNotFound if there is no such application."""
         if not self._store.has_application(application):
             raise ApplicationNotFound(application)
 
     def create(
         self, application: str, name: str | None, spec: QueueSpec, *, longest: int | None = None
     ) -> tuple[Queue, bool]:
-        """Creates a queue, or finds the one that has every field given.
+        """Creates a queue, or finds the one that has every field given; returns it, and whether it is new.
 
         Args:
             application: The owner.
             name: None: a random one.
             spec: Fields that are not given take their defaults.
-            longest: Characters that the name may have; None: as many as names usually may.
-
-        Returns:
-            The queue and whether it is new.
+            longest: Max characters of the name; None: the usual number.
 
         Raises:
             InvalidRequest: The name cannot be used.
@@ -119,10 +113,7 @@ class Queues:
         return self._store.create_queue(application, name, spec)
 
     def claimable(self, spec: QueueSpec) -> QueueSpec:
-        """Returns how to make a queue whose messages can be claimed, if this store allows it at any level.
-
-        The level is the first one that does, from the usual one on.
-        """
+        """Returns a spec whose messages can be claimed: at the first level, from the usual one on, that allows it."""
         for level in CONSISTENCIES[1:]:
             row = Queue(application="", name="", uid=0, qid=0, consistency=level)
             if self._store.claims_refusal(row) is None:
@@ -130,7 +121,7 @@ class Queues:
         return spec
 
     def _check(self, name: str, spec: QueueSpec, longest: int | None) -> None:
-        """Raises InvalidRequest if the named queue cannot take the dead letters."""
+        """Refuses a queue of dead letters that cannot be named (InvalidRequest)."""
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
@@ -171,17 +162,17 @@ class Queues:
         """Lists queues by name from ``start`` on, inclusive.
 
         Args:
-            application: Whose queues.
+            application: The owner.
             start: A name.
-            limit: Queues at most.
-            patterns: Of their names; those that match none of them are left out. See :func:`queuey.access.matches`.
+            limit: Max queues.
+            patterns: Of their names, as for :func:`queuey.access.matches`.
 
         Returns:
-            At most ``limit`` queues, and the name at which the next page starts, None at the end. With patterns a page
-            may be shorter, and where the next one starts there need not be a queue.
+            Queues, and the name at which the next page starts, None at the end. With patterns a page may be shorter,
+            and there need not be a queue where the next one starts.
 
         Raises:
-            InvalidRequest: Too many queues would have to be read to find the first of these.
+            InvalidRequest: Too many queues would have to be read to find the first match.
         """
         if "*" not in patterns:
             return self._matching(application, start, patterns, limit)
@@ -199,12 +190,7 @@ class Queues:
         return None if partitions is None else sum(partition.count for partition in partitions)
 
     def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
-        """Returns what is known of the partitions of a listed queue, None if it has gone meanwhile.
-
-        Args:
-            queue: The queue.
-            rough: Estimates of the counts will do.
-        """
+        """Returns the partitions of a listed queue, None if it has gone meanwhile."""
         try:
             access = QueueAccess(self._store, queue, lambda _: None)
             return access.use(partial(self._store.inspect, rough=rough))[1]
@@ -219,7 +205,7 @@ class Queues:
         *,
         longest: int | None = None,
     ) -> Queue:
-        """Changes the fields given in ``changes``, or in what that returns for a row, and resets those of ``clear``.
+        """Changes the given fields, those of ``changes`` or of its result for a row, and resets those of ``clear``.
 
         The name of a queue for dead letters may have ``longest`` characters, as at its creation.
 
@@ -235,15 +221,12 @@ class Queues:
         return access.use(update)
 
     def delete(self, access: QueueAccess) -> None:
-        """Deletes the queue with all it has."""
         access.use(self._store.delete_queue)
 
     def purge(self, access: QueueAccess) -> None:
-        """Removes all messages of the queue."""
         access.use(self._store.purge_queue)
 
     def describe(self, access: QueueAccess) -> Description:
-        """Returns everything about a queue."""
         store = self._store
 
         def describe(queue: Queue) -> Description:

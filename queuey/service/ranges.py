@@ -1,4 +1,4 @@
-"""Range reads as pure functions: which slices to ask for, and how their pages become one answer."""
+"""Range reads as pure functions: slices to read, and the answer made of their pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 
 FRAME, FRAME_OF_PARTITION = 512, 128
-"""Bytes that an answer has at most beside the messages of a queue, and for each partition that is read."""
+"""Max bytes of an answer beside the messages of a queue, and for each partition that is read."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -31,11 +31,10 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 Bound = Mark | Mapping[int, Mark] | None
 """One mark for every partition, or marks by partition, or none."""
 OTHERS = 0
-"""Stands for all partitions that have no mark of their own."""
+"""Number for all partitions that have no mark of their own."""
 
 
 def mark_of(position: Position) -> Mark:
-    """Returns the mark of one id."""
     return Mark(position, ids.following(position))
 
 
@@ -76,21 +75,21 @@ def parse_bound(text: str) -> Bound:
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read of one queue.
+    """A read of one queue.
 
     Attributes:
         partitions: In the order of the answer; None: all.
-        limit: Messages per partition, or in all when merging.
-        since: Where to start, inclusive. A cursor speaks for each partition: ascending, one that it does not name is
+        limit: Max messages per partition, or in all when merging.
+        since: Start, inclusive. A cursor counts for each partition: ascending, one that it does not name is
             read from its beginning (it was added later); descending, not at all (it was exhausted).
         after, before, until: Bounds in time whatever the direction: above, below, at or below.
         delayed: Stay behind the queue's read delay.
-        early: Give as well what lies between that and now, once all before is given; ascending only.
-        early_after: Of that only what is above.
-        due: False: give also delayed messages that are not due.
+        early: Include messages between that and now, after all others; ascending only.
+        early_after: Of these only those above.
+        due: False: include delayed messages that are not due.
         bodies: False: only ids are of interest; see :class:`~queuey.messages.Slice`.
         merge: One list in time order instead of partition after partition.
-        looks_ahead: Partitions that there is no room for say with ``next`` where their first message is.
+        looks_ahead: ``next`` of partitions without room is their first message.
     """
 
     partitions: tuple[int, ...] | None = (1,)
@@ -115,7 +114,7 @@ class Reading(msgspec.Struct, gc=False):
     Attributes:
         messages: In the order asked for.
         horizon: Ticks; nothing at or above it is in ``messages``.
-        next: Per partition the position to go on from with ``since``, None when there is nothing further.
+        next: Per partition the position for the next ``since``, None when there is nothing further.
         more: Another read may give messages now.
         cursor_safe: False: a reader that keeps ``next`` may miss messages.
         early: Messages above the horizon, ascending, if asked for: each comes again in its place, unless it vanishes.
@@ -132,7 +131,6 @@ class Reading(msgspec.Struct, gc=False):
 
     @property
     def count(self) -> int:
-        """How many messages it gives."""
         return len(self.messages) + len(self.early)
 
     @property
@@ -148,7 +146,7 @@ def _at(bound: Bound, partition: int) -> Mark | None:
 
 
 def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
-    """Returns what to ask the store for, one slice per partition that is not exhausted."""
+    """Returns one slice for each partition that is not exhausted."""
     exhausted = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
     found = []
     for partition in partitions:
@@ -181,7 +179,7 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
 
 
 def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
-    """Returns what to ask for above the horizon after a reading that has reached it."""
+    """Returns the slices above the horizon, after a reading that has reached it."""
     read = Counter(None if wanted.merge else message.partition for message in reading.messages)
     found = []
     for piece in asked:
@@ -211,24 +209,24 @@ def nothing() -> Slice:
 
 
 def first_id(piece: Slice) -> Slice:
-    """Returns the slice of a message that there is no room for: its id says where the next read begins."""
+    """Returns the slice of a partition's first id, where there is no room for its message."""
     return structs.replace(piece, limit=1, bodies=False)
 
 
 def is_put_off(page: Page) -> bool:
-    """Returns whether there was no room to read a slice, whose page begins where the slice does."""
+    """Returns whether there was no room to read a slice: its page begins where the slice does."""
     return page.more and not page.messages
 
 
 def put_off(page: Page) -> Page:
-    """Returns the page, of :func:`first_id`, without its message, which the next one begins with."""
+    """Returns the page of :func:`first_id` without its message, with which the next page begins."""
     if not page.messages:
         return page
     return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
 
 
 def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
-    """Returns slices in the order of reading if a page cannot hold all: those put off last time come first."""
+    """Orders slices that one page cannot hold: those put off last time come first."""
     return sorted(
         asked, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=asked[0].descending
     )
@@ -244,5 +242,4 @@ def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Re
 
 
 def share(total: int, parts: int) -> int:
-    """Returns what each of ``parts`` may take of ``total``, at least 1."""
     return max(1, total // max(1, parts))

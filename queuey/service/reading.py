@@ -1,4 +1,4 @@
-"""Use cases that read ranges: of one queue, of several, and with waiting for messages to come."""
+"""Use cases that read ranges of one queue or several, and wait for messages."""
 
 from __future__ import annotations
 
@@ -27,23 +27,21 @@ if TYPE_CHECKING:
     from queuey.service.streams import Stream
 
 SHORT = 256
-"""Messages of a short read, at most."""
+"""Max messages of a short read."""
 SHORT_BYTES = 256 * 1024
-"""Bytes of the answer to a short read."""
+"""Max bytes of the answer to a short read."""
 _LAST = 16 * 1024
-"""Bytes of them that are left for the last message, which mostly needs no more, and for what is beside messages."""
+"""Number of these bytes that are left for the last message, which mostly needs no more, and for the frame."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One queue of a read and what to read of it."""
+    """One queue of a read and its range."""
 
     access: QueueAccess
     range: Range
 
 
 class Reader:
-    """Reads ranges."""
-
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
         self._limits = limits
@@ -51,9 +49,9 @@ class Reader:
         self._core = core
         self.watchers = Watchers()
         self.streams: WeakSet[Stream] = WeakSet()
-        """Those that there are."""
+        """All open streams."""
         self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
-        """By reader the streams that tell of its marks, which keep these sets."""
+        """Streams that follow the read marks of each reader; they keep these sets."""
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
             kind: Trigger(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
@@ -62,11 +60,11 @@ class Reader:
 
     @property
     def clock_difference(self) -> float:
-        """Seconds by which the clocks of two processes differ at most."""
+        """Max seconds by which the clocks of two processes differ."""
         return self._store.clock_difference
 
     def now(self) -> int:
-        """Returns the clock that ids are made by (ticks); that of the machine may be off.
+        """Returns the clock of ids (ticks); that of the machine may be off.
 
         Raises:
             StoreUnavailable: It is off itself.
@@ -82,14 +80,13 @@ class Reader:
             stream.hear_of_mark(queue)
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
-        """Reads a range of one queue. It does not wait: if there is nothing to answer, it calls the ``waiter``.
+        """Reads a range of one queue. If there is nothing to answer, it calls the ``waiter`` instead of waiting.
 
         Args:
             access: The way to the queue.
-            wanted: What to read.
-            wait: Seconds that the caller would wait at most.
-            waiter: The request that waits: it learns which triggers wake it, and whether to wait. None: no request
-                waits.
+            wanted: The range.
+            wait: Max seconds that the caller would wait.
+            waiter: The waiting request: it learns its triggers, and whether to wait. None: no request waits.
         """
         if waiter is not None:
             [response] = self.read_many([Source(access, wanted)], wait, waiter=waiter)
@@ -104,16 +101,7 @@ class Reader:
     async def read_short(
         self, queue: Queue, wanted: Range, wait: float = 0.0, waiter: Waiter | None = None
     ) -> Reading | None:
-        """Reads a little of one partition, for a caller that is authorized for exactly this row.
-
-        Args:
-            queue: The row.
-            wanted: What to read.
-            wait: As for :meth:`read`.
-            waiter: As for :meth:`read`.
-
-        Returns:
-            What was read; None: the read is not short, and is done in the ordinary way.
+        """Reads a little of one partition with an authorized row; None: the read is not short.
 
         Raises:
             QueueChanged: The row is out of date.
@@ -157,13 +145,7 @@ class Reader:
     ) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
-        Args:
-            sources: At least one.
-            wait: As for :meth:`read`.
-            waiter: As for :meth:`read`.
-
-        Returns:
-            Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
+        Returns the reading of each source, or the error: the queue is gone, or no longer the caller's.
         """
         if wait > 0 and waiter is not None:
             return self.read_woken(sources, sources, wait, waiter)
@@ -180,14 +162,7 @@ class Reader:
     def read_woken(
         self, sources: Sequence[Source], asked: Sequence[Source], wait: float, waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Reads, after having the waiter woken by whatever comes then: so nothing is missed.
-
-        Args:
-            sources: What the waiter waits for.
-            asked: Those of them that are read.
-            wait: As for :meth:`read`.
-            waiter: As for :meth:`read`.
-        """
+        """Subscribes the waiter to ``sources``, then reads ``asked``, which are some of them: so nothing is missed."""
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.expect(
@@ -217,7 +192,7 @@ class Reader:
         return responses
 
     def _room(self, sources: Sequence[Source]) -> int:
-        """Returns how many bytes all messages of an answer may have: at least 1, which lets one of any length in."""
+        """Returns the bytes for all messages of an answer: at least 1, which admits one of any length."""
         parts = [len(_numbers(source.access.queue, source.range)) for source in sources]
         beside = ranges.FRAME * len(parts) + ranges.FRAME_OF_PARTITION * sum(parts)
         return max(1, self._limits.page_bytes - beside)
@@ -226,7 +201,6 @@ class Reader:
         return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes))
 
     def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
-        """Reads messages of so many bytes, and what the last one has more."""
         numbers = _numbers(queue, wanted)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
@@ -256,7 +230,7 @@ class Reader:
     def _early(
         self, queue: Queue, wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
-        """Returns what to read above the horizon, in the bytes that are left."""
+        """Returns the slices above the horizon, for the bytes that are left."""
         if not wanted.early or reading.more or not asked or not self._store.read_delay(queue):
             return []
         left = max_bytes - bytes_of(reading.messages)

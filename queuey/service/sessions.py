@@ -1,8 +1,7 @@
 """Use cases of sessions: a browser that has logged in once is known by a token, in every process of a service.
 
 A session is an entry of the store's ledger under the hash of its token. The store has no token and no key, so a copy of
-it opens nothing. ``docs/decisions/0040-console-sessions.md`` says why sessions are kept there, and
-``0042-console-login-by-provider.md`` what is kept of a user.
+it opens nothing. See ``docs/decisions/0040-console-sessions.md``, and ``0042-console-login-by-provider.md`` for users.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from queuey.errors import Conflict, NotAuthenticated
 from queuey.storage import Store
 
 LIFETIME = 8 * 3600
-"""Seconds after which a session ends, whatever is done with it; the ledger keeps entries longer."""
+"""Max seconds of a session; the ledger keeps entries longer."""
 TOKEN_BYTES = 32
 _FIRST = 0
-"""The only piece of a session's work in the ledger."""
+"""Number of the only piece of a session in the ledger."""
 
 
 class UserLogin(msgspec.Struct, frozen=True, array_like=True):
-    """Who has logged in as a user. What the user may do is not kept: that follows from the settings of the moment.
+    """A user who has logged in. Rights are not kept: they follow from the settings of the moment.
 
     Attributes:
-        issuer: Who has said so.
+        issuer: Of the token.
         users: Applications, the user's name in each, such as ``user:nhabavi2.ann``, and the user's roles there.
     """
 
@@ -37,10 +36,10 @@ class UserLogin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """What a session stands for.
+    """An open session.
 
     Attributes:
-        holder: Who has logged in: the digest of the key that was shown, or a user.
+        holder: The digest of the key that was shown, or a user.
         expires: Seconds since 1970; 0: it was ended.
     """
 
@@ -53,24 +52,14 @@ _decode = msgspec.msgpack.Decoder(Session).decode
 
 
 class Sessions:
-    """Begins, finds and ends sessions; blocks.
-
-    Args:
-        store: Has the ledger.
-        clock: Seconds since 1970.
-    """
+    """Begins, finds and ends sessions; blocks."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
 
     def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, Session]:
-        """Begins a session; returns its token and the session.
-
-        Args:
-            holder: Who has logged in: the digest of the key that was shown, which is valid, or a user.
-            until: Seconds since 1970 when the key ends; None: never.
-        """
+        """Begins a session of a valid key or a user, which ends at ``until`` at the latest; returns its token."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + LIFETIME
         session = Session(holder, expires if until is None else min(expires, until))

@@ -1,10 +1,10 @@
-"""Streams: what a reader gets of some queues from one position on, and then whatever comes.
+"""Streams: the messages of some queues from one position on, and then all that come.
 
-How far a stream has come is its :class:`Cursor`: a *base*, below which every partition has been read, and *marks* of
-the few partitions that were read further. So a cursor stays short however many queues there are, and names a place
-where any process goes on: nothing is missed, and nothing comes twice.
+A stream's progress is its :class:`Cursor`: a *base*, below which every partition has been read, and *marks* of
+the few partitions that were read further. So a cursor stays short however many queues there are, and any process can go
+on from it: nothing is missed, and nothing comes twice.
 
-Mostly only the queues are read that something has come to; that adds marks. When there would be too many, all queues
+Mostly only the queues with new messages are read; that adds marks. When there would be too many, all queues
 are read, which raises the base.
 """
 
@@ -29,24 +29,24 @@ from queuey.service.unread.mark_news import MarkNews
 from queuey.service.watching import Waiter
 
 MOST_EARLY = 256
-"""Partitions of which a stream knows up to where it gave early messages; beyond the lowest it gives none."""
+"""Max partitions whose last early message a stream remembers; beyond the lowest it gives none."""
 MOST_MARKS = 16
-"""In a cursor, which each event has."""
+"""Max marks in a cursor, which each event has."""
 LOOK = TICKS_PER_SECOND // 4
-"""Between looks which queues there are, at least."""
+"""Interval in ticks, at least, between two lists of the queues."""
 SPARE = 1.0
-"""Seconds beyond those by which the clocks of who looks which queues there are, and who stores in a new one, differ."""
+"""Number of seconds, beyond the clock difference, between two processes that list queues and store in a new one."""
 NOW = "now"
 Place = tuple[str, int]
 """A queue and a partition of it."""
 
 
 class Cursor:
-    """How far some queues have been read.
+    """Progress in some queues.
 
     Args:
-        base: All below it has been read.
-        marks: Where to go on in partitions that have been read further.
+        base: All messages below it have been read.
+        marks: Positions of partitions that have been read further.
     """
 
     __slots__ = ("base", "marks")
@@ -57,12 +57,12 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, queue: str | None, now: Callable[[], int] = ids.now_ticks) -> Cursor:
-        """Reads what :meth:`text` wrote, the cursor of a range read, an id, an instant, or ``now``.
+        """Reads a stream's cursor, that of a range read, an id, an instant, or ``now``; blank: the beginning.
 
         Args:
-            text: Blank: the beginning.
+            text: The cursor.
             queue: The only queue; None: there are several, which the marks name.
-            now: Gives the clock that ids are made by.
+            now: Returns the clock of ids.
 
         Raises:
             ValueError: It is none of these.
@@ -107,13 +107,7 @@ class Cursor:
         return {OTHERS: mark_of(self.base), **own}
 
     def pass_over(self, place: Place, position: Position, *, whole: bool) -> None:
-        """Notes that the message at a position of a partition was given.
-
-        Args:
-            place: The partition.
-            position: Of the message.
-            whole: So was everything below it, in all partitions.
-        """
+        """Records that a message of a partition was given; ``whole``: so was everything below it, in all partitions."""
         after = ids.following(position)
         if whole:
             self.raise_base(after)
@@ -121,7 +115,7 @@ class Cursor:
             self.marks[place] = after
 
     def raise_base(self, base: Position) -> None:
-        """Notes that all partitions were read up to a position."""
+        """Records that all partitions were read up to a position."""
         if base > self.base:
             self.base = base
             self.marks = {place: at for place, at in self.marks.items() if at > base}
@@ -131,7 +125,7 @@ class Event(NamedTuple):
     """A message of a stream.
 
     Attributes:
-        cursor: Where to go on after it.
+        cursor: The stream's position after it.
         queue: Its queue's name.
         message: The message.
         early: It lies above the horizon: the cursor does not pass it, and it comes again in its place.
@@ -144,7 +138,7 @@ class Event(NamedTuple):
 
 
 Found = tuple[list[Event], list[tuple[str, QueueyError]]]
-"""Messages, and queues that cannot be read any more, with the reasons."""
+"""Messages, and queues that cannot be read any more, with the errors."""
 
 
 class Stream:
@@ -152,18 +146,18 @@ class Stream:
 
     Args:
         reader: Reads them.
-        cursor: Where to begin.
+        cursor: The start.
         limit: Messages of a partition that are read together.
         partitions: Of the queues; None: all.
         queue: The only one; None: there may be several, or none yet.
-        early: It also gives what lies above the horizon, each message once at most, and later in its place.
+        early: Include messages above the horizon, each once at most, and later in its place.
 
     Attributes:
-        cursor: How far it has come.
-        is_of_all: It is of all queues that its reader may read.
-        looks_again: It may be time to look which these are.
-        looked: When that was looked at last: queues that are found later have no messages below. None: it was not.
-        marks: Tells of its reader's marks; None: nothing does.
+        cursor: Its progress.
+        is_of_all: It has all queues that its reader may read.
+        looks_again: It may be time to list these again.
+        looked: Time of the last list: queues that are found later have no messages below. None: there was none.
+        marks: News of its reader's marks; None: they are not followed.
     """
 
     __slots__ = (
@@ -201,10 +195,10 @@ class Stream:
         self._queue = queue
         self._early = early
         self._given_early = Cursor()
-        """The last early message of each partition; what lies below one is given in its place only."""
+        """The last early message of each partition; messages below one are given in their places only."""
         self._sources: dict[str, QueueAccess] = {}
         self._left: dict[str, dict[int, Mark]] = {}
-        """Where reading goes on in queues that were not read to their ends, by partition: nothing lies below it."""
+        """Next position, by partition, in queues that were not read to their ends: nothing lies below it."""
         self.cursor = cursor
         self.is_of_all = False
         self.looks_again = True
@@ -214,64 +208,60 @@ class Stream:
 
     @property
     def more(self) -> bool:
-        """Whether another try is worthwhile at once: there may be messages, or marks, that were not given yet."""
+        """True if another try may give messages or marks at once."""
         return not self.rests and (bool(self._left) or (self.marks is not None and self.marks.more))
 
     @property
     def rests(self) -> bool:
-        """Whether it waits for its next look at which queues there are: until then its cursor can say no more."""
+        """True if it waits until it lists the queues again: until then its cursor can advance no further."""
         return self.is_of_all and self.looks_again
 
     @property
     def text(self) -> str:
-        """The cursor as a text."""
         return self.cursor.text(self._queue)
 
     @property
     def queues(self) -> Collection[str]:
-        """The names of its queues."""
         return self._sources.keys()
 
     def admit(self, access: QueueAccess) -> None:
-        """Reads a queue from now on, or with these rights."""
+        """Adds a queue, or replaces its rights."""
         self._sources[access.queue.name] = access
 
     def beat(self, longest: float) -> float:
-        """Returns the seconds after which it looks at its reader's marks again, or ``longest`` if that is less."""
+        """Returns the seconds until its reader's marks are read again, at most ``longest``."""
         return longest if self.marks is None else min(longest, self.marks.pause)
 
     def follow_marks(self, marks: MarkNews) -> None:
-        """Tells of its reader's marks from now on."""
         self.marks = marks
         self._followers = self._reader.followers.setdefault(marks.reader, WeakSet())
         self._followers.add(self)
 
     def hear_of_mark(self, queue: Queue) -> None:
-        """Looks at a mark of its reader again, which may have moved, if it is of one of its queues."""
+        """Reads a mark again that may have moved, if it is of one of its queues."""
         if self.marks is not None and queue.name in self._sources:
             self.marks.hear(queue)
 
     async def new_marks(self, in_thread: InThread) -> list[tuple[str, Unread]]:
-        """Returns the queues in which the mark of its reader has moved, with what is unread there."""
+        """Returns the queues in which the mark of its reader has moved, with the unread messages there."""
         return [] if self.marks is None else await self.marks.news(list(self._sources.values()), in_thread)
 
     @property
     def may_look(self) -> bool:
-        """Whether the last look is not too recent."""
+        """True if the last list of queues is not too recent."""
         return self.looked is None or self._since() - self.looked[0] >= LOOK
 
     def _since(self) -> int:
-        """Returns ticks below which nothing can lie in a queue that is not there yet."""
+        """Returns ticks below which nothing can lie in a queue that does not exist yet."""
         return self._reader.now() - round((SPARE + self._reader.clock_difference) * TICKS_PER_SECOND)
 
     def look(self) -> None:
-        """Notes that it is looked now which queues there are."""
+        """Records that the queues are listed now."""
         self.looks_again = False
         if self.is_of_all:
             self.looked = self._since(), LOW_MIN
 
     def drop(self, name: str) -> None:
-        """Reads a queue no more."""
         self._sources.pop(name, None)
         self._left.pop(name, None)
         if self.marks is not None:
@@ -290,12 +280,12 @@ class Stream:
         )
 
     async def read(self, wait: float, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
-        """Returns what has come since, and the queues that cannot be read any more, with the reasons.
+        """Returns new messages, and the queues that cannot be read any more.
 
         Args:
-            wait: Seconds that the reader would wait for more.
-            waiter: Is woken when another read may give something; it knows which queues something has come to.
-            in_thread: Does what may take long.
+            wait: Max seconds that the reader would wait.
+            waiter: Is woken when another read may give something; it knows which queues have news.
+            in_thread: Runs work that may take long.
             short: A short read may be done here.
         """
         woken = waiter.take_woken()
@@ -307,7 +297,7 @@ class Stream:
             raise
 
     async def _read_short(self, wait: float, waiter: Waiter) -> Found | None:
-        """Reads the only partition of a single queue; None: there is more to read than that."""
+        """Reads the only partition of a single queue; None: the read is not short."""
         if len(self._sources) != 1:
             return None
         [(name, access)] = self._sources.items()
@@ -333,7 +323,7 @@ class Stream:
         return self._given(readings, whole=len(readings) == len(self._sources)), failed
 
     def _behind(self, woken: frozenset[int] | None) -> Sequence[str]:
-        """Returns the queues to read, first that with the oldest message; None: something may have come to any."""
+        """Returns the queues to read, that with the oldest message first; None: all may have news."""
         found = list(self._sources)
         if woken is not None:
             some = {name for name, access in self._sources.items() if access.queue.qid in woken} | self._left.keys()
@@ -344,12 +334,7 @@ class Stream:
         return sorted(found, key=lambda name: min((at.start for at in self._left.get(name, {}).values()), default=LAST))
 
     def _given(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
-        """Returns what was read as events, in time order, and notes that it was given.
-
-        Args:
-            readings: By queue.
-            whole: They are of all queues.
-        """
+        """Returns readings as events, in time order, and advances the cursor; ``whole``: they are of all queues."""
         ends = [at for reading in readings.values() for at in reading.next.values() if at is not None]
         floor = min(ends) if whole and ends else FIRST
         if self.looked is not None:
@@ -381,7 +366,7 @@ class Stream:
         return events
 
     def _early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
-        """Returns what lies above the horizons, in time order, and notes that it was given."""
+        """Returns messages above the horizons, in time order, and records them as given."""
         if not self._early or not readings:
             return []
         given = self._given_early

@@ -1,8 +1,7 @@
 """Waiting for messages without a thread per waiting request.
 
 Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each is a
-:class:`Waiter`: it names what it is about to try and tries. If that gave nothing, it is woken when another try may give
-something.
+:class:`Waiter`: it subscribes and tries. If that gave nothing, it is woken when another try may give something.
 
 A new message wakes all waiting reads: each of them can read it. It wakes one waiting claim: only one can have it. If
 that claim gets something there may be more, so two others are woken; if it gets nothing, none is. So one message
@@ -20,11 +19,11 @@ from typing import Any, NamedTuple
 from queuey.messages import Queue
 
 FEW = 8
-"""A waiter on more partitions of a queue than these is woken by all of its partitions."""
+"""Max partitions of a queue that a waiter watches one by one; with more, all partitions wake it."""
 
 
 class Trigger(NamedTuple):
-    """What wakes waiting requests of one kind.
+    """Wakes waiting requests of one kind.
 
     Attributes:
         watch: Calls a function, from any thread, whenever a queue's partition may have messages; returns a
@@ -39,7 +38,6 @@ class Trigger(NamedTuple):
 Key = tuple[Any, ...]
 """Queue and version of its row, partitions, and the trigger."""
 Wanted = tuple[Queue, Sequence[int], Trigger]
-"""A queue, partitions of it, and the trigger."""
 
 
 class _Shared:
@@ -83,18 +81,17 @@ class Watchers:
         self.tell: Callable[..., None] = _call
 
     def __len__(self) -> int:
-        """The number of waiting requests, each counted once per partition that it waits on."""
+        """Number of waiting requests, each counted once per partition that it waits on."""
         with self._lock:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
-        """Returns how many requests wait for triggers of this kind."""
         with self._lock:
             some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in some for waiter in waiters})
 
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
-        """Begins to wake a waiter; ``key`` is of this queue."""
+        """Adds a waiter; ``key`` is of this queue."""
         *_, partitions, trigger = key
         with self._lock:
             shared = self._shared.get(key)
@@ -104,7 +101,7 @@ class Watchers:
             shared.waiters[waiter] = None
 
     def remove(self, key: Key, waiter: Waiter) -> None:
-        """Ends what :meth:`add` began. If the waiter was woken and did not finish its try, others are woken for it."""
+        """Removes a waiter. If it was woken and did not finish its try, others are woken for it."""
         with self._lock:
             shared = self._shared[key]
             del shared.waiters[waiter]
@@ -137,7 +134,7 @@ class Watchers:
             one.wake(shared.qid)
 
     def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
-        """Notes that a waiter begins to try, as it was woken to."""
+        """Records that a woken waiter begins its try."""
         with self._lock:
             for key in keys if self._called else ():
                 mine = (self._shared[key], waiter)
@@ -146,7 +143,7 @@ class Watchers:
                     self._trying.add(mine)
 
     def tried(self, keys: Iterable[Key], waiter: Waiter) -> None:
-        """Notes that there was nothing, so no other waiter needs to try."""
+        """Records that a try gave nothing, so no other waiter needs to try."""
         with self._lock:
             for key in keys if self._trying else ():
                 self._trying.discard((self._shared[key], waiter))
@@ -171,12 +168,10 @@ class Waiter(ABC):
     def wake(self, qid: int | None = None) -> None:
         """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls.
 
-        Args:
-            qid: The queue that something may have come to; None: any.
+        ``qid`` is the queue that may have news; None: any.
         """
 
     def note_woken(self, qid: int | None) -> None:
-        """Notes what it was woken by."""
         if qid is None:
             self._woken_by = None
         elif self._woken_by is not None:
@@ -184,16 +179,16 @@ class Waiter(ABC):
 
     @property
     def may_be_any(self) -> bool:
-        """Whether something may have come to any queue, or have changed otherwise."""
+        """True if any queue may have news, or something else may have changed."""
         return self._woken_by is None
 
     def take_woken(self) -> frozenset[int] | None:
-        """Returns the queues (qid) that something may have come to since this was called; None: any."""
+        """Returns the queues (qid) that may have news since the last call; None: any."""
         woken, self._woken_by = self._woken_by, set()
         return None if woken is None else frozenset(woken)
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
-        """Called before each try: from now on these triggers wake this waiter, and no others do."""
+        """Replaces this waiter's subscriptions; called before each try."""
         queues = {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
         before = dict.fromkeys(self._keys)
         for key, queue in queues.items():
@@ -206,12 +201,11 @@ class Waiter(ABC):
         self._watchers.tries(self._keys, self)
 
     def found_nothing(self, wait: float) -> None:
-        """Called after a try without a result: the waiter may wait for so many seconds from its beginning."""
+        """Ends a try without a result: the waiter may wait for ``wait`` seconds from its beginning."""
         self.wait = wait
         self._watchers.tried(self._keys, self)
 
     def close(self) -> None:
-        """Stops being woken."""
         self.expect(())
 
 

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 IDENTITY = "identity of the store"
-"""The work under which ledgers keep it."""
+"""Name of the ledger's work that holds it."""
 
 
 class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, Records, ClaimLogs, Covers):
@@ -68,7 +68,7 @@ class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets,
     def identity(self) -> str:
         """Returns the id of this store: 32 hex digits, made at the first call and kept for ever.
 
-        A copy of the store's files has the identity of what it is a copy of.
+        A copy of the store's files has the identity of the original.
         """
 
     @abstractmethod
@@ -88,17 +88,17 @@ class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets,
 
     @abstractmethod
     def acknowledgement(self) -> Acknowledgement:
-        """Says what an acknowledged write means on this store as it is configured."""
+        """Returns the meaning of an acknowledged write on this store as it is configured."""
 
     @never_waits
     @abstractmethod
     def guarantee(self, queue: Queue) -> str:
-        """Says in a sentence which guarantees hold for a queue of its consistency level on this store."""
+        """Returns a sentence on the guarantees for a queue of its consistency level on this store."""
 
     @never_waits
     @abstractmethod
     def read_delay(self, queue: Queue) -> float:
-        """Returns the seconds that a range read stays behind the clock for this queue."""
+        """Returns the seconds by which a range read stays behind the clock for this queue."""
 
     @abstractmethod
     def statistics(self) -> dict[str, float]:

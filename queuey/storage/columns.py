@@ -30,7 +30,7 @@ from queuey.messages import Message, Meta, stored_meta
 from queuey.storage import items as items_of
 
 PLACES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
-"""Without bodies."""
+"""``SCHEMA`` without bodies."""
 SCHEMA = pa.schema([*PLACES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())])
 TEXT, BYTES = b"\0", b"\1"
 """First byte of ``meta``."""
@@ -43,7 +43,6 @@ _decode = msgspec.msgpack.Decoder(Meta).decode
 
 
 def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
-    """Returns messages as a record batch."""
     columns: list[Sequence[object]] = [
         [message.ticks for message in messages],
         [message.low for message in messages],
@@ -64,7 +63,7 @@ def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
 
 @lru_cache(maxsize=1024)
 def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
-    """Returns the ``meta`` column of a row that holds metadata without the first byte."""
+    """Adds the first byte to metadata of a row, for the ``meta`` column."""
     if text:
         return None if meta is None else TEXT + meta
     return BYTES if meta is None else BYTES + meta
@@ -72,7 +71,6 @@ def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - ma
 
 @lru_cache(maxsize=1024)
 def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
-    """Returns the ``meta`` column of a message."""
     if meta is None or meta == Meta():
         return None if text else BYTES
     return (TEXT if text else BYTES) + _encode(stored_meta(meta))
@@ -80,19 +78,14 @@ def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def meta_from(column: bytes | None) -> tuple[bool, Meta]:
-    """Returns whether a body is text, and what travels with it."""
+    """Returns whether a body is text, and its metadata."""
     if column is None:
         return True, Meta()
     return column[:1] == TEXT, _decode(column[1:]) if len(column) > 1 else Meta()
 
 
 class MessageColumns(Sequence[Message]):
-    """Messages of one queue as columns. As a sequence it makes each message when it is asked for.
-
-    Args:
-        partitions: Of each message.
-        batch: Of the shape ``SCHEMA``, in any order.
-    """
+    """Messages of one queue as columns. As a sequence it makes each message when it is asked for."""
 
     __slots__ = ("batch", "partitions")
 
@@ -102,33 +95,28 @@ class MessageColumns(Sequence[Message]):
 
     @property
     def ticks(self) -> Integers:
-        """The times of the ids."""
         return cast("Integers", self.batch.column(0).to_numpy())
 
     @property
     def low(self) -> Integers:
-        """The low halves of the ids."""
         return cast("Integers", self.batch.column(1).to_numpy())
 
     @property
     def expires(self) -> Integers:
-        """The ends (ticks)."""
         return cast("Integers", self.batch.column(2).to_numpy())
 
     @property
     def places(self) -> list[tuple[int, Position]]:
-        """Where each message is: its partition and position."""
         positions = zip(self.ticks.tolist(), self.low.tolist(), strict=True)
         return list(zip(self.partitions.tolist(), positions, strict=True))
 
     def where(self, kept: Mask) -> MessageColumns:
-        """Returns the messages that a mask keeps."""
         if kept.all():
             return self
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
     def taken(self, order: Integers) -> MessageColumns:
-        """Returns messages by their numbers."""
+        """Returns messages by their indexes."""
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:
@@ -168,7 +156,7 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
 
 
 def in_pieces(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
-    """Divides messages into pieces of at most so many, as columns.
+    """Divides messages into pieces of at most ``most``, as columns.
 
     Raises:
         InvalidRequest: A body is no valid text.
@@ -183,12 +171,12 @@ def in_pieces(messages: Iterable[Message], most: int) -> Iterator[MessageColumns
 
 
 def rows_as_bytes(table: NDArray[Any]) -> pa.Array:
-    """Returns the rows of a table as a column of bytes, without copying anything."""
+    """Returns the rows of a table as a column of bytes, without copying."""
     offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(table.nbytes // max(1, len(table)))
     data = pa.py_buffer(table.reshape(-1).view(np.uint8))
     return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), data])
 
 
 def bytes_of(column: pa.Array) -> list[Any]:
-    """Returns the values of a column of bytes, which takes a third of the time of Arrow's ``to_pylist``."""
+    """Returns the values of a column of bytes, in a third of the time of Arrow's ``to_pylist``."""
     return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())

@@ -1,7 +1,7 @@
-"""One deadline for each call of a store, however many steps the call takes and whatever it waits for.
+"""One deadline for each call of a store, however many steps the call takes.
 
-:func:`bounded` lets every call of a store's class run under the store's :class:`Deadline`. Whatever waits in the same
-thread asks it how long it may::
+:func:`bounded` makes every call of a store's class run under the store's :class:`Deadline`. Code that waits in the same
+thread asks for the time left::
 
     answered.wait(deadline.left())
 """
@@ -21,17 +21,16 @@ from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
 Done = Callable[[Any, Exception | None], None]
-"""Called with a result or an error."""
 
 S = TypeVar("S", bound=type[Store])
 T = TypeVar("T")
 
 
 class Deadline(threading.local):
-    """When the call that runs in this thread must have ended; never, if none does.
+    """The end of the call that runs in this thread; without a call there is none.
 
     Args:
-        seconds: What each call has.
+        seconds: Duration of each call.
         clock: Seconds, for durations.
     """
 
@@ -43,14 +42,12 @@ class Deadline(threading.local):
         self._clock = clock
 
     def next_end(self) -> float:
-        """Returns by when, by the clock, a call that begins now must have ended."""
         return self._clock() + self._seconds
 
     def begin(self, ends: float | None = None) -> tuple[float, bool]:
-        """Gives a call in this thread a deadline; None: the usual one. A call within it ends no later.
+        """Begins a call in this thread; ``ends`` None: after the usual time. A call within it ends no later.
 
-        Returns:
-            What :meth:`end` is to be given.
+        Returns the argument of :meth:`end`.
         """
         before = ends_before, wrote = self._ends, self._wrote
         self._ends = min(ends_before, self._clock() + self._seconds if ends is None else ends)
@@ -58,12 +55,12 @@ class Deadline(threading.local):
         return before
 
     def end(self, before: tuple[float, bool]) -> None:
-        """Notes that the call has ended that began last."""
+        """Ends the call that began last."""
         self._ends, self._wrote = before
 
     @contextmanager
     def running(self, ends: float | None = None) -> Iterator[None]:
-        """Does both: for what is done seldom."""
+        """Runs a block as a call."""
         before = self.begin(ends)
         try:
             yield
@@ -71,12 +68,11 @@ class Deadline(threading.local):
             self.end(before)
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """Runs some work as a separate call."""
         with self.running():
             return work(*arguments)
 
     def left(self, most: float = threading.TIMEOUT_MAX) -> float:
-        """Returns how many seconds the call may still wait, ``most`` at most.
+        """Returns the seconds that the call may still wait, at most ``most``.
 
         Raises:
             StoreUnavailable: None; outcome ``unknown`` if it has :meth:`sent` a change.
@@ -90,14 +86,12 @@ class Deadline(threading.local):
         return min(left, most)
 
     def sent(self) -> None:
-        """Notes that the call is about to send a change: from now on its outcome may be unknown."""
+        """Marks that the call is about to send a change: from now on its outcome may be unknown."""
         self._wrote = True
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Prepares a write: what the block does has no effect that a caller could notice.
-
-        If it fails, nothing was written, whatever part of the preparation was done.
+        """Prepares a write: the block has no effect that a caller could notice. If it fails, nothing was written.
 
         Raises:
             StoreUnavailable: As it was raised, with outcome ``none`` unless the call has :meth:`sent` something before.
@@ -113,10 +107,7 @@ class Deadline(threading.local):
             self._wrote = wrote
 
     def wait(self, acquire: Callable[..., bool]) -> None:
-        """Waits for a lock, an event or a semaphore.
-
-        Args:
-            acquire: Its method that takes ``timeout``.
+        """Waits for a lock, an event or a semaphore, by its method that takes ``timeout``.
 
         Raises:
             StoreUnavailable: As :meth:`left`.
@@ -125,11 +116,10 @@ class Deadline(threading.local):
             pass
 
     def result(self, begin: Callable[[Done], Callable[[], Outcome]], late: str) -> Any:  # noqa: ANN401 - as begun
-        """Begins something and waits for its result.
+        """Starts something and waits for its result.
 
         Args:
-            begin: Begins it; it is given what it calls at its end with a result or an error, and returns what gives it
-                up.
+            begin: Starts it. It gets the callback for the end, and returns a function that gives up.
             late: The message of the error when the time is over.
 
         Raises:
@@ -156,9 +146,9 @@ class Deadline(threading.local):
 
 
 def bounded(store: S) -> S:
-    """Lets the calls of a store that may have to wait run under its ``_deadline``.
+    """Makes the waiting calls of a store run under its ``_deadline``.
 
-    Those of the bulk contract may take as long as there is something to be done; each call that they make ends in time.
+    A call of the bulk contract may take as long as there is work; each call that it makes ends in time.
     """
     for name in (Store.__abstractmethods__ | {"together"}) - Bulk.__abstractmethods__ - {"close"}:
         if hasattr(getattr(Store, name), "never_waits"):

@@ -1,4 +1,4 @@
-"""What every store refuses of messages before it takes them."""
+"""Checks of messages that every store makes before it stores them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from queuey.storage.contracts.records import MAX_RECORD
 
 
 def checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
-    """Returns new messages if all of them can be stored, before one could spoil a group for others.
+    """Returns new messages if all of them can be stored, so that none spoils a group for others.
 
     Raises:
-        InvalidRequest: A delay, a partition or a text cannot be.
+        InvalidRequest: A delay, a partition or a text is not valid.
     """
     for item in items:
         if item.delay and not 0 <= item.delay <= MAX_TTL:
@@ -24,21 +24,12 @@ def checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
 
 
 def check_partition(queue: Queue, partition: int) -> None:
-    """Makes sure that a queue has a partition.
-
-    Raises:
-        InvalidRequest: It does not.
-    """
     if not 0 < partition <= queue.partitions:
         raise InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
 
 
 def check_text(body: str | bytes) -> None:
-    """Makes sure that text has a UTF-8 form.
-
-    Raises:
-        InvalidRequest: It does not.
-    """
+    """Refuses text that has no UTF-8 form."""
     if isinstance(body, str) and not body.isascii():
         try:
             body.encode()
@@ -47,19 +38,10 @@ def check_text(body: str | bytes) -> None:
 
 
 def check_length(name: str, body: bytes, longest: int) -> None:
-    """Makes sure that something is not empty and not longer than a number of bytes.
-
-    Raises:
-        InvalidRequest: It is.
-    """
+    """Refuses an empty value, and one of more than ``longest`` bytes."""
     if not 0 < len(body) <= longest:
         raise InvalidRequest({name: f"has {len(body)} bytes, and may have 1 to {longest}"})
 
 
 def check_record(record: Record) -> None:
-    """Makes sure that a record's value can be stored.
-
-    Raises:
-        InvalidRequest: It cannot.
-    """
     check_length("value", record.value, MAX_RECORD)

@@ -1,4 +1,4 @@
-"""What a call makes of a group's offsets, whatever the store."""
+"""Decides about changes of a group's offsets, for every store."""
 
 from __future__ import annotations
 
@@ -11,29 +11,25 @@ from queuey.errors import Conflict, InvalidRequest, OffsetConflict
 from queuey.messages import Offset, OffsetChange, Queue
 
 MOST_GROUPS = 1000
-"""Of one queue: a listing has them all. A few more, if several processes record new ones at the same moment."""
+"""Max groups of one queue: a listing has them all. A few more, if several processes record new ones at the same
+moment."""
 MOST_READERS = 10_000
-"""Of one queue, in the same way. They are in no listing."""
+"""Max readers of one queue, in the same way. They are in no listing."""
 READERS = "~"
-"""Begins the groups that are readers, each with the mark of how far it has read. Sorted, they follow all others."""
+"""Prefix of the groups that are readers, each with its read mark. Sorted, they follow all others."""
 
 
 def check(queue: Queue, changes: Sequence[OffsetChange]) -> None:
-    """Makes sure that a queue has the partitions of changes.
-
-    Raises:
-        InvalidRequest: It does not.
-    """
     for change in changes:
         if not 0 < change.partition <= queue.partitions:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
 
 
 def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> None:
-    """Makes sure that a queue that has so many groups, or so many readers, may have another one.
+    """Refuses a further group, or a further reader, if a queue has ``groups`` of them.
 
     Raises:
-        Conflict: It may not.
+        Conflict: It has too many.
     """
     if readers:
         if groups >= MOST_READERS:
@@ -46,10 +42,10 @@ def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> No
 
 
 class Decision(NamedTuple):
-    """What a call is going to do.
+    """The effect of a call.
 
     Attributes:
-        offsets: What will be recorded, by partition.
+        offsets: To be recorded, by partition.
         applied: The partitions whose changes are made, in the order of the changes.
         kept: Those whose offset stays because it is not below that of a change which only goes forward.
     """
@@ -59,11 +55,10 @@ class Decision(NamedTuple):
     kept: list[int]
 
     def changed(self) -> list[Offset]:
-        """Returns the offsets to write, by partition."""
         return [self.offsets[partition] for partition in sorted(set(self.applied))]
 
     def result(self, changes: Sequence[OffsetChange]) -> list[Offset]:
-        """Returns what :meth:`~queuey.storage.Offsets.set_offsets` does when they are written.
+        """Returns the result of :meth:`~queuey.storage.Offsets.set_offsets` after the write.
 
         Raises:
             OffsetConflict: Some changes were not to be made.
@@ -77,12 +72,12 @@ class Decision(NamedTuple):
 
 
 def decide(present: dict[int, Offset], changes: Sequence[OffsetChange], now: float) -> Decision:
-    """Decides about each change in turn; those that compare and find another offset are not made.
+    """Decides about each change in turn; a failed comparison leaves its offset as it is.
 
     Args:
-        present: What is recorded, by partition.
-        changes: What the call asks for.
-        now: When it is recorded, in seconds since 1970.
+        present: The recorded offsets, by partition.
+        changes: Of the call.
+        now: Seconds since 1970.
     """
     offsets = dict(present)
     applied: list[int] = []

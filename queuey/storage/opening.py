@@ -31,16 +31,15 @@ LOOK_EVERY = 0.1
 TIMES = ("cassandra_clock_difference",)
 """Settings that name times of the keyspace."""
 LOCK_SHARE = 1 / 3
-"""Part of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
+"""Ratio of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
 
 
 def is_cassandra(settings: Settings) -> bool:
-    """Returns whether the settings name a Cassandra keyspace."""
     return settings.store.startswith("cassandra:")
 
 
 def is_made(settings: Settings) -> bool:
-    """Returns whether the embedded store that the settings name is there: opening it would make it."""
+    """Returns whether the files of an embedded store exist: opening it would make them."""
     from queuey.storage.sqlite import connection  # noqa: PLC0415 - only needed if it is used
 
     return (settings.data / connection.FILE).is_file()
@@ -53,7 +52,7 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
 
     Args:
         settings: The settings in force.
-        jobs: Run the jobs that remove what has expired or was deleted. Commands that come and go do not.
+        jobs: Run the jobs that remove expired and deleted messages. Short-lived commands do not.
 
     Raises:
         StoreUnavailable: The SQLite store cannot be used now; the message says why.
@@ -78,7 +77,7 @@ def check(loaded: Loaded) -> None:
     """Refuses settings that the chosen store could not work with; reads the secrets and certificates they name.
 
     Raises:
-        SettingsError: Says which settings do not go together and where they came from.
+        SettingsError: It names the settings and their sources.
     """
     settings = loaded.settings
     if not is_cassandra(settings):
@@ -98,7 +97,6 @@ def check(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
-    """Returns the SQLite store's part of the settings."""
     from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
@@ -107,7 +105,7 @@ def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
 
 
 def cassandra_target(settings: Settings) -> DataCentreTarget:
-    """Returns where the Cassandra store is.
+    """Returns the address of the Cassandra store.
 
     Raises:
         SettingsError: ``store`` is no proper URL, or the driver is not installed.
@@ -130,7 +128,7 @@ def cassandra_options(
     Args:
         settings: The settings in force.
         jobs: See :func:`open_store`.
-        environ: Where ``env:`` secrets are; None: this process's environment.
+        environ: Source of ``env:`` secrets; None: this process's environment.
 
     Raises:
         SettingsError: Values contradict each other, or the password cannot be read.
@@ -159,11 +157,11 @@ def cassandra_options(
 
 
 def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Finding]]:
-    """Returns what examines the store that the settings name; it blocks, and reads secrets now.
+    """Returns a blocking function that examines the store that the settings name; reads secrets now.
 
     Args:
         settings: The settings in force.
-        whole: Examine also what takes as long as the store is large.
+        whole: Include checks that take longer the larger the store is.
 
     Raises:
         SettingsError: As :func:`cassandra_options`.
@@ -209,7 +207,7 @@ def _levels(settings: Settings) -> dict[str, Level]:
 
 
 def _stated(settings: Settings) -> dict[str, float]:
-    """Returns the times that settings name, which must be those that stand in the keyspace."""
+    """Returns the times that settings name. They must equal those in the keyspace."""
     found = {name: getattr(settings, name) for name in TIMES}
     for level in ("strong", "very_strong"):
         chosen = getattr(settings, f"consistency_{level}")
@@ -235,9 +233,5 @@ def _check_body(settings: Settings) -> None:
 
 
 def no_password() -> str:
-    """Stands for the password of a key in a file, because asking for one would block the start of the service.
-
-    Raises:
-        ssl.SSLError: Always.
-    """
+    """Refuses a key with a password: asking for it would block the start of the service."""
     raise ssl.SSLError("the key is encrypted with a password, which is not supported")

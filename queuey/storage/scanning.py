@@ -1,4 +1,4 @@
-"""Scans of whole ranges, on top of what every store can do: read slices and say what its partitions hold."""
+"""Scans of whole ranges by the read and inspect calls of any store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from queuey.storage import Bulk, Messages
 
 
 class Scanning(Messages, Bulk):
-    """The scans of the bulk contract, page by page."""
-
     def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
-        """See the contract."""
         more = True
         while more:
             [page] = self.read(queue, [part])
@@ -31,13 +28,13 @@ class Scanning(Messages, Bulk):
 
 
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
-    """Divides what lies between two positions into slices to be scanned side by side.
+    """Divides the range from ``lower`` to below ``upper`` into slices to be scanned side by side.
 
     Args:
-        partitions: What they hold, as :meth:`~queuey.storage.Messages.inspect` says.
-        lower: The lowest position of interest.
-        upper: The lowest position above it.
-        pieces: About how many slices; at least one for each partition that holds anything, of about equal size if
+        partitions: From :meth:`~queuey.storage.Messages.inspect`.
+        lower: The lowest position.
+        upper: The position above the range.
+        pieces: Number of slices, about; at least one for each partition that is not empty, of about equal size if
             messages are spread evenly over time.
 
     Returns:
@@ -52,7 +49,6 @@ def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Positio
 
 
 def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
-    """Returns slices of a partition that take equal times."""
     low = lower if info.oldest is None else max(lower, info.oldest)
     high = upper if info.newest is None else min(upper, ids.following(info.newest))
     if low >= high:

@@ -1,4 +1,4 @@
-"""The scope of a key as the text that stores keep."""
+"""The scope of a key as the text that stores keep; None stays None."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ _decode = msgspec.json.Decoder(Scope).decode
 
 
 def to_text(scope: Scope | None) -> str | None:
-    """Writes a scope; None, for a key that is limited to nothing, stays None."""
     return None if scope is None else msgspec.json.encode(scope).decode()
 
 
 def from_text(text: str | None) -> Scope | None:
-    """Reads what :func:`to_text` has written.
+    """Reads the result of :func:`to_text`.
 
     Raises:
         msgspec.DecodeError: It is something else; a key with such a scope opens nothing.

@@ -1,4 +1,4 @@
-"""What a :class:`~queuey.messages.QueueSpec` asks for, compared with a queue as it stands."""
+"""Compares a :class:`~queuey.messages.QueueSpec` with a queue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _DEFAULTS = {
 
 
 def given(spec: QueueSpec) -> dict[str, Any]:
-    """Returns the fields that a spec gives."""
     return {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
 
 
 def of_new(spec: QueueSpec) -> dict[str, Any]:
-    """Returns the fields that a spec gives a new queue.
+    """Returns the fields of a new queue.
 
     Raises:
         InvalidRequest: Its limits of claims do not fit the rest.
@@ -36,7 +35,6 @@ def of_new(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _check_shares(fields: Mapping[str, Any]) -> None:
-    """Makes sure that each partition has a share of the claims that a queue may have."""
     most, partitions = fields["max_claimed"], fields["partitions"]
     if 0 < most < partitions:
         text = f"{most} cannot be divided among {partitions} partitions. Give at least {partitions}, or 0 for no limit."

@@ -1,4 +1,4 @@
-"""What is wrong with a store, logged once when it begins and once when it is over, however many calls meet it."""
+"""Failures of a store, each logged once when it begins and once when it is over."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 
 QUIET = 10.0
-"""Seconds without a failure after which a trouble is over: on a full disk small writes succeed between large ones."""
+"""Min seconds without a failure until a trouble is over: on a full disk small writes succeed between large ones."""
 
 
 class Trouble:
-    """One thing that may be wrong, for one reason at a time. Safe for use by many threads.
+    """A lasting failure, for one reason at a time. Safe for use by many threads.
 
     Args:
-        log: Where it is logged.
-        thing: What it is that may be wrong, as a sentence about it begins.
+        log: The logger.
+        thing: Subject of the logged sentence.
         quiet: Seconds without a failure after which it is over.
         clock: Seconds.
     """
@@ -33,10 +33,10 @@ class Trouble:
         self._lock = threading.Lock()
         self._since = self._last = 0.0
         self.reason: str | None = None
-        """A word for what is wrong, None while nothing is."""
+        """A word for the failure, None while there is none."""
 
     def met(self, reason: str, text: object) -> None:
-        """Notes the trouble, and logs it if it is new."""
+        """Records a failure, and logs it if it is new."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:
@@ -45,7 +45,7 @@ class Trouble:
             self._log.error("%s: %s", self._thing, text)
 
     def passed(self) -> None:
-        """Notes that it works, which ends what was wrong if it has not been met for a while."""
+        """Records a success, which ends the trouble if the last failure was long enough ago."""
         with self._lock:
             now = self._clock()
             over = self.reason is not None and now - self._last >= self._quiet

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERY = 0.2
-"""Seconds from the end of a poll to the next, which leaves time for the poll itself."""
+"""Interval in seconds from the end of a poll to the next."""
 
 
 class Watch:
@@ -33,9 +33,9 @@ class Watch:
         partition: Of the queue.
         prompt: Called for stored messages, before a read that keeps the read delay shows them.
         wake: Wakes the watcher.
-        position: Ticks; the watcher knows all messages below. Only the polls use it.
-        asking, looked: Whether it is being polled, and when the last poll was. Only the polls use them.
-        due: When it is to be polled whatever is known of new messages. Only the polls use it.
+        position: Ticks; the watcher knows all messages below. This and the following are for the polls.
+        asking, looked: True while it is polled, and the time of the last poll.
+        due: Time of the next poll, even without a sign of new messages.
     """
 
     __slots__ = ("asking", "due", "looked", "partition", "position", "prompt", "queue", "wake")
@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def key(self) -> int:
-        """The partition in the whole store."""
+        """Number of the partition in the whole store."""
         return self.queue.qid << 8 | self.partition
 
 
@@ -62,8 +62,7 @@ class Watches:
     Args:
         look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own, again
             and again while there are watches or :meth:`poll_once` was called.
-        glance: Called by this thread in between, whenever :meth:`hurry` was called or as many seconds have passed as
-            it said the last time.
+        glance: Called by this thread in between, at each :meth:`hurry` and after the seconds that it returned last.
     """
 
     def __init__(self, look: Callable[[Sequence[Watch]], None], glance: Callable[[], float] | None = None) -> None:
@@ -71,20 +70,19 @@ class Watches:
         self._glance = glance or _never
         self._hurried = threading.Event()
         self.share: Callable[[int, Collection[int]], None] | None = None
-        """Passes on to other processes what this one stores; see the contract's ``share_news``."""
+        """Tells other processes what this one stores; see the contract's ``share_news``."""
         self.wanted: Callable[[], None] = _nothing
-        """Called when there is a watch after there was none."""
+        """Called when the first watch is added."""
         self._by_key: dict[int, tuple[Watch, ...]] = {}
         self._all: Sequence[Watch] | None = None
-        """All of them, as long as none comes or goes."""
+        """Cache of all watches."""
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._wanted = False
-        """One more poll is."""
+        """True if one more poll was asked for."""
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any watches."""
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
@@ -118,22 +116,21 @@ class Watches:
                     self._by_key.pop(watch.key, None)
 
     def of(self, key: int) -> tuple[Watch, ...]:
-        """Returns the watches of a partition."""
         return self._by_key.get(key, ())
 
     def poll_once(self) -> None:
-        """Has ``look`` called once more although there may be no watches."""
+        """Requests one more ``look``, even without watches."""
         if not self._wanted:
             with self._changed:
                 self._wanted = True
                 self._start()
 
     def hurry(self) -> None:
-        """Has ``glance`` called now, unless ``look`` is next."""
+        """Requests a ``glance`` now, unless ``look`` is next."""
         self._hurried.set()
 
     def wrote(self, keys: Iterable[int]) -> None:
-        """Wakes the watchers of partitions in which readers find something new."""
+        """Wakes the watchers of partitions with new messages."""
         for key in keys:
             _wake(self.of(key))
 
@@ -147,7 +144,6 @@ class Watches:
         _wake(watches)
 
     def all(self) -> Sequence[Watch]:
-        """Returns all watches."""
         found = self._all
         if found is None:
             found = self._all = [watch for some in self._by_key.values() for watch in some]
@@ -163,7 +159,7 @@ class Watches:
             self._check(partial(self._look, watches))
 
     def _pause(self) -> bool:
-        """Lets the time until the next look pass, with glances in it; returns whether there is none any more."""
+        """Waits until the next look, with glances in between; returns whether the watches are closed."""
         until = time.monotonic() + EVERY
         while (left := until - time.monotonic()) > 0:
             self._hurried.clear()
@@ -186,12 +182,10 @@ class Watches:
 
 
 def _never() -> float:
-    """Nothing is to be done in between."""
     return math.inf
 
 
-def _nothing() -> None:
-    """No other process wants to know."""
+def _nothing() -> None: ...
 
 
 def _wake(watches: Iterable[Watch]) -> None:

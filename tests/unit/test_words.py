@@ -17,30 +17,7 @@ PACKAGES = ("queuey", "qdo")
 RIDDLES = frozenset({"What", "Whether", "Says", "Is", "Has", "Lets", "Takes"})
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
 TODO = (
-    "queuey/claims/",
     "queuey/client/results.py",
-    "queuey/service/",
-    "queuey/storage/__init__.py",
-    "queuey/storage/columns.py",
-    "queuey/storage/contracts/",
-    "queuey/storage/deadlines.py",
-    "queuey/storage/items.py",
-    "queuey/storage/offset_changes.py",
-    "queuey/storage/opening.py",
-    "queuey/storage/queue_rows.py",
-    "queuey/storage/scanning.py",
-    "queuey/storage/scopes.py",
-    "queuey/storage/specs.py",
-    "queuey/storage/sqlite/",
-    "queuey/storage/troubles.py",
-    "queuey/storage/watching.py",
-    "queuey/access.py",
-    "queuey/deadletters.py",
-    "queuey/errors.py",
-    "queuey/ids.py",
-    "queuey/messages.py",
-    "queuey/metrics.py",
-    "queuey/user_queues.py",
 )
 """Packages that do not keep the rules yet."""
 

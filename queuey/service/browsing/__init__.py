@@ -1,6 +1,6 @@
-"""Use cases for people who look at a queue: scans for messages, and what dead letters have in common.
+"""Use cases for people who look at a queue: scans for messages, and causes of dead letters.
 
-Everything here reads, and one call reads no more than its caller says. Calls block.
+All only read, each call no more than its caller allows. Calls block.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from queuey.service.reading import Reader
 __all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason", "short_cursor"]
 
 MAX_SCANNED = 500
-"""Messages that one step of a scan reads; a page of so many bytes as a read may have ends it sooner."""
+"""Max messages that one step of a scan reads; a page's bytes may end it sooner."""
 MAX_SAMPLED = 100
-"""Messages whose sizes stand for those of a queue, and dead letters whose reasons do."""
+"""Max messages in a sample of sizes, and of dead letters."""
 
 
 class Found:
-    """What one step of a scan found.
+    """Result of one step of a scan.
 
     Attributes:
-        messages: Those that match, newest first.
-        scanned: How many were looked at.
-        cursor: Where the next step begins, in few characters; blank: all were looked at.
-        reached: Ticks of the last message that was looked at; None: there was none.
+        messages: Matches, newest first.
+        scanned: How many were read.
+        cursor: Start of the next step, short; blank: all were read.
+        reached: Ticks of the last message that was read; None: there was none.
     """
 
     def __init__(self, messages: list[Message], scanned: int, cursor: str, reached: int | None) -> None:
@@ -43,7 +43,7 @@ class Found:
 
 
 class Sizes:
-    """The bytes of a sample of messages' bodies.
+    """Bodies in a sample of messages.
 
     Attributes:
         count: Messages in the sample.
@@ -55,16 +55,12 @@ class Sizes:
         self.total = sum(body_bytes(message.body) for message in messages)
 
     def of(self, count: int) -> int:
-        """Returns about how many bytes so many messages have."""
+        """Estimates the bytes of ``count`` messages."""
         return self.total if count <= self.count else round(self.total / max(1, self.count) * count)
 
 
 class Browsing:
-    """Looks at the messages of queues, newest first.
-
-    Args:
-        reader: Reads ranges.
-    """
+    """Looks at the messages of queues, newest first."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -79,15 +75,15 @@ class Browsing:
         limit: int,
         upcoming: bool = False,
     ) -> Found:
-        """Does one step of a scan.
+        """Runs one step of a scan.
 
         Args:
             access: The way to the queue: its caller may read.
-            wanted: Which messages are looked for.
-            partitions: Where; None: in all.
+            wanted: Selects messages.
+            partitions: None: all.
             since: An id, an instant, or the cursor of the step before; blank: from the newest message on.
-            limit: Messages to look at, at most.
-            upcoming: Look at delayed messages that are not due instead, the next one first.
+            limit: Max messages to read.
+            upcoming: Read delayed messages that are not due instead, the next one first.
 
         Raises:
             ValueError: ``since`` is none of these.
@@ -121,11 +117,10 @@ class Browsing:
         return nearest(descending=True, before=mark), nearest(after=mark)
 
     def sizes(self, access: QueueAccess) -> Sizes:
-        """Returns the sizes of a queue's newest messages."""
         return Sizes(self._newest(access))
 
     def failures(self, access: QueueAccess) -> Failures:
-        """Groups the newest messages of a queue of dead letters by why they are there."""
+        """Groups the newest messages of a queue of dead letters by their reasons."""
         return grouped(self._newest(access), access.queue.name)
 
     def _newest(self, access: QueueAccess) -> Sequence[Message]:
@@ -134,14 +129,11 @@ class Browsing:
 
 
 def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
-    """Returns where to go on after a reading of several partitions: mostly one id in place of one for each of them.
+    """Returns the start of the next step after a reading of several partitions: mostly one id in place of one for each.
 
-    No partition has anything unread between the last message and the nearest of the positions to go on from, so all may
-    go on from there. Those are named beside it that have an unread message with the very id of the last one.
-
-    Args:
-        reading: What was read, in order.
-        nearest: ``max`` if it descends, ``min`` if not.
+    No partition has unread messages between the last message and the nearest of the next positions, so all may
+    go on from there. Partitions that have an unread message with the very id of the last one are named beside it.
+    ``nearest`` is ``max`` for a descending reading, else ``min``.
     """
     if not reading.more or not reading.messages:
         return reading.cursor if reading.more else ""

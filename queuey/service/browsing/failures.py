@@ -1,4 +1,4 @@
-"""What dead letters have in common: pure functions of messages."""
+"""Reasons that dead letters share: pure functions of messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuey.deadletters import DeadLetter, dead_letter_from, shape_of
 from queuey.messages import Message, Meta
 
 MAX_SHAPED = 500
-"""Characters of an error's text that are looked at."""
+"""Max characters of an error's text that count."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -19,11 +19,10 @@ class Failure(msgspec.Struct, frozen=True):
     Attributes:
         queue: Where they came from.
         error: Class of the last error.
-        shape: What the texts of the errors have in common.
-        count: How many there are in the sample.
+        shape: The common form of the errors' texts.
+        count: Number in the sample.
         latest: When the last of them was given up, in seconds since 1970.
-        partition: Where that one lies.
-        id: Its id there.
+        partition, id: Place of that one.
     """
 
     queue: str
@@ -40,8 +39,8 @@ class Failures(msgspec.Struct, frozen=True):
 
     Attributes:
         lies_in: The queue.
-        sampled: Messages that were looked at, the newest ones.
-        unknown: Those of them that say no reason.
+        sampled: Messages in the sample, the newest ones.
+        unknown: Those without a reason.
         groups: The most frequent reason first.
     """
 
@@ -52,7 +51,6 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
-    """Groups messages of a queue of dead letters by their reasons."""
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
     for message in messages:
@@ -68,7 +66,7 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
 
 
 def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
-    """Puts together failures of one reason, each with the queue that it lies in; the most frequent reason first."""
+    """Merges failures of one reason, each with its queue of dead letters; the most frequent reason first."""
     reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for sample in samples:
         for one in sample.groups:
@@ -77,7 +75,7 @@ def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
 
 
 def letter_of(message: Message, lies_in: str) -> DeadLetter | None:
-    """Returns a message of a queue as the dead letter that it is; None: it is none."""
+    """Reads a message of a queue of dead letters; None: it is no dead letter."""
     meta = message.meta or Meta()
     lies = (lies_in, message.partition, message.id)
     return dead_letter_from(

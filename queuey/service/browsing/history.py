@@ -1,6 +1,6 @@
-"""What happened to queues in the last hour: rings of cells in the memory of each process, merged when somebody looks.
+"""Activity of queues in the last hour: rings of cells in the memory of each process, merged on demand.
 
-A process notes messages of at most :data:`MAX_QUEUES` queues. Beyond that, the application with the most of them loses
+A process counts messages of at most :data:`MAX_QUEUES` queues. Beyond that, the application with the most of them loses
 those that it used longest ago. Nothing is stored.
 """
 
@@ -21,11 +21,11 @@ from queuey.service.workers import Answer, Topic, Workers
 STEP, CELLS = 10, 360
 """Seconds of a cell, and cells of a ring."""
 MAX_QUEUES = 1000
-"""Each has 6 kB."""
+"""Max queues; each takes 6 kB."""
 MAX_SAMPLED = 100
-"""Queues whose messages are counted in one round, those that were used last."""
+"""Max queues whose messages are counted in one round, those that were used last."""
 ANSWER_SECONDS = 1.0
-"""For which one waits for all other processes together."""
+"""Timeout in seconds for all other processes together."""
 UNKNOWN = -1
 
 
@@ -36,7 +36,7 @@ class Cells(msgspec.Struct, frozen=True, array_like=True):
         last: Number of the newest cell: seconds since 1970, divided by :data:`STEP`.
         sent: Messages that were stored, by cell.
         taken: Messages that readers and claims were given.
-        depth: Messages that the queue had; -1: nobody has counted them.
+        depth: Messages in the queue; -1: not counted.
     """
 
     last: int
@@ -55,7 +55,7 @@ class Ring:
 
     Attributes:
         last: Number of the newest cell.
-        used: Number of the cell in which messages were counted last; 0: none were.
+        used: Number of the cell in which messages were counted last; 0: none.
     """
 
     __slots__ = ("application", "depth", "last", "name", "sent", "taken", "used")
@@ -67,7 +67,7 @@ class Ring:
         self.used = 0
 
     def turn(self, last: int) -> int:
-        """Makes a cell the newest, and all that have come since the one before blank; returns its index."""
+        """Makes a cell the newest, and blanks those since the previous one; returns its index."""
         for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
             self.sent[number % CELLS] = self.taken[number % CELLS] = 0
             self.depth[number % CELLS] = UNKNOWN
@@ -81,10 +81,7 @@ class Ring:
 
 
 def merged(found: Sequence[Cells]) -> Cells:
-    """Adds up what several processes have noted; of counts of a queue the highest one stands.
-
-    Cells that end at different moments are put beside each other by their numbers.
-    """
+    """Adds up the cells of several processes, by their numbers; the highest depth counts."""
     last = max((cells.last for cells in found), default=0)
     sent, taken, depth = [0] * CELLS, [0] * CELLS, [UNKNOWN] * CELLS
     for cells in found:
@@ -98,12 +95,7 @@ def merged(found: Sequence[Cells]) -> Cells:
 
 
 class History:
-    """The rings of this process. Safe for use by many threads.
-
-    Args:
-        workers: The processes of this service.
-        clock: Seconds since 1970.
-    """
+    """The rings of this process. Safe for use by many threads."""
 
     def __init__(self, workers: Workers, clock: Callable[[], float] = time.time) -> None:
         self._workers = workers
@@ -113,7 +105,6 @@ class History:
         workers.handle(Topic.HISTORY, self._tell)
 
     def note(self, queue: Queue, sent: int, taken: int) -> None:
-        """Counts messages of a queue."""
         if not sent and not taken:
             return
         last = int(self._clock()) // STEP
@@ -128,7 +119,7 @@ class History:
             ring.taken[index] += taken
 
     def note_depth(self, queue: Queue, count: int) -> None:
-        """Notes how many messages a queue has; of one whose messages are not counted, only if there is room."""
+        """Records how many messages a queue has; of one whose messages are not counted, only if there is room."""
         last = int(self._clock()) // STEP
         with self._lock:
             ring = self._rings.get(queue.uid)
@@ -148,13 +139,12 @@ class History:
         return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
     def own(self, uid: int) -> Cells:
-        """Returns what this process has noted of a queue."""
         with self._lock:
             ring = self._rings.get(uid)
             return _BLANK if ring is None else ring.cells(int(self._clock()) // STEP)
 
     def of(self, queue: Queue) -> Cells:
-        """Returns what all processes of the service have noted of a queue; waits a moment for the others."""
+        """Returns the merged cells of all processes of the service; waits a moment for the others."""
         identity = self._workers.identity
         answers: list[bytes] = []
         heard = threading.Semaphore(0)
@@ -178,7 +168,7 @@ class History:
         return ring
 
     def _make_room(self, application: str) -> None:
-        """Forgets a quarter of the rings of the application that has the most, after a new one of ``application``."""
+        """Removes a quarter of the rings of the application that has the most, after a new one of ``application``."""
         if len(self._rings) < MAX_QUEUES:
             return
         counts = Counter(ring.application for ring in self._rings.values())

@@ -1,4 +1,4 @@
-"""Which messages a scan looks for: a pure decision on one message."""
+"""Selects messages of a scan: a pure decision on one message."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NOTHING = Meta()
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message must have; a blank field is of no interest.
+    """Conditions for a message; blank fields do not count.
 
     Attributes:
-        text: In its body, capitals or not. A body of bytes has the UTF-8 of the text, as it is.
+        text: In its body, in any case. A body of bytes has the UTF-8 of the text, as it is.
         header: The name of one of its headers.
         value: In the value of that header; without ``header``: in that of any header.
         key: Its key, in an ordered queue.
@@ -26,11 +26,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anything(self) -> bool:
-        """Whether every message is wanted."""
+        """True if every message matches."""
         return not (self.text or self.header or self.value or self.key)
 
     def takes(self, message: Message) -> bool:
-        """Returns whether a message is wanted."""
         meta = message.meta or NOTHING
         if self.key and meta.key != self.key:
             return False

@@ -1,7 +1,7 @@
 """Use cases of claims: messages given to one caller each, until they are acknowledged or released, or a claim expires.
 
-``docs/architecture-claims.md`` says how they work. Calls are coroutines of the service's loop. Their callers may cancel
-them at any time: what was sent goes on, and what arrives for nobody is released.
+See ``docs/architecture-claims.md``. Calls are coroutines of the service's loop. Their callers may cancel
+them at any time: sent requests go on, and messages that arrive for no caller are released.
 """
 
 from __future__ import annotations
@@ -60,31 +60,21 @@ __all__ = [
 
 T = TypeVar("T")
 ENOUGH = 100
-"""Ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and would
-leave the other partitions idle."""
+"""Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and
+would leave the other partitions idle."""
 AGAIN = 1.0
-"""Seconds after which a claim that waits tries again where messages may have been free that it did not get."""
+"""Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
 
 class ReleaseReason(msgspec.Struct, frozen=True):
-    """Why a message could not be handled: a class of error, and what that said."""
+    """Class and text of an error of a handler."""
 
     error: str
     text: str = ""
 
 
 class ClaimUseCases(ClaimOverview):
-    """Claims, acknowledges, renews and releases.
-
-    Args:
-        store: Where messages and logs are kept.
-        limits: How much one request may ask for.
-        metrics: Counts messages given out.
-        watchers: Wake waiting requests when messages arrive; None: new ones are made.
-        core: Where they run; None: in the loop of this process.
-        timing: When claims are over.
-        upkeep: How logs are kept short.
-    """
+    """Claims, acknowledges, renews and releases."""
 
     def __init__(
         self,
@@ -119,12 +109,12 @@ class ClaimUseCases(ClaimOverview):
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
     def share(self, workers: Workers) -> None:
-        """Lets one worker of the service do what callers of the others want of a partition."""
+        """Starts to forward requests between the workers of a service."""
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
         self._logs.elsewhere = forwarding.forward
 
     def statistics(self) -> dict[str, float]:
-        """Returns what this process has counted, and what it has in memory, by the names that the metrics have."""
+        """Returns counters and sizes of this process, by the names of the metrics."""
         return {
             **self._totals.statistics(),
             **self._logs.measure(),
@@ -147,26 +137,25 @@ class ClaimUseCases(ClaimOverview):
         ack: JoinedAck | None = None,
         worker: str = "",
     ) -> list[HandedOut]:
-        """Gives messages to a caller. It does not wait: if there is no message to claim, it calls the ``waiter``.
+        """Gives messages to a caller. If there is no message to claim, it calls the ``waiter`` instead of waiting.
 
         Args:
             queue: A row that the caller is authorized for.
-            limit: The most messages to claim.
-            ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
-            wait: Seconds that the caller would wait at most.
-            waiter: The request that waits: it learns which triggers wake it, and whether to wait. None: no request
-                waits.
-            partitions: Partitions to claim from; None: all.
-            max_bytes: Bytes of the messages in the answer, but for the last one's; None: as many as a page has.
-            gather: Give as many as ``limit``, of several partitions, if they are there; else the messages are of one.
-            ack: Acknowledge this at once, in the same entry if it is of the partition that is asked first. It learns
-                the result before this returns. If it fails, nothing is claimed.
-            worker: What the caller calls itself, for people who ask who has a message.
+            limit: Max messages.
+            ttl: Seconds that the claims last; 0: only show messages.
+            wait: Max seconds that the caller would wait.
+            waiter: The waiting request: it learns its triggers, and whether to wait. None: no request waits.
+            partitions: None: all.
+            max_bytes: Bytes of the messages in the answer, not counting the last one; None: those of a page.
+            gather: Take messages of several partitions to reach ``limit``; else they are of one.
+            ack: Acknowledged at once, in the same entry if it is of the partition that is asked first. It has its
+                result before this returns. If it fails, nothing is claimed.
+            worker: The caller's name for itself.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue has no such partition.
-            StoreUnavailable: ``outcome`` says whether something may have been claimed or acknowledged.
+            StoreUnavailable: ``outcome`` tells if something may have been claimed or acknowledged.
         """
         self.check(queue, partitions)
         order = self._order(queue, partitions, limit)
@@ -205,14 +194,7 @@ class ClaimUseCases(ClaimOverview):
     ) -> tuple[Queue | None, list[HandedOut]]:
         """Gives messages of the first queue that has any, and that queue; one wait is for all of them.
 
-        Args:
-            accesses: The queues, in order of preference.
-            claim: Claims messages of one of them.
-            wait: Seconds that the caller would wait at most.
-            waiter: As for :meth:`claim`.
-
-        Raises:
-            QueueyError: As for :meth:`claim`.
+        ``accesses`` are in order of preference. The rest is as for :meth:`claim`.
         """
         waiter = waiter if wait else None
         undecided, rows = None, None
@@ -235,21 +217,16 @@ class ClaimUseCases(ClaimOverview):
         return None, []
 
     def _try_again(self, waiter: Waiter | None) -> None:
-        """Wakes a caller in a while that did not get messages which may be free."""
+        """Wakes a caller later that missed messages which may be free."""
         if waiter is not None:
             self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
-        """Returns whether claims of so many seconds may be over before the caller hears of them."""
+        """Returns whether claims may be over before the caller hears of them."""
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        """Makes sure that messages of a queue may be claimed, and that it has these partitions.
-
-        Raises:
-            ClaimsRefused: The queue's consistency level does not allow claims.
-            InvalidRequest: The queue has no such partition.
-        """
+        """Raises ``ClaimsRefused``, or ``InvalidRequest`` for partitions that the queue does not have."""
         if (refusal := self._store.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
@@ -276,27 +253,23 @@ class ClaimUseCases(ClaimOverview):
     # Receipts
 
     async def acknowledge(self, queue: Queue, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Acknowledges messages: they will not be delivered any more.
+        """Acknowledges messages: they will not be delivered any more. Returns the results in the receipts' order.
 
         Args:
             queue: A row that the caller is authorized for.
             receipts: Of this queue. Number 0 names a message, whichever caller has claimed it.
 
-        Returns:
-            What became of them, in their order.
-
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue has no such partition.
-            StoreUnavailable: ``outcome`` says whether some may have been acknowledged.
+            StoreUnavailable: ``outcome`` tells if some may have been acknowledged.
         """
         return await self._settle(queue, "acknowledge", receipts)
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Has claims last for ``ttl`` seconds from now, or as long as they did if that is longer.
+        """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.
 
-        An expired claim becomes valid again if no other caller has claimed the message. 0 seconds release it. The rest
-        is as for :meth:`acknowledge`.
+        An expired claim becomes valid again if no other caller has claimed the message.
         """
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 
@@ -313,14 +286,13 @@ class ClaimUseCases(ClaimOverview):
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
         Args:
-            queue: As for :meth:`acknowledge`, as is what is returned and raised.
-            receipts: The same; not very many with a reason, which is noted for each.
-            delay: Seconds; None: none, or with a reason as the queue's backoff says.
-            reason: Why the messages could not be handled; None: nothing is noted.
+            queue: As for :meth:`acknowledge`, as are results and errors.
+            receipts: The same; not very many with a reason, which is a write of the store for each.
+            delay: Seconds; None: none, or with a reason as the queue's backoff has it.
+            reason: Error of the handler; None: nothing is recorded.
             retry: False: they become dead letters now. Those of a queue of dead letters are delivered again all the
                 same.
-            in_thread: Writes the reasons in a thread of the caller's share: each takes a write of the store. None: in
-                one of the service's own.
+            in_thread: Writes the reasons in a thread of the caller's share; None: in one of the service's own.
         """
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
@@ -334,12 +306,12 @@ class ClaimUseCases(ClaimOverview):
     async def set_states(
         self, queue: Queue, states: Mapping[ClaimReceipt, bytes], in_thread: InThread
     ) -> list[Settlement]:
-        """Sets what workers say of messages that they have: for people, until the message is done.
+        """Sets the states of jobs in hand: for people, until the message is done.
 
         Args:
-            queue: As for :meth:`acknowledge`, as is what is returned and raised.
-            states: JSON by receipt; not very many, because each is written by itself.
-            in_thread: Does that in a thread of the caller's share: it may take seconds, again and again.
+            queue: As for :meth:`acknowledge`, as are results and errors.
+            states: JSON by receipt; not very many, because each is a write of the store.
+            in_thread: Writes them in a thread of the caller's share.
         """
         settled = await self._settle(queue, "verify", list(states))
         now = self._store.claim_now() / 1000
@@ -355,7 +327,7 @@ class ClaimUseCases(ClaimOverview):
     async def _note(
         self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason, in_thread: InThread
     ) -> None:
-        """Notes why messages could not be handled, before their claims end: dead letters may be made of them then."""
+        """Records the reason before the claims end: dead letters may be made of the messages then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
         looks = {number: LookRequest(queue, partial(_workers, some)) for number, some in parts.items()}
@@ -383,18 +355,13 @@ class ClaimUseCases(ClaimOverview):
         return settled
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
-        """Makes sure that the log of each partition has had the entries that receipts name.
-
-        Raises:
-            InvalidRequest: One has not.
-        """
+        """Refuses receipts of entries that their partitions' logs never had (InvalidRequest)."""
         await self._ask(queue, {number: SettleRequest(queue, "check", some) for number, some in parts.items()})
 
     def _knows(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
         return all(self._logs.knows((queue.qid, number), some) for number, some in parts.items())
 
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Passes requests to the logs of some partitions; returns their answers."""
         for number, request in requests.items():
             self._logs.add((queue.qid, number), request)
         return await answers(requests)
@@ -402,16 +369,12 @@ class ClaimUseCases(ClaimOverview):
     # Names
 
     async def supersede(self, queue: Queue, location: Location) -> None:
-        """Ends a message that was removed because a newer value has taken its name.
-
-        Afterwards it is given to nobody, and receipts of those who have it are superseded.
-        """
+        """Ends a message that was removed because a newer value has taken its name: its receipts are superseded."""
         number, position = location
         self.check(queue, [number])
         await self._ask(queue, {number: SupersedeRequest(queue, [position])})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
-        """Returns whether a message was acknowledged, or is done in another way."""
         number, position = location
         found = await self.look_at(queue, lambda state, _expired: state.is_done(position), [number])
         return found[number]
@@ -419,7 +382,7 @@ class ClaimUseCases(ClaimOverview):
     # Moves to another queue
 
     async def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
-        """Notes what a move to another queue has done in a partition, and takes the next messages for it.
+        """Records the result of a move's last chunk in a partition, and takes the next messages for it.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims, so nothing more can be taken.
@@ -434,21 +397,12 @@ class ClaimUseCases(ClaimOverview):
     # Whole queues
 
     async def release_all(self, queue: Queue) -> None:
-        """Ends every claim of a queue."""
         self.check(queue)
         await self._ask(queue, {number: ReleaseAllRequest(queue) for number in range(1, queue.partitions + 1)})
 
     async def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Returns what ``look`` says of partitions' states.
-
-        Args:
-            queue: The row.
-            look: Called once a partition, with the state and a time (milliseconds since 1970): claims that expire
-                before it are over for every process.
-            numbers: Of partitions; None: all.
-        """
         numbers = range(1, queue.partitions + 1) if numbers is None else numbers
         self.check(queue, numbers)
 
@@ -459,7 +413,7 @@ class ClaimUseCases(ClaimOverview):
 
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
-    """Returns those of some receipts whose claims were the last ones of their messages, with the claims' workers."""
+    """Returns receipts of last deliveries, with the workers of their claims."""
     claims = [(receipt, state.outstanding.get(receipt.position)) for receipt in receipts]
     return [
         (receipt, claim.worker)

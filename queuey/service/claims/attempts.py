@@ -1,8 +1,7 @@
-"""What became of a message's deliveries: who had it, why it was not acknowledged, and how far its worker has come.
+"""Failed deliveries of messages and the states of jobs: worker, error, and progress.
 
-A message's last attempts and its state stand in the store's ledger, outside the claim log, which every claim reads.
-Only failures are written, and states that workers set. They are for people: what is delivered to whom does not depend
-on them.
+They stand in the store's ledger, outside the claim log, which every claim reads. Only failures are written, and states
+that workers set. They are for people: deliveries do not depend on them.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from queuey.messages import Queue
 from queuey.storage import Ledger
 
 KEPT = 10
-"""Attempts of a message that are remembered: the last ones."""
+"""Max attempts of a message that are remembered, the last ones."""
 EXPIRED = "ClaimExpired"
 """The class of error of a claim that was neither acknowledged, renewed nor released."""
 _TRIES = 5
 
 
 class JobState(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker has said of a message while it had it.
+    """A worker's note on a message in hand.
 
     Attributes:
         number: The log entry of the delivery.
-        at: When it was set, in seconds since 1970.
+        at: Seconds since 1970.
         json: The state, as JSON.
     """
 
@@ -42,12 +41,12 @@ class JobState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of the deliveries of one message.
+    """Record of one message's deliveries.
 
     Two messages may share a piece of the ledger, and the later one has it; so it names its message.
 
     Attributes:
-        attempts: The last ones that failed, oldest first.
+        attempts: The last failed ones, oldest first.
         state: The last one that was set; None: there is none.
     """
 
@@ -62,17 +61,13 @@ _decode = msgspec.msgpack.Decoder(Known).decode
 
 
 class Attempts:
-    """The attempts at messages of all queues. Its methods block.
-
-    Args:
-        ledger: Where they stand.
-    """
+    """Attempts of all queues' messages, in a ledger. Its methods block."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
-        """Adds an attempt; noted again, it is there once."""
+        """Adds an attempt, unless it is there."""
 
         def added(known: Known) -> Known:
             others = [one for one in known.attempts if one.number != attempt.number]
@@ -98,11 +93,11 @@ class Attempts:
             try:
                 if self._ledger.enter(work, piece, after, expected=before) == after:
                     return
-            except Conflict:  # What stood there has expired.
+            except Conflict:  # The former value has expired.
                 continue
 
     def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
-        """Returns what is known of messages of a partition; of most messages nothing is."""
+        """Returns the records of messages that have one; most have none."""
         found = {
             position: _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
             for position in positions
@@ -110,13 +105,12 @@ class Attempts:
         return {position: known for position, known in found.items() if known.attempts or known.state is not None}
 
     def state(self, queue: Queue, partition: int, position: Position, number: int) -> JobState | None:
-        """Returns the state that a delivery of a message has, which the log entry of that number has made."""
+        """Returns the state of a message by a delivery, which is that of the log entry ``number``."""
         known = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
         return known.state if known.state is not None and known.state.number == number else None
 
 
 def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:
-    """Notes claims that have expired."""
     attempts = Attempts(ledger)
     for position, claim in claims.items():
         at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"

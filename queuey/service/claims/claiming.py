@@ -1,4 +1,4 @@
-"""What is asked of several partitions of a queue: a claim, of one after another; anything else, of all at once."""
+"""Requests to several partitions of a queue: a claim asks one after another, all others ask all at once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from queuey.service.claims.turns import Turns
 from queuey.service.core import GivenUp
 
 IsLate = Callable[[float], bool]
-"""Says whether claims that were decided on at a time (boot time) may be over before their caller hears of them."""
+"""Tells, given the boot time of a decision, if its claims may be over before their caller hears of them."""
 
 
 class HandedOut(msgspec.Struct, gc=False):
-    """A message that was given to a caller.
+    """A message given to a caller.
 
     Attributes:
         receipt: Names this delivery.
@@ -45,12 +45,12 @@ class HandedOut(msgspec.Struct, gc=False):
 
 
 class JoinedAck(msgspec.Struct):
-    """What a claim acknowledges. All tries of a request share one, so that it is sent once.
+    """Acknowledgements sent with a claim. All tries of a request share one, so that it is sent once.
 
     Attributes:
         receipts: Of the queue that is claimed from.
         texts: The same as the caller wrote them, for its answer.
-        settled: What became of them, in the same order; None: that is not known yet.
+        settled: The results, in the same order; None: not known yet.
         in_doubt: Some may have been acknowledged, so an error of the request has the outcome ``unknown``.
     """
 
@@ -61,11 +61,10 @@ class JoinedAck(msgspec.Struct):
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to acknowledge."""
         return self.settled is None and bool(self.receipts)
 
     async def take(self, settles: Mapping[int, SettleRequest]) -> None:
-        """Waits for what becomes of the receipts.
+        """Waits for the results.
 
         Raises:
             QueueyError: They could not be acknowledged; perhaps some of them were.
@@ -81,15 +80,7 @@ class JoinedAck(msgspec.Struct):
 
 
 class ClaimSearch:
-    """Asks partitions for messages until one has some, or enough.
-
-    Args:
-        logs: Of this process.
-        turns: Notes partitions that have nothing.
-        queue: The row.
-        poll: What is wanted.
-        gather: Go on to further partitions until there are as many messages as wanted.
-    """
+    """Asks partitions for messages until one has some; ``gather``: until there are as many as wanted."""
 
     def __init__(self, logs: LogCache, turns: Turns, queue: Queue, poll: Poll, *, gather: bool) -> None:
         self._logs = logs
@@ -100,18 +91,18 @@ class ClaimSearch:
         self._asked: list[PollRequest] = []
         self._found: list[HandedOut] = []
         self._decided = math.inf
-        """When the first of their claims was decided on."""
+        """Boot time of the first decision on their claims."""
 
     async def run(
         self, partitions: Sequence[int], ack: JoinedAck, settles: Mapping[int, SettleRequest], is_late: IsLate
     ) -> list[HandedOut]:
-        """Returns what is claimed for the caller. If it fails, what was claimed is released.
+        """Returns the claimed messages. If it fails, they are released.
 
         Args:
             partitions: In the order in which they are asked.
-            ack: What is acknowledged beside.
-            settles: The requests for that, by partition. The first partition gets its own for the same entry.
-            is_late: Says, given when claims were decided on, whether they are over before the caller has the answer.
+            ack: Acknowledgements to send.
+            settles: Their requests, by partition. The first partition gets its own for the same entry.
+            is_late: Tells if claims are over before the caller has the answer.
 
         Raises:
             GivenUp: The caller has cancelled this.
@@ -168,14 +159,13 @@ class ClaimSearch:
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
-        """Returns whether no further partition is to be asked."""
         if not self._found or not self._gather:
             return bool(self._found)
         wanted = self._wanted()
         return wanted.limit <= 0 or wanted.max_bytes <= 0
 
     def _give_up(self) -> bool:
-        """Ends claims that nobody waits for; returns whether there are any. If that fails they end by themselves."""
+        """Ends the claims; returns whether there are any. If that fails they end by themselves."""
         given = [receipts for request in self._asked if (receipts := request.give_up())]
         for receipts in given if self._poll.ttl else ():
             self._logs.add((self._queue.qid, receipts[0].partition), giving_back(self._queue, receipts))
@@ -205,7 +195,6 @@ async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
 
 
 def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
-    """Returns receipts by their partitions."""
     found: dict[int, list[ClaimReceipt]] = {}
     for receipt in receipts:
         found.setdefault(receipt.partition, []).append(receipt)
@@ -213,7 +202,7 @@ def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceip
 
 
 def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-    """Returns what became of receipts, in their order, given that by partition."""
+    """Returns results by partition in the order of the receipts."""
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]

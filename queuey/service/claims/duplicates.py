@@ -1,4 +1,4 @@
-"""Dedup queues: asks the store which messages are duplicates, and has it remember what the state cannot."""
+"""Dedup queues: looks duplicates up in the store, and stores covers for which the state has no room."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ from queuey.service.core import Core
 from queuey.storage import Store
 
 MOST_COVERS = 5_000
-"""Covers whose representatives are below the cursor that a state keeps, before they are written to the store."""
+"""Max covers in a state whose representatives are below the cursor; more are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
 
 
 class Duplicates:
-    """What one process does about the covers of one partition.
-
-    Args:
-        store: Where they are written.
-        partition: Its number.
-        core: Threads.
-        timing: S.
-    """
+    """The covers of one partition in one process."""
 
     __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written")
 
@@ -40,7 +33,7 @@ class Duplicates:
         self._stored_until = 0
 
     def sift(self, queue: Queue, state: State) -> Sift:
-        """Returns what separates the messages of a scan from copies."""
+        """Returns the filter that separates the messages of a scan from copies."""
         return partial(self._sift, queue, state) if queue.kind == "dedup" else _all_of_them
 
     async def _sift(self, queue: Queue, state: State, copies: Copies, messages: list[Message]) -> list[Message]:
@@ -54,15 +47,15 @@ class Duplicates:
     def draft(
         self, queue: Queue, state: State, copies: Copies, horizon: Position, now: int, below: Position = ids.LAST
     ) -> CoverDraft | None:
-        """Begins what the next entry says of covers.
+        """Begins the next entry's changes of covers.
 
         Args:
             queue: The queue.
             state: After the last entry.
-            copies: What a scan has found.
+            copies: From a scan.
             horizon: Of a read that has been made.
             now: Milliseconds since 1970.
-            below: Copies from here on are none.
+            below: Upper bound of the copies.
         """
         if queue.kind != "dedup":
             return None
@@ -87,7 +80,7 @@ class Duplicates:
         self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
 
     def written(self, state: State) -> tuple[int, Position] | None:
-        """Returns what the next entry is to say of covers that this process has written."""
+        """Returns ``CoverChanges.stored`` for the covers that this process has written."""
         if self._written is None or self._written[0] != state.covers.version:
             return None
         return self._written[1]
@@ -105,7 +98,6 @@ class Duplicates:
 
 
 async def _all_of_them(_copies: Copies, messages: list[Message]) -> list[Message]:
-    """In a plain queue nothing is a copy."""
     return messages
 
 
@@ -115,12 +107,12 @@ def divided(
     """Divides messages whose claims have ended.
 
     Args:
-        state: It has them.
+        state: Has them.
         ended: The messages.
-        most: How often one is delivered; 0: endlessly.
+        most: Max deliveries of one; 0: no limit.
 
     Returns:
-        Those that are to become dead letters; the others; and those of them that were delivered as often, but may be
+        Those that become dead letters; the others; and those of these that were delivered as often, but may be
         gone, so that copies of them would have to be delivered.
     """
     if not most:

@@ -1,4 +1,4 @@
-"""What is done after something is in the log: acknowledged messages are deleted, and dead letters are published.
+"""Work that follows an entry of the log: acknowledged messages are deleted, and dead letters are published.
 
 The log lists this work until an entry says that it is done. If a process dies before that, another one does the work.
 Doing it twice has the same effect as once.
@@ -23,21 +23,22 @@ from queuey.service.claims.attempts import Attempts
 from queuey.storage import Store
 
 OVERDUE = 10.0
-"""Seconds after which what another process was to do is done by this one."""
+"""Timeout in seconds after which this process does the work of another one."""
 MOST_LETTERS = 50
-"""Dead letters that are published between two entries. Other requests to the log wait meanwhile."""
+"""Max dead letters that are published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """The class of error of dead letters that claims make."""
 KEPT = 7 * 86_400
-"""Seconds for which the key of a dead letter is remembered: one that is published again later may lie there twice."""
+"""Number of seconds for which the key of a dead letter is remembered; one that is published again later may lie
+there twice."""
 _ATTEMPTS = 3
 
 Letters = Mapping[Position, tuple[str, int]]
-"""Messages that are to become dead letters, with the queue and the number of deliveries."""
+"""Messages that become dead letters, with the queue and the number of deliveries."""
 
 
 class FollowUps:
-    """What one process knows of the open deletions and dead letters of one log."""
+    """The open deletions and dead letters of one log, as one process knows them."""
 
     __slots__ = ("_deleted", "_open")
 
@@ -46,25 +47,16 @@ class FollowUps:
         self._deleted: set[int] = set()
 
     def found(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
-        """Notes entries whose deletions, and dead letters, that other processes have had to deal with.
+        """Adds the open work of other processes' entries.
 
-        A process may forget a log and read it again before they are overdue: how long it has known them says nothing.
-
-        Args:
-            keys: What the log, or a snapshot, says.
-            since: When the entry was written (boot time); without it, it is high time.
+        A process may forget a log and read it again before they are overdue, so the time at which it read them does not
+        count: ``since`` is the boot time of the entry, else it is overdue.
         """
         for key in keys:
             self._open.setdefault(key, since)
 
     def deletions(self, state: State, own: int, now: float) -> list[int]:
-        """Returns the entries whose deletions this process is to carry out.
-
-        Args:
-            state: After the last entry.
-            own: The entry that it has just appended.
-            now: Boot time.
-        """
+        """Returns the entries whose deletions this process is to carry out, ``own`` among them."""
         if not state.undeleted:
             return []
         self._deleted.intersection_update(state.undeleted)
@@ -73,7 +65,7 @@ class FollowUps:
         ]
 
     def deleted(self, number: int) -> None:
-        """Notes that the deletions of an entry are carried out."""
+        """Records that the deletions of an entry are carried out."""
         self._deleted.add(number)
         self._open.pop(number, None)
 
@@ -87,25 +79,18 @@ class FollowUps:
         return found
 
     def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
-        """Returns the dead letters that this process is to publish next.
-
-        Args:
-            state: After the last entry.
-            own: Those of the entry that it has just appended.
-            now: Boot time.
-            most: So many at most, and not more than :data:`MOST_LETTERS`.
-        """
+        """Returns the dead letters that this process is to publish next, at most ``most`` and :data:`MOST_LETTERS`."""
         self._forget(state)
         self._open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
         return {position: state.outbox[position] for position in islice(due, min(most, MOST_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
-        """Has all dead letters wait, because one could not be published."""
+        """Delays all dead letters, because one could not be published."""
         self._open.update(dict.fromkeys(state.outbox, now))
 
     def _forget(self, state: State) -> None:
-        """Forgets what another process has done, once that is more than what is open."""
+        """Forgets work that another process has done, once that is more than the open work."""
         if len(self._open) > 2 * (len(state.undeleted) + len(state.outbox)):
             there = state.undeleted.keys() | state.outbox.keys()
             self._open = {key: since for key, since in self._open.items() if key in there}
@@ -120,7 +105,7 @@ class FollowUps:
 
 
 def most_deliveries(queue: Queue) -> int:
-    """Returns how often a message is delivered before it becomes a dead letter; 0: endlessly, as dead letters are."""
+    """Returns the max deliveries of a message; 0: no limit, as for dead letters."""
     return 0 if deadletters.holds_dead(queue.name) else queue.max_deliveries
 
 
@@ -130,9 +115,9 @@ def publish(
     """Publishes dead letters, until that fails.
 
     Args:
-        store: Where all queues are.
-        queue: Where the messages are.
-        partition: A partition of that queue.
+        store: Has all queues.
+        queue: Of the messages.
+        partition: Of the messages.
         letters: The messages to publish.
         gone_below: A message that is not seen below this is not there any more.
         now: Seconds since 1970.
@@ -158,7 +143,7 @@ def publish(
 
 
 def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
-    """Stores a dead letter: where its message was, or under a key where that could overwrite another message."""
+    """Stores a dead letter in its message's place, or under a key where that could overwrite another message."""
     partition, position = location
     # No caller can choose a key with such a character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
@@ -178,7 +163,7 @@ def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewM
 
 
 def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
-    """Returns whether a letter may lie where its message was: in a queue for its letters alone, and the place is free.
+    """Returns whether a letter may have its message's place: the queue has its letters alone, and the place is free.
 
     Messages of several queues, and of partitions that share one, may have the same id.
     """

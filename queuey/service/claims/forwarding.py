@@ -1,9 +1,9 @@
-"""Hands claims and receipts of a partition to one of the service's workers, where several have met.
+"""Forwards requests to a partition's log to one of the service's workers, where several have met.
 
-Workers that append to one log at the same time refuse each other, and each holds the log's state. So once a worker was
-refused it asks the partition's home, which is the same worker for all, to do what callers want: there the requests of
-all workers share entries. Nothing depends on it. Each worker may append at any time, and does so if the home does not
-answer: what the home did then is as if an answer to a caller had been lost.
+Workers that append to one log at the same time refuse each other, and each holds the log's state. So a worker that was
+refused forwards its callers' requests to the partition's home, which is the same worker for all: there the requests of
+all workers share entries. This is an optimization. Each worker may append at any time, and does so if the home does not
+answer: work that the home did then is as if an answer to a caller had been lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from queuey.service.core import Core
 from queuey.service.workers import Answer, Topic, Workers
 
 SHARED = 30.0
-"""Seconds for which a worker asks the home after it was refused."""
+"""Number of seconds for which a worker asks the home after it was refused."""
 
 
 class _Claim(msgspec.Struct, array_like=True, frozen=True):
-    """A claim that another worker was asked for."""
+    """A claim for another worker."""
 
     queue: Queue
     partition: int
@@ -39,7 +39,7 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
-    """Receipts that another worker was given; each of ticks, low part, number and secret."""
+    """Receipts for another worker; each of ticks, low part, number and secret."""
 
     queue: Queue
     partition: int
@@ -49,7 +49,7 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Given(msgspec.Struct, array_like=True, gc=False):
-    """A message that was claimed, in the order of :class:`~queuey.messages.Message`, and its claim."""
+    """A claimed message, in the order of :class:`~queuey.messages.Message`, and its claim."""
 
     ticks: int
     low: int
@@ -71,14 +71,7 @@ _read_settled = msgspec.msgpack.Decoder(list[tuple[ReceiptStatus, float]]).decod
 
 
 class Forwarding:
-    """Asks other workers, and answers them.
-
-    Args:
-        workers: This one and the others.
-        add: Passes requests to a log of this process, which does them.
-        core: Where it runs.
-        totals: Counts what other workers are asked for.
-    """
+    """Asks other workers, and answers them."""
 
     def __init__(self, workers: Workers, add: Callable[..., None], core: Core, totals: ClaimTotals) -> None:
         self._workers = workers
@@ -89,15 +82,9 @@ class Forwarding:
         workers.handle(Topic.SETTLE, self._settle)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
-        """Hands requests to the partition's home, if that is another worker and there is a reason to.
+        """Sends requests to the partition's home, if that is another worker and this one was refused lately.
 
-        Args:
-            key: The partition.
-            refused: When (boot time) another process was last found at work there.
-            requests: To its log.
-
-        Returns:
-            Those that are to be done here.
+        Returns the requests that are to be done here.
         """
         total, own = self._workers.identity.total, self._workers.identity.number
         if total == 1:
@@ -108,7 +95,7 @@ class Forwarding:
         return [request for request in requests if not self._ask(home, key, now, request)]
 
     def _ask(self, home: int, key: Key, now: float, request: Request) -> bool:
-        """Asks another worker for what a request wants, if it can do that; returns whether it is asked."""
+        """Sends a request to another worker, if its kind can be; returns whether it was sent."""
         read: Callable[[bytes], list[Any]]
         if isinstance(request, PollRequest):
             poll = request.poll
@@ -129,7 +116,7 @@ class Forwarding:
         return True
 
     def _heard(self, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None) -> None:
-        """Gives a caller what the other worker has answered; without an answer it is done here."""
+        """Answers a caller; without an answer of the worker the request is done here."""
         if answer is None:
             if not request.answered:
                 request.doubtful = True
@@ -163,7 +150,7 @@ class Forwarding:
         answer: Answer,
         encode: Callable[[Any], bytes],
     ) -> Callable[[], object]:
-        """Has this process do what another worker asks for; called from any thread. Returns what gives it up.
+        """Starts another worker's request, from any thread; returns a function that gives it up.
 
         An error is no answer: the worker does it by itself and finds out what is wrong.
         """

@@ -1,4 +1,4 @@
-"""The claim logs that a process has in memory, bounded by their weight."""
+"""The claim logs in a process's memory, bounded by their weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
 
 Elsewhere = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
-"""Of a log that another process was found at work on at a time (boot time)."""
+"""Called with a log's key, the boot time at which another process was last found at work on it, and requests."""
 
 
 class LogCache:
@@ -21,7 +21,7 @@ class LogCache:
 
     Args:
         make: Makes a log; its argument is called after each round of the log.
-        bound: Bytes of all states together, about. Logs in use may go beyond it.
+        bound: Max bytes of all states together, about. Logs in use may go beyond it.
     """
 
     def __init__(self, make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog], bound: int) -> None:
@@ -32,14 +32,13 @@ class LogCache:
         self.weight = 0
         """Bytes of all states together, about."""
         self.elsewhere: Elsewhere = lambda _key, _refused, requests: requests
-        """Hands requests to another worker, perhaps; returns those that it has not."""
+        """Forwards requests to another worker, perhaps; returns the others."""
 
     def __len__(self) -> int:
-        """How many logs there are in memory."""
         return len(self._logs)
 
     def add(self, key: Key, *requests: Request) -> None:
-        """Passes requests to a log, which answers them, or to another worker that does."""
+        """Passes requests to a log, or to another worker."""
         log = self._logs.get(key)
         if log is not None and log.refused >= 0:
             requests = tuple(self.elsewhere(key, log.refused, requests))
@@ -48,7 +47,6 @@ class LogCache:
         self.add_here(key, *requests)
 
     def add_here(self, key: Key, *requests: Request) -> None:
-        """Passes requests to a log of this process, which answers them."""
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = self._make(key, self._note)
@@ -61,22 +59,22 @@ class LogCache:
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
     def refused(self, key: Key) -> float:
-        """Returns when (boot time) another process was last found at work on a log; very long ago if never."""
+        """Returns the boot time at which another process was last found at work on a log; very long ago if never."""
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
     def done(self, key: Key) -> tuple[int, int]:
-        """Returns how many messages are known to be done: ``freed`` and ``vacated`` of a state."""
+        """Returns ``freed`` and ``vacated`` of a state."""
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 
     def load(self, key: Key) -> int:
-        """Returns how many ids the requests to a log ask for at the moment."""
+        """Returns the number of ids in the present requests to a log."""
         log = self._logs.get(key)
         return 0 if log is None else log.load
 
     def measure(self) -> dict[str, float]:
-        """Returns what all these logs remember, by the names that the metrics have; from any thread."""
+        """Returns the sizes of these logs, by the names of the metrics; from any thread."""
         states = [log.state for log in list(self._logs.values())]
         return {
             "claims_outstanding": sum(len(state.outstanding) for state in states),

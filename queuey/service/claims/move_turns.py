@@ -1,4 +1,4 @@
-"""One turn of a move at a partition's log: notes what became of the last chunk, and takes the next one."""
+"""One turn of a move at a partition's log: records the result of the last chunk, and takes the next one."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import MOST_PAGES, Chain, Read, Sift, conclude
 
 CHUNK = MOST_IDS
-"""Messages of a chunk."""
+"""Max messages of a chunk."""
 CHUNK_BYTES = 1 << 20
-"""Of a chunk's messages, but for the last one's."""
+"""Max bytes of a chunk's messages, not counting the last one."""
 FETCHED = 32
-"""Messages that are fetched at once."""
+"""Number of messages that are fetched at once."""
 MOST_COPIES = MOST_ABOVE
-"""Copies that a turn at a dedup queue passes over."""
+"""Max copies that a turn at a dedup queue passes over."""
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
-"""Reads messages by id."""
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a move asks of a partition.
+    """A move's request to a partition.
 
     Attributes:
         move: Its number.
         below: It takes only messages below this.
-        exact: All that was acknowledged lies below the horizon of any read: there is nothing to wait for.
+        exact: All that was acknowledged lies below the horizon of any read, so there is no need to wait.
         moved: A chunk whose messages are in the target, and deleted here; 0: none.
         last: The last of them in the target.
-        give_back: The chunk that is under way stays here, and the move ends: its messages can never be in the target.
+        give_back: The chunk under way stays here, and the move ends: its messages can never be in the target.
         stop: Take no more.
     """
 
@@ -51,13 +50,13 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """How a move stands in a partition after its turn.
+    """A move's state in a partition after its turn.
 
     Attributes:
-        chunk: The chunk that is under way; 0: none is.
-        places: Where its messages are.
-        messages: These, if they were read just now; None: they were taken earlier.
-        moved: Messages that have been moved.
+        chunk: The chunk under way; 0: none.
+        places: Its messages' positions.
+        messages: The messages, if they were read just now; None: they were taken earlier.
+        moved: Number of messages that have been moved.
         last: The last of them in the target.
         ended: It is over in this partition.
         left: Messages that stay because they are claimed.
@@ -75,7 +74,7 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveRequest(Request):
-    """Takes messages for a move. It is alone in its entry. The result is a :class:`MoveTurn`."""
+    """Adds messages to a move's chunk. It is alone in its entry. The result is a :class:`MoveTurn`."""
 
     __slots__ = ("_complete", "_found", "_gone", "_order", "chain", "copies", "horizon", "passed")
 
@@ -91,30 +90,20 @@ class MoveRequest(Request):
         self._gone: list[Position] = []
         self._complete = False
         self.chain = Chain()
-        """What the reads prove: they begin at the cursor, and go no further than the horizon."""
+        """Contiguous reads from the cursor, up to the horizon."""
         self.copies = Copies()
-        """What the reads have shown in a dedup queue that is not to be moved."""
+        """Found in a dedup queue, and not to be moved."""
         self.horizon: Position = FIRST
         """Of the first read."""
         self.passed = 0
-        """How many messages the cursor passes."""
+        """Messages that the cursor passes."""
 
     @property
     def below(self) -> Position:
-        """It takes only messages below this."""
         return self._order.below
 
     async def gather(self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, sift: Sift) -> None:
-        """Reads messages that may be taken: below the horizon, so that none can be undone any more.
-
-        Args:
-            state: After the last entry.
-            expired: Claims with an expiry below this are over.
-            partition: Its number.
-            fetch: Reads messages by id.
-            read: Reads a slice.
-            sift: Separates what may be delivered from copies.
-        """
+        """Reads messages that may be taken: below the horizon, so that none can be undone any more."""
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
@@ -126,7 +115,7 @@ class MoveRequest(Request):
         self._complete = reached and fetched == len(ended) and len(self._found) == len(found)
 
     def _is_too_early(self, expired: int) -> bool:
-        """Returns whether a copy that this move would take may still be posted: then what is taken hides too few."""
+        """Returns whether a copy that this move would take may still be posted: then its covers would hide too few."""
         if self.queue.kind != "dedup" or self._order.exact:
             return False
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
@@ -164,7 +153,7 @@ class MoveRequest(Request):
         return fresh, self.chain.bound, False
 
     async def _fetch_again(self, places: list[Position], partition: int, fetch: Fetch) -> tuple[list[Message], int]:
-        """Reads messages whose claims have ended, as many as fit; returns them, and how many it has looked for."""
+        """Reads messages whose claims have ended, as many as fit; returns them, and the number of positions tried."""
         again: list[Message] = []
         weight = at = 0
         while at < len(places) and len(again) < CHUNK and weight < CHUNK_BYTES:
@@ -178,7 +167,6 @@ class MoveRequest(Request):
         return again, at
 
     def edit(self, draft: EntryDraft) -> None:
-        """See the base class."""
         order = self._order
         if order.give_back:
             draft.settle_chunk(order.move, 0, None)
@@ -197,7 +185,6 @@ class MoveRequest(Request):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:
-        """See the base class."""
         left = sum(place < self._order.below for place in state.outstanding)
         move = state.move
         if move is None or move.number < self._order.move:
@@ -219,7 +206,6 @@ class MoveRequest(Request):
 
 
 def _limited(messages: Sequence[Message]) -> list[Message]:
-    """Returns the first messages, as many as a chunk may have."""
     found, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:

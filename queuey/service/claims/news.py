@@ -8,8 +8,8 @@ if claims wait on too many partitions to poll each of them so often.
 In an ordered queue a message that is done may make the next one of its key deliverable: the log's state counts those,
 whichever process has ended them. So may one where claims are limited.
 
-Where reads stay behind the clock, nothing tells when a message becomes deliverable that was stored before; so there
-each poll of the log wakes the claims.
+Where reads stay behind the clock, nothing reports that an older message becomes deliverable; so there each poll of the
+log wakes the claims.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from queuey.service.core import Core
 from queuey.storage import Store
 
 LOOK = 0.5
-"""Seconds between polls of a log on which claims wait."""
+"""Interval in seconds between polls of a log on which claims wait."""
 LOOKS = 200
-"""Polls of one process per second, not counting those for a claim that has expired."""
+"""Max polls of one process per second, not counting those for a claim that has expired."""
 SPACING = 0.1
-"""The least seconds between two polls of a log, however many of its claims expire."""
+"""Min seconds between two polls of a log, however many of its claims expire."""
 LATE = 2 * LOOK_BACK_EVERY
-"""Seconds after a report of the store until another try, for messages that become visible out of order."""
+"""Interval in seconds from a report of the store to another try, for messages that become visible out of order."""
 
 
 class _Watched:
@@ -47,7 +47,7 @@ class _Watched:
 
     Attributes:
         wakes: Functions that wake the waiting claims.
-        due: When (loop time) the next poll is due.
+        due: Loop time of the next poll.
         call_off: Cancels that poll.
         looking: The last poll.
         released: The log's count of releases when the claims were last woken.
@@ -69,27 +69,19 @@ class _Watched:
         self.looking: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Wakes all of them."""
         for wake in self.wakes[:]:
             wake()
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What a state says: whether claims have ended, and in how many seconds the next one does."""
+    """Tells if claims of a state have ended, and the seconds until the next one does."""
 
     ended: bool
     next: float
 
 
 class ClaimNews:
-    """Wakes waiting claims. Used in the loop's thread, but for what ends a watch.
-
-    Args:
-        store: Reports new messages.
-        logs: Of this process.
-        core: Where it runs.
-        timing: When claims are over.
-    """
+    """Wakes waiting claims. Used in the loop's thread, except for the functions that end a watch."""
 
     def __init__(self, store: Store, logs: LogCache, core: Core, timing: ClaimTiming) -> None:
         self._store = store
@@ -99,16 +91,7 @@ class ClaimNews:
         self._watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``wake`` whenever a claim may find messages that it did not find before. Never blocks.
-
-        Args:
-            queue: The queue.
-            partition: One that it has.
-            wake: Called from any thread, any number of times.
-
-        Returns:
-            A function that ends the watch.
-        """
+        """Calls ``wake``, from any thread, whenever a claim may find new messages; returns a function that ends it."""
         key = (queue.qid, partition)
         watched = self._watched.get(key)
         if watched is None:
@@ -165,7 +148,7 @@ class ClaimNews:
             self._core.tell(self._look_in, LATE, key, watched)
 
     def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
-        """Makes sure that the next poll is at most so many seconds away, if claims still wait then."""
+        """Makes the next poll come within ``seconds``, if claims still wait then."""
         due = self._core.loop.time() + seconds
         if due < watched.due and self._watched.get(key) is watched:
             watched.call_off()
@@ -177,7 +160,6 @@ class ClaimNews:
         watched.looking = self._core.spawn(self._look(key, watched))
 
     async def _look(self, key: Key, watched: _Watched) -> None:
-        """Polls a log."""
         stored, watched.stored = watched.stored, False
         request = LookRequest(watched.queue, self._see)
         self._logs.add(key, request)

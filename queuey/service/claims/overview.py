@@ -1,4 +1,4 @@
-"""What is claimed of a queue, and what is left to be done: for people and for metrics."""
+"""Claims and backlog of a queue: for people and for metrics."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from queuey.storage import Store
 
 T = TypeVar("T")
 _PAGE, FIRST_PAGE = 1000, 10
-"""Messages that are read at a time, of all and to find the first one that is not done."""
+"""Messages of one read, and of the read that searches the first one that is not done."""
 
 
 class ClaimCounts(msgspec.Struct, frozen=True):
-    """What is claimed of one partition.
+    """Claims of one partition.
 
     Attributes:
-        claimed: Messages with a claim that lives.
+        claimed: Messages with a live claim.
         waiting: Messages whose claims have ended, that wait to be delivered again.
         dead: Messages that are about to become dead letters.
     """
@@ -46,14 +46,14 @@ class Backlog(msgspec.Struct, frozen=True):
     """The messages of a queue that are not done.
 
     Attributes:
-        waiting: For a claim: never delivered, or delivered and released, or with a claim that has expired.
+        waiting: Never delivered, or released, or with a claim that has expired.
         exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated, and at least so many.
         delayed: Not due yet.
-        claimed: With a claim that lives, or released with a delay that is not over.
+        claimed: With a live claim, or released with a delay that is not over.
         failed: Those that wait and were delivered before.
         dead: In the queue's own queue of dead letters, estimated if there are many.
         oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
+        due: Seconds since 1970 at which the next delayed one is due; None: none is delayed.
     """
 
     waiting: int
@@ -70,10 +70,10 @@ class Outstanding(msgspec.Struct, frozen=True):
     """A message that was delivered and is not done.
 
     Attributes:
-        deliveries: How often it was.
-        worker: What the one calls itself that has it, or had it last; blank: nothing.
-        expires: When its claim ends (seconds since 1970); 0: it has ended.
-        state: What the worker says of it; None: nothing, or it was not asked for.
+        deliveries: How many there were.
+        worker: Name of the caller that has it, or had it last; blank: none.
+        expires: End of its claim (seconds since 1970); 0: it has ended.
+        state: The worker's note; None: none, or it was not asked for.
     """
 
     partition: int
@@ -85,7 +85,7 @@ class Outstanding(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many messages are not done: counted up to the limit, estimated beyond."""
+    """Messages that are not done: counted up to the limit, estimated beyond."""
 
     count: int
     exact: bool
@@ -104,10 +104,17 @@ class ClaimOverview(ABC):
     async def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Returns what ``look`` says of partitions' states."""
+        """Returns the result of ``look`` for each partition.
+
+        Args:
+            queue: The row.
+            look: Called once a partition, with the state and a time (milliseconds since 1970): claims that expire
+                before it are over for every process.
+            numbers: Of partitions; None: all.
+        """
 
     def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
-        """Counts claims, by partition; blocks, as all calls do that follow."""
+        """Counts claims, by partition."""
 
         def count(state: State, expired: int) -> ClaimCounts:
             claimed = _claimed(state, expired)
@@ -116,7 +123,7 @@ class ClaimOverview(ABC):
         return self.core.use(access, lambda queue: self.look_at(queue, count))
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
-        """Says how much is to be done; what waits is counted up to the limit and estimated beyond."""
+        """Counts work left; messages that wait are counted up to the limit and estimated beyond."""
         dead = 0
         with suppress(NotFound):
             letters = self._store.queue(access.queue.application, queue_for(access.queue.name))
@@ -141,13 +148,7 @@ class ClaimOverview(ABC):
         return access.use(backlog)
 
     def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Outstanding]:
-        """Shows who has which messages: those first whose claims end first, or have ended.
-
-        Args:
-            access: The way to the queue.
-            limit: How many at most.
-            states: Read what workers say of them, too: each is a read of its own.
-        """
+        """Returns claims, those first that end first, or have ended; ``states``: with the workers' notes."""
 
         def look(state: State, _expired: int) -> list[tuple[int, Position, int, str, int]]:
             last = state.outstanding.items()
@@ -199,7 +200,6 @@ class ClaimOverview(ABC):
         return count, True
 
     def _next_due(self, queue: Queue) -> float | None:
-        """Returns when the next message is due that is not yet."""
         now = self._store.claim_time(), ids.LOW_MIN
         numbers = range(1, queue.partitions + 1)
         parts = [Slice(number, now, limit=1, delayed=False, due=False, bodies=False) for number in numbers]
@@ -207,7 +207,7 @@ class ClaimOverview(ABC):
         return ids.ticks_to_seconds(min(firsts)) if firsts else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
-        """Shows the first messages that are not done, claimed or not, partition by partition."""
+        """Returns the first messages that are not done, claimed or not, partition by partition."""
 
         def peek(queue: Queue) -> list[Message]:
             found: list[Message] = []
@@ -225,7 +225,7 @@ class ClaimOverview(ABC):
         return found
 
     def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
-        """Gives the messages of a partition that are not done, in order; reads so many at a time."""
+        """Yields the messages of a partition that are not done, in order; ``limit`` is for each read."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for at in range(0, len(view.below), step):
             yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
@@ -233,12 +233,11 @@ class ClaimOverview(ABC):
             yield from (message for message in page if not view.is_done(message))
 
     def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
-        """Returns what lies above the cursor of a partition, up to now."""
+        """Returns the slice above the cursor of a partition, up to now."""
         lower, most = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=most, ahead=True, bodies=bodies)
 
     def _pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
-        """Reads a slice to its end, page by page."""
         more = True
         while more:
             [page] = self._store.read(queue, [part])
@@ -253,7 +252,7 @@ def _claimed(state: State, expired: int) -> int:
 
 
 class _View:
-    """What is not done in a state, and what scans pass over."""
+    """A state as it decides which messages are not done, and which ones scans skip."""
 
     def __init__(self, state: State, expired: int) -> None:
         self.cursor = state.cursor
@@ -267,7 +266,7 @@ class _View:
 
     @property
     def needs_bodies(self) -> bool:
-        """Whether it depends on its body if a message is done."""
+        """True if copies are done, which their bodies show."""
         return bool(self._ended)
 
     def is_done(self, message: Message) -> bool:

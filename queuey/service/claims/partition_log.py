@@ -74,24 +74,24 @@ from queuey.service.limits import Limits
 from queuey.storage import Store
 
 PATIENCE = 5.0
-"""Seconds that a request waits for its entry to be applied."""
+"""Timeout in seconds of a request that waits for its entry to be applied."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 LONGEST_BACK_OFF = 0.02
-"""Seconds that a process waits at most which another one's entry has refused; else as long as its last append took."""
+"""Max seconds that a process waits after another one's entry was first; else as long as its last append took."""
 WORTH = 500
-"""Messages that the cursor must pass before an entry is written only for it."""
+"""Min messages that the cursor must pass before an entry is written only for it."""
 LONG = 1 << 16
-"""Bytes of entries that take several milliseconds to be applied."""
+"""Min bytes of entries that take several milliseconds to be applied."""
 T = TypeVar("T")
 
 
 class Appended(NamedTuple):
-    """How a round ended.
+    """Result of a round.
 
     Attributes:
         number: Of its entry; 0: there was none.
-        chosen: When it was decided on (boot time).
+        chosen: Boot time of the decision.
         more: Another round may find messages that this one has not reached.
     """
 
@@ -104,13 +104,13 @@ class PartitionLog:
     """The log of one partition, for all callers in this process.
 
     Args:
-        store: The store that keeps the log.
+        store: Keeps the log.
         key: The queue's ``qid`` and the partition.
-        core: Where it runs.
+        core: Its loop.
         timing: When claims are over.
-        limits: How much one answer may have.
+        limits: Of one answer.
         upkeep: How the log is kept short.
-        totals: Counts what is done.
+        totals: Counters.
         after: Called after each round.
     """
 
@@ -129,7 +129,7 @@ class PartitionLog:
         self.state = State()
         self._is_loaded = False
         self.refused = -1e9
-        """When (boot time) another process was last found at work here."""
+        """Boot time at which another process was last found at work here."""
         self._store = store
         self._partition = key[1]
         self._core = core
@@ -153,22 +153,21 @@ class PartitionLog:
 
     @property
     def is_sure_of_nothing(self) -> bool:
-        """Whether a message that is done makes no other one of its key deliverable: none waits."""
+        """True if no message waits for others of its key, so that a done message makes none deliverable."""
         return self._finder.ordered.is_sure_of_nothing
 
     @property
     def lags(self) -> bool:
-        """Whether messages are deliverable only some time after they are stored."""
+        """True if messages are deliverable only some time after they are stored."""
         return self._finder.ordered.lags
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits for it."""
         return self._line.idle
 
     @property
     def load(self) -> int:
-        """How many ids its requests ask for."""
+        """Number of ids in its requests."""
         return self._line.load
 
     def add(self, *requests: Request) -> None:
@@ -177,7 +176,6 @@ class PartitionLog:
             self._rounds = self._core.spawn(self._answer_all())
 
     async def _answer_all(self) -> None:
-        """Answers requests until none waits."""
         while taken := self._line.take():
             try:
                 try:
@@ -262,7 +260,7 @@ class PartitionLog:
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
     async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
-        """Loads the state if it is missing, and reads on until it contains all that the requests name."""
+        """Loads the state if it is missing, and reads on until it contains all entries that the requests name."""
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
@@ -281,7 +279,7 @@ class PartitionLog:
                 request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
 
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
-        """Returns whether what was read still has messages to deliver, after another process has written an entry."""
+        """Returns whether candidates still have messages to deliver, after another process has written an entry."""
         if found is None or found.by_key or found.covers != self.state.covers.version:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
@@ -290,7 +288,7 @@ class PartitionLog:
         return any(state.has_ended(message.position, expired) for message in found.again)
 
     def _decide(self, queue: Queue, taken: Sequence[Request], found: Candidates | None) -> tuple[EntryDraft, int]:
-        """Decides on the next entry; says how many messages its cursor passes."""
+        """Decides on the next entry; returns it and the number of messages that its cursor passes."""
         now, copies = self._now(), Copies() if found is None else found.scan.copies
         horizon, below = self._finder.scanner.horizon, ids.LAST
         if isinstance(taken[0], MoveRequest):
@@ -299,7 +297,7 @@ class PartitionLog:
         waiting = self._finder.ordered.waiting if queue.kind == "ordered" else None
         limits = limits_of(queue, self._partition)
         draft = EntryDraft(self.state, now, self._timing, covers, waiting, limits)
-        # What was published is noted even if that has taken long.
+        # Published dead letters are recorded even if that has taken long.
         carried = [request for request in taken if request.enter() or isinstance(request, SentRequest)]
         for request in carried:
             request.edit(draft)
@@ -342,13 +340,10 @@ class PartitionLog:
                 request.answer(request.result(self.state))
 
     def _answer_poll(self, request: PollRequest, found: Candidates, end: Appended) -> bool:
-        """Answers a poll, unless it got nothing and another round may find something for it.
+        """Answers a poll, unless it got nothing and another round may find something for it; returns whether it did.
 
         An empty answer comes only from a round that has found no message: then there was a moment at which none was
-        free. Where others got what was found, nobody knows what has come since.
-
-        Returns:
-            Whether it was answered.
+        free. Where others got the candidates, messages may have come since.
         """
         if given := request.gets(self.state, self._partition, end.number):
             request.decided = end.chosen
@@ -362,7 +357,7 @@ class PartitionLog:
         if found.full:
             request.answer(None, too_many(self._partition))
         elif found.by_key and request.queue.kind == "plain" and not more:
-            # What was not read waits as well.
+            # Messages that were not read wait as well.
             request.answer([])
         elif found.scan.full and not more:
             request.answer(None, (too_many_wait if found.by_key else too_fast)(self._partition))
@@ -392,7 +387,7 @@ class PartitionLog:
         return self.state.number > before
 
     async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
-        """Reads what follows a state, up to the log's end; returns the tokens of the entries by number."""
+        """Reads the entries after a state, up to the log's end; returns their tokens by number."""
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
@@ -412,7 +407,7 @@ class PartitionLog:
         return tokens
 
     def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
-        """Applies the entries that were read to a state; returns it, or the one that a snapshot begins."""
+        """Applies entries to a state; returns it, or the one that a snapshot begins."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
@@ -441,10 +436,9 @@ class PartitionLog:
         return page
 
     async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-        """Appends an entry until it is certain whether it was, and applies it; else applies what another appended.
+        """Appends an entry until the result is certain, and applies it; else applies the one of another process.
 
-        Returns:
-            Whether it was.
+        Returns whether it was appended.
         """
         state = self.state
         one = LogEntry(state.number + 1, encode_entry(entry))
@@ -488,10 +482,10 @@ class PartitionLog:
         self._store.begin_append_entry(queue, self._partition, one, done, snapshot=snapshot, truncate_below=below)
 
     async def _same_queue(self, queue: Queue) -> Queue:
-        """Returns the queue's row as it is now, if the log is still its.
+        """Returns the queue's present row.
 
         Raises:
-            QueueChanged: It is not: the queue was purged or deleted.
+            QueueChanged: The queue was purged or deleted.
         """
         try:
             fresh = await self._core.in_thread(partial(self._store.queue, queue.application, queue.name, fresh=True))
@@ -501,7 +495,7 @@ class PartitionLog:
             raise QueueChanged("the queue was purged")
         return fresh
 
-    # What follows
+    # Follow-up work
 
     async def _follow_up(self, queue: Queue, outs: Sequence[Position]) -> None:
         """Publishes dead letters, those of this round first, and forgets covers that are of no use any more."""
@@ -509,7 +503,7 @@ class PartitionLog:
         await self._duplicates.forget(queue, self.state)
 
     async def _note_lapsed(self, queue: Queue, draft: EntryDraft) -> None:
-        """Notes who has let claims expire, of those who say who they are."""
+        """Records expired claims of workers that have a name."""
         if known := {position: last for position, last in draft.lapsed.items() if last.worker}:
             with suppress(QueueyError):
                 await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, known))
@@ -559,7 +553,7 @@ class PartitionLog:
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:
-    """Does some work after an entry may have been appended: no error of it says that nothing was changed."""
+    """Awaits work after an entry may have been appended: errors are in doubt."""
     try:
         return await work
     except StoreUnavailable as error:
@@ -567,5 +561,4 @@ async def _in_doubt(work: Awaitable[T]) -> T:
 
 
 def _is_long(page: LogPage) -> bool:
-    """Returns whether applying a page takes so long that other requests should not wait for it."""
     return page.snapshot is not None or sum(len(one.body) for one in page.entries) > LONG

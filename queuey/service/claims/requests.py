@@ -1,4 +1,4 @@
-"""The requests to one partition's log. Each is answered once. Those that wait at one moment share an entry."""
+"""Requests to one partition's log. Each is answered once. Those that wait at one moment share an entry."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from queuey.service.claims.follow_ups import most_deliveries
 
 Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Given = tuple[Message, int, ClaimReceipt, int]
-"""A message that was claimed: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
+"""A claimed message: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
 
 class Request:
-    """Something asked of a log. Made and used in the loop's thread.
+    """A request to a log. Made and used in the loop's thread.
 
     Args:
         queue: The row of the queue that the caller is authorized for.
 
     Attributes:
-        future: What the caller awaits; it gives up by cancelling that.
-        asked: When it first came to a log, or to another worker (boot time).
-        decided: When the entry that has answered it was decided on (boot time).
+        future: Awaited by the caller, which gives up by cancelling it.
+        asked: Boot time at which it first came to a log, or to another worker.
+        decided: Boot time of the decision on the entry that has answered it.
         sent: An entry that carries it may have been appended.
         doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
     """
@@ -49,7 +49,7 @@ class Request:
     __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent")
 
     weight = 1
-    """Ids that it adds to an entry, at most."""
+    """Max ids that it adds to an entry."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -58,7 +58,7 @@ class Request:
         self.sent = self.doubtful = False
 
     def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - what it was asked for
-        """Gives the caller its answer; returns False if it has one already or has given up."""
+        """Answers the caller; returns False if it has its answer or has given up."""
         if self.future.done():
             return False
         if error is None:
@@ -75,7 +75,7 @@ class Request:
         return not self.answered
 
     def edit(self, draft: EntryDraft) -> None:
-        """Adds to the next entry what the request asks for."""
+        """Adds its part to the next entry."""
 
     def result(self, state: State) -> Any:  # noqa: ANN401, ARG002 - what it was asked for
         """Returns the result, given the state after the entry."""
@@ -83,17 +83,17 @@ class Request:
 
     @property
     def depends_on_others(self) -> bool:
-        """Whether it needs no entry, but an entry of another process may change its answer."""
+        """True if it needs no entry, but an entry of another process may change its answer."""
         return False
 
     @property
     def answered(self) -> bool:
-        """Whether the caller has its answer, or has given up."""
+        """True if the caller has its answer, or has given up."""
         return self.future.done()
 
 
 class PollRequest(Request):
-    """Wants messages, unless something beside it has failed. The result is a list of :data:`Given`."""
+    """Wants messages, unless an acknowledgement beside it has failed. The result is a list of :data:`Given`."""
 
     __slots__ = ("beside", "poll")
 
@@ -103,7 +103,6 @@ class PollRequest(Request):
         self.beside = beside
 
     def enter(self) -> bool:
-        """See the base class."""
         self.poll.given = []
         for request in self.beside:
             if request.answered and not request.future.cancelled() and (error := request.future.exception()):
@@ -111,7 +110,7 @@ class PollRequest(Request):
         return super().enter()
 
     def gets(self, state: State, partition: int, number: int) -> list[Given]:
-        """Returns its result, given the state after the entry that was made for it, and the entry's number."""
+        """Returns its result, given the state after its entry, and the entry's number."""
         claims = [(one, state.outstanding.get(one.position)) for one in self.poll.given]
         if not self.poll.ttl:
             bare = [(one, claim, ClaimReceipt(partition, *one.position)) for one, claim in claims]
@@ -124,27 +123,25 @@ class PollRequest(Request):
         ]
 
     def give_up(self) -> list[ClaimReceipt]:
-        """Ends the request; returns the receipts of what was claimed for it, if it had its answer."""
+        """Ends the request; returns the receipts of its claims, if it had its answer."""
         if self.future.cancel() or self.future.cancelled() or self.future.exception() is not None:
             return []
         return [receipt for _, _, receipt, _ in self.future.result()]
 
     @property
     def depends_on_others(self) -> bool:
-        """See the base class."""
         return not self.answered
 
     @property
     def weight(self) -> int:  # type: ignore[override]
-        """See the base class."""
         return self.poll.limit
 
 
 class SettleRequest(Request):
     """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
 
-    ``ttl`` is for how many seconds to renew them, or after how many to release them. ``fail`` releases them after
-    those that the queue's backoff says, and ``give_up`` makes dead letters of them. ``verify`` changes nothing and says
+    ``ttl`` is the seconds of a renewal, or the delay of a release. ``fail`` releases them with the delay of the queue's
+    backoff, and ``give_up`` makes dead letters of them. ``verify`` changes nothing and returns
     which would be done. ``check`` only fails, as the others do, if the log has never had such an entry.
     """
 
@@ -159,11 +156,9 @@ class SettleRequest(Request):
 
     @property
     def weight(self) -> int:  # type: ignore[override]
-        """See the base class."""
         return len(self.receipts)
 
     def edit(self, draft: EntryDraft) -> None:
-        """See the base class."""
         if self.kind == "renew":
             self.settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
@@ -180,13 +175,12 @@ class SettleRequest(Request):
 
     @property
     def depends_on_others(self) -> bool:
-        """See the base class."""
         # Only an entry proves that nobody else has got a message since.
         refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
         return self.kind == "verify" or any(one.status in refused for one in self.settled)
 
     def newest(self) -> int:
-        """Returns the highest number of an entry that it speaks of."""
+        """Returns the highest number of an entry in its receipts."""
         return max((receipt.number for receipt in self.receipts), default=0)
 
 
@@ -201,12 +195,9 @@ def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) ->
 
 
 class ReleaseAllRequest(Request):
-    """Ends every claim of the partition."""
-
     __slots__ = ()
 
     def edit(self, draft: EntryDraft) -> None:
-        """See the base class."""
         draft.release_all()
 
 
@@ -221,16 +212,14 @@ class SupersedeRequest(Request):
 
     @property
     def weight(self) -> int:  # type: ignore[override]
-        """See the base class."""
         return len(self.positions)
 
     def edit(self, draft: EntryDraft) -> None:
-        """See the base class."""
         draft.supersede(self.positions)
 
 
 class LookRequest(Request):
-    """Reads a state that is at least as new as the request. The result is what ``look`` returns for it."""
+    """Reads a state that is at least as new as the request. The result is that of ``look``."""
 
     __slots__ = ("look",)
 
@@ -239,12 +228,11 @@ class LookRequest(Request):
         self.look = look
 
     def result(self, state: State) -> Any:  # noqa: ANN401 - what it was asked for
-        """See the base class."""
         return self.look(state)
 
 
 class SentRequest(Request):
-    """Notes that dead letters have been published."""
+    """Records that dead letters have been published."""
 
     __slots__ = ("positions",)
 
@@ -253,7 +241,6 @@ class SentRequest(Request):
         self.positions = positions
 
     def edit(self, draft: EntryDraft) -> None:
-        """See the base class."""
         draft.report_sent(self.positions)
 
 
@@ -261,7 +248,7 @@ class RequestLine:
     """The requests that wait for one log. One round at a time takes them.
 
     Attributes:
-        load: Ids that those who wait and those who are being answered ask for.
+        load: Ids in all requests that wait or are being answered.
     """
 
     __slots__ = ("_answering", "_busy", "_waiting", "load")
@@ -273,13 +260,13 @@ class RequestLine:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits, and none is being answered."""
+        """True if no request waits, and none is being answered."""
         return not self._busy
 
     def add(self, requests: Iterable[Request], now: float) -> bool:
-        """Adds requests that come now (boot time), or came before; returns whether the log rested.
+        """Adds requests at a boot time; returns whether the log rested, so that its rounds are to begin.
 
-        If it did, its rounds are to begin. They go on until :meth:`take` returns nothing.
+        They go on until :meth:`take` returns nothing.
         """
         for request in requests:
             request.asked = request.asked or now
@@ -289,12 +276,12 @@ class RequestLine:
         return rested
 
     def put_back(self, requests: Sequence[Request]) -> None:
-        """Puts requests that were taken before all others again. Only while a round is under way."""
+        """Puts requests back before all others. Only while a round is under way."""
         self._waiting.extendleft(reversed(requests))
         self.load += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
-        """Takes requests for one entry, in the order in which they came; none: the log rests."""
+        """Removes requests for one entry, in the order in which they came; none: the log rests."""
         taken: list[Request] = []
         weight = 0
         self.load -= self._answering
@@ -311,12 +298,12 @@ class RequestLine:
         return taken
 
     def join(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
-        """Takes requests that came meanwhile into the same entry.
+        """Adds later requests to an entry that need no further reads.
 
         Args:
-            taken: What it is for already; they are added to this.
-            number: Receipts of entries up to this are taken: they need no reads.
-            polls: Take requests for messages, too, which do.
+            taken: The requests of the entry.
+            number: Receipts of entries up to this need no reads.
+            polls: Add requests for messages, too.
         """
         weight = sum(request.weight for request in taken)
         while self._waiting:
@@ -336,12 +323,12 @@ class RequestLine:
         return left
 
     def stop(self) -> None:
-        """Notes that the rounds have ended by a mistake in the program; the next request begins them again."""
+        """Marks that the rounds were ended by a bug; the next request begins them again."""
         self._busy = False
 
 
 def outcome_of(requests: Iterable[Request]) -> Outcome:
-    """Returns what is known of requests that were given up."""
+    """Returns the outcome of requests that were given up."""
     return "unknown" if any(request.sent for request in requests) else "none"
 
 
@@ -351,7 +338,7 @@ def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
 
 
 def leave(requests: Iterable[Request]) -> None:
-    """Notes that requests are in no entry after all."""
+    """Marks requests as in no entry after all."""
     for request in requests:
         request.sent = request.doubtful
 
@@ -362,7 +349,7 @@ def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest
 
 
 def too_late() -> StoreUnavailable:
-    """Returns the error for a caller whose claim would be over before it has the answer."""
+    """Returns the error of a claim that would be over before its caller has the answer."""
     return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
 
 
@@ -371,18 +358,18 @@ class ClaimUndecided(StoreUnavailable):
 
 
 def too_fast(partition: int) -> ClaimUndecided:
-    """Returns the error for a caller if a partition remembers as many done messages as it may."""
+    """Returns the error of a partition that remembers as many done messages as it may."""
     text = f"Partition {partition} was read up to its limit: {MOST_ABOVE} messages done within the read delay."
     return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
 
 
 def too_many_wait(partition: int) -> ClaimUndecided:
-    """Returns the error for a caller if so many messages wait for others of their keys that no more are read."""
+    """Returns the error of a partition in which too many messages wait for others of their keys."""
     text = f"{MOST_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
     return ClaimUndecided(f"{text}, or {MOST_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
 
 
 def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
-    """Returns the error for a caller if a partition has as many claims as it may have."""
+    """Returns the error of a partition that has as many claims as it may have."""
     text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)

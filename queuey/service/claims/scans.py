@@ -21,32 +21,31 @@ from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
 
 LOOK_BACK = 0.5
-"""Seconds below the front at which some scans begin."""
+"""Number of seconds below the front at which some scans begin."""
 LOOK_BACK_EVERY = 0.1
 CHAIN_EVERY = 1.0
-"""Seconds between chains of reads from the cursor, while the front is above it."""
+"""Interval in seconds between chains of reads from the cursor, while the front is above it."""
 CHAIN_SOON = 0.1
-"""The same after a chain that was cut short."""
+"""Interval in seconds after a chain that was cut short."""
 CHAIN = 2000
-"""Known messages after which a chain is cut short, if there are new ones above the front: polls wait for it."""
+"""Max known messages in a chain, if there are new ones above the front: polls wait for it."""
 PAGE = 1000
-"""Messages of one read."""
+"""Max messages of one read."""
 MOST_COPIES = 2000
-"""Duplicates that are remembered of one scan."""
+"""Max duplicates that are remembered of one scan."""
 MOST_PAGES = 64
-"""Of one scan. It goes on from there the next time."""
+"""Max pages of one scan. It goes on from there the next time."""
 
 Read = Callable[[Slice], Awaitable[Page]]
-"""Reads a slice."""
 Sift = Callable[["Copies", "list[Message]"], Awaitable["list[Message]"]]
-"""Returns those of some messages that may be delivered, and notes the others, which are copies in a dedup queue."""
+"""Returns messages that may be delivered, and records the others, which are copies in a dedup queue."""
 
 
 class Chain(msgspec.Struct):
-    """What reads that followed one another from the cursor on have shown.
+    """Contiguous reads from the cursor on.
 
     Attributes:
-        bound: Everything above the cursor and below this is in ``seen``.
+        bound: All messages above the cursor and below this are in ``seen``.
         seen: Positions, ascending.
         horizon: Of the first read, which the bound is not above; None: there was no read.
     """
@@ -56,22 +55,21 @@ class Chain(msgspec.Struct):
     horizon: Position | None = None
 
     def saw(self, page: Page, positions: Sequence[Position], end: Position) -> None:
-        """Takes what the next read has shown below some position."""
         self.horizon = self.horizon or (page.horizon, LOW_MIN)
         self.seen += positions
         self.bound = min(self.horizon, end)
 
 
 class ScanResult(msgspec.Struct):
-    """What a scan has found.
+    """Result of a scan.
 
     Attributes:
         fresh: Messages that the state does not have yet, in order.
         size: Their bytes.
-        chain: What may be concluded.
+        chain: The contiguous reads.
         ahead: Positions of the forward part, ascending.
-        end: Where that part ended before it had reached the end; None: it reached it.
-        copies: What else was found in a dedup queue.
+        end: Where that part was cut short; None: it reached its end.
+        copies: Found in a dedup queue.
         stopped: There were very many copies.
         full: Nothing above the horizon was read, because too much is remembered.
     """
@@ -87,7 +85,7 @@ class ScanResult(msgspec.Struct):
 
     @property
     def is_cut(self) -> bool:
-        """Whether it has not read all that there was."""
+        """True if it has not read all that there was."""
         return self.stopped or self.end is not None
 
 
@@ -100,14 +98,14 @@ class Candidates:
     Attributes:
         again: Messages whose claims have ended.
         gone: Those that are not there any more.
-        dead: Those that are to become dead letters.
-        scan: What a scan has found.
-        full: Nothing new was looked for, because there are too many claims.
+        dead: Those that become dead letters.
+        scan: Result of a scan.
+        full: Nothing new was searched, because there are too many claims.
         covers: The version of the covers by which copies were found.
         unread: Further claims have ended, whose messages were not read.
         by_key: They are of a queue that keeps keys. Then they are of use only for the state by which they were read:
-            others of their keys may have been given since. And in an ordered queue what another process has passed,
-            because it was gone, must not be given after what came behind it.
+            others of their keys may have been given since. And in an ordered queue a message that another process has
+            passed, because it was gone, must not be given after later ones.
     """
 
     __slots__ = ("again", "by_key", "covers", "dead", "full", "gone", "scan", "unread")
@@ -122,18 +120,18 @@ class Candidates:
 
     @property
     def has_any(self) -> bool:
-        """Whether messages were found, even if they are gone or others got them."""
+        """True if messages were found, even if they are gone or others got them."""
         return bool(self.again or self.gone or self.dead or self.scan.fresh)
 
 
 class _Want(msgspec.Struct, frozen=True):
-    """What some reads are for.
+    """Purpose of some reads.
 
     Attributes:
         messages, max_bytes: Enough.
         forward: They go up to now.
         chained: They begin at the cursor.
-        new: Most of what they show is not known.
+        new: Most of their messages are not known.
     """
 
     messages: int
@@ -143,17 +141,13 @@ class _Want(msgspec.Struct, frozen=True):
     new: bool = False
 
     def satisfied(self, found: ScanResult) -> bool:
-        """Returns whether its messages are enough."""
         return len(found.fresh) >= self.messages or found.size >= self.max_bytes
 
 
 class Scanner:
     """Scans one partition. One scan at a time.
 
-    Args:
-        partition: Its number.
-        boottime: Seconds.
-        page_bytes: Bodies of a read, which may have more than a poll wants.
+    ``page_bytes`` are the bodies of a read, which may have more than a poll wants.
     """
 
     __slots__ = ("_boottime", "_chain_at", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
@@ -169,15 +163,15 @@ class Scanner:
         self._looked_back = 0.0
 
     async def scan(self, state: State, now: int, wanted: int, max_bytes: int, read: Read, sift: Sift) -> ScanResult:
-        """Reads messages.
+        """Reads messages until there are enough.
 
         Args:
             state: It may grow while this reads.
             now: Milliseconds since 1970.
-            wanted: So many are enough.
-            max_bytes: Bytes of the messages together, but for the last one's.
+            wanted: Enough messages.
+            max_bytes: Bytes of the messages together, not counting the last one.
             read: Reads a slice.
-            sift: Separates what may be delivered from copies.
+            sift: Separates messages from copies.
         """
         found = ScanResult([])
         first = ids.following(state.cursor)
@@ -233,10 +227,9 @@ class Scanner:
         sift: Sift,
         most: float = math.inf,
     ) -> Slice | None:
-        """Reads ids for a chain up to something new, and from there on messages.
+        """Reads ids for a chain up to a new message, and messages from there.
 
-        Returns:
-            What is left after so many known messages, among which was nothing new.
+        After ``most`` known ones it stops and returns the rest.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MOST_PAGES):
@@ -285,11 +278,7 @@ class Scanner:
             asked = replace(part, lower=end)
 
     def passed(self, state: State, found: ScanResult) -> bool:
-        """Moves the front up to the first message that the scan found and that was not delivered.
-
-        Returns:
-            Whether it is higher than before.
-        """
+        """Moves the front up to the first message of the scan that was not delivered; returns whether it is higher."""
         before = self._front
         for position in found.ahead:
             if not state.is_known(position) and position not in found.copies.hidden:
@@ -301,13 +290,13 @@ class Scanner:
         return self._front > before
 
     def claimed(self, positions: Sequence[Position]) -> None:
-        """Moves the front over what another process has delivered."""
+        """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
 
 
 def _add(messages: Sequence[Message], found: ScanResult, max_bytes: int) -> None:
-    """Adds messages to others until they have so many bytes together."""
+    """Adds messages until they have ``max_bytes`` together."""
     for message in messages:
         if found.size >= max_bytes:
             break
@@ -316,11 +305,8 @@ def _add(messages: Sequence[Message], found: ScanResult, max_bytes: int) -> None
 
 
 def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:
-    """Moves a draft's cursor as far as a chain of reads lets it; returns how many messages it passes.
+    """Moves a draft's cursor as far as a chain of reads allows; returns how many messages it passes.
 
-    Args:
-        draft: It has what is delivered.
-        chain: What was read.
-        delete: Duplicates are to be deleted.
+    The draft has the deliveries. ``delete``: duplicates are to be deleted.
     """
     return draft.advance(chain.bound, chain.seen, delete=delete)

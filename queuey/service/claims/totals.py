@@ -1,4 +1,4 @@
-"""What a process has counted of claims, for operators."""
+"""Counters of claims in a process, for operators."""
 
 from __future__ import annotations
 
@@ -28,13 +28,7 @@ class ClaimTotals:
             self._forwarded += 1
 
     def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
-        """Counts a round.
-
-        Args:
-            requests: Those that it is for.
-            entry: What was appended; None: nothing.
-            state: After that.
-        """
+        """Counts a round: its requests, its entry, and the state after that."""
         settled = [
             (request.kind, one.status)
             for request in requests
@@ -56,7 +50,6 @@ class ClaimTotals:
                 self._operations += len(requests)
 
     def statistics(self) -> dict[str, float]:
-        """Returns the counters by the names that the metrics have."""
         with self._lock:
             return {
                 "claims_delivered_total": self._delivered,

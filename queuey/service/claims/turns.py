@@ -1,4 +1,4 @@
-"""With which partition claims of a queue begin: all of a moment with the same one, so that they share its entries."""
+"""The partition with which claims of a queue begin: the same one for all of a moment, to share its entries."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 AVOIDED = 1.0
-"""Seconds for which a partition where another process is at work comes last."""
+"""Number of seconds for which a partition comes last where another process is at work."""
 SHORTEST, LONGEST = 0.004, 0.1
-"""Seconds that a turn lasts, at least and at most."""
+"""Min and max seconds of a turn."""
 ROUND = 1.0
-"""Seconds within which every partition has its turn, unless there are so many that turns would be too short."""
+"""Max seconds until every partition has its turn, unless there are so many that turns would be too short."""
 QUEUES = 10_000
-"""Queues whose turns are remembered."""
+"""Max queues whose turns are remembered."""
 
 Refused = Callable[[int], float]
-"""Says when (boot time) another process was last found at work on a partition."""
+"""Returns the boot time at which another process was last found at work on a partition."""
 
 
 class _Turn:
-    """The partitions of a queue in the order in which they are asked now."""
+    """The partitions of a queue in their present order."""
 
     __slots__ = ("began", "ends", "order")
 
@@ -36,9 +36,7 @@ class Turns:
     one: so one append serves many of them, and the acknowledgements that follow. A turn ends when its time is over,
     when the partition had nothing to give, and when another process is found at work there.
 
-    Args:
-        boottime: Seconds.
-        first: With which partition a process begins, from 0 to 1: another one each, so that processes drift apart.
+    ``first`` (0 to 1) is the partition with which a process begins: another one each, so that processes drift apart.
     """
 
     def __init__(self, boottime: Callable[[], float], first: Callable[[], float]) -> None:
@@ -48,13 +46,7 @@ class Turns:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
 
     def order(self, qid: int, partitions: int, refused: Refused) -> Sequence[int]:
-        """Returns the partitions of a queue in the order in which a claim asks them; it must not be changed.
-
-        Args:
-            qid: The queue.
-            partitions: How many it has.
-            refused: Of this queue's partitions.
-        """
+        """Returns the partitions of a queue in the order in which a claim asks them; it must not be changed."""
         if partitions == 1:
             return (1,)
         now = self._boottime()
@@ -68,7 +60,7 @@ class Turns:
             return turn.order
 
     def passed(self, qid: int, number: int) -> None:
-        """Notes that a partition had nothing to give: if it has the turn, the turn ends."""
+        """Ends the turn of a partition that had nothing to give."""
         with self._lock:
             turn = self._turns.get(qid)
             if turn is not None and turn.order[0] == number:

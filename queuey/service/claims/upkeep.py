@@ -1,4 +1,4 @@
-"""When a log is due for a snapshot, and how many entries may be removed then."""
+"""Decides when a log needs a snapshot, and how many entries may be removed then."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import deque
 import msgspec
 
 MARK_EVERY = 5.0
-"""Seconds between two notes of how far the log had come."""
+"""Interval in seconds between two marks of the log's growth."""
 
 
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log is kept short.
+    """Policy that keeps a log short.
 
     Attributes:
-        entries: A snapshot is made after so many, if they are together as long as the last snapshot was.
-        most_entries: A snapshot is made after so many in any case.
-        kept_entries: So many are left by truncation.
-        kept_seconds: Those that have come since are left, too.
+        entries: A snapshot is made after so many entries, if they are together as long as the last snapshot was.
+        most_entries: A snapshot is made after so many entries in any case.
+        kept_entries: Number of entries that truncation leaves.
+        kept_seconds: Age up to which it leaves entries, too.
     """
 
     entries: int = 256
@@ -27,10 +27,7 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLength:
-    """What one process has seen of a log's length.
-
-    Args:
-        upkeep: How it is kept short.
+    """A log's length, as one process has seen it.
 
     Attributes:
         to_name: The snapshot that the next entry is to name, if the log names none that is newer.
@@ -45,13 +42,7 @@ class LogLength:
         self.to_name = 0
 
     def entered(self, number: int, length: int, written: float) -> None:
-        """Notes an entry.
-
-        Args:
-            number: Of the entry.
-            length: Bytes.
-            written: When (boot time), whoever wrote it: a process may read a log, forget it and read it again.
-        """
+        """Adds an entry of ``length`` bytes, written at a boot time by any process."""
         self._entries += 1
         self._bytes += length
         if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
@@ -60,32 +51,26 @@ class LogLength:
                 self._marks.popleft()
 
     def read(self, length: int) -> None:
-        """Notes that a snapshot of so many bytes was read."""
+        """Records that a snapshot of ``length`` bytes was read."""
         self._snapshot = length
         self._entries = self._bytes = 0
 
     def is_due(self) -> bool:
-        """Returns whether a snapshot is to be made."""
         if self._entries < self._upkeep.entries:
             return False
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
 
     def begun(self) -> None:
-        """Notes that one is being written; where that fails it is due after as many entries again."""
+        """Records that one is being written; if that fails it is due after as many entries again."""
         self._entries = self._bytes = 0
 
     def written(self, number: int, length: int) -> None:
-        """Notes that one was written that stands for the entries up to ``number``."""
+        """Records a snapshot of the entries up to ``number``."""
         self._snapshot = length
         self.to_name = number
 
     def truncatable(self, last: int, now: float) -> int | None:
-        """Returns the number below which entries may go when the next one names :attr:`to_name`; None: none may.
-
-        Args:
-            last: The newest entry.
-            now: Boot time.
-        """
+        """Returns the number below which entries may go when the next one names :attr:`to_name`; None: none may."""
         old = 0
         while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
             old = self._marks.popleft()[1]

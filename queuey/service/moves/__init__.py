@@ -1,6 +1,6 @@
-"""Use cases of moves: all messages of a queue are moved to another one, as a job that goes on whatever process ends.
+"""Use cases of moves: all messages of a queue are moved to another one, as a job that survives its process.
 
-``docs/architecture-claims.md`` says how it works.
+See ``docs/architecture-claims.md``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ __all__ = ["MoveReport", "MoveTiming", "MoveUseCases"]
 
 
 class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a move stands.
+    """State of a move.
 
     Attributes:
-        id: Names it.
         state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
         moved: Messages.
-        total: About how many there were at the beginning; None: not known yet.
+        total: Messages at the beginning, about; None: not known yet.
         left: Messages that stay in the source because they are claimed.
         began: Seconds since 1970.
         updated: When a message was last moved; None: never.
         ended: When it ended; None: it has not.
-        error: Why it failed; blank: it has not.
+        error: Reason of its failure; blank: it has not failed.
     """
 
     id: str
@@ -49,14 +48,7 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveUseCases:
-    """Begins, shows and cancels moves.
-
-    Args:
-        store: Where the queues are.
-        claims: Of this process.
-        stopping: Set when the process ends.
-        timing: When things are done.
-    """
+    """Begins, shows and cancels moves."""
 
     def __init__(
         self, store: Store, claims: ClaimUseCases, stopping: threading.Event, *, timing: MoveTiming | None = None
@@ -66,19 +58,16 @@ class MoveUseCases:
         self._runner = MoveRunner(store, claims, self._records, stopping, timing=timing)
 
     def statistics(self) -> dict[str, float]:
-        """Returns what this process does, by the names that the metrics have."""
         return self._runner.statistics()
 
     def watch(self) -> None:
-        """Looks for moves that have stopped elsewhere, from now on. Does not wait."""
+        """Starts to take over moves whose processes have stopped. Does not wait."""
         self._runner.watch()
 
     def begin(self, source: QueueAccess, target: QueueAccess) -> MoveReport:
         """Begins to move all messages that the source has now, or finds the move that does so already.
 
-        Args:
-            source: The way to the queue that is emptied: its caller may read and delete.
-            target: The way to the queue that gets the messages: its caller may send.
+        The caller may read and delete in the source, and send to the target.
 
         Raises:
             InvalidRequest: Both are the same queue, or one is ordered or limits claims by key.
@@ -103,12 +92,7 @@ class MoveUseCases:
         return _report(self._records.find(move.application, move.id))
 
     def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
-        """Shows how a move stands.
-
-        Args:
-            application: Whose queues they are.
-            name: The move's id.
-            may_see: Says whether the caller may know of a queue of this name.
+        """Returns the state of a move; ``may_see`` tells if the caller may know of a queue of a name.
 
         Raises:
             MoveNotFound: There is no such move that the caller may see.
@@ -120,7 +104,7 @@ class MoveUseCases:
         return [_report(record) for record in self._records.listed(application) if _is_seen(record, may_see)]
 
     def cancel(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
-        """Has a move end soon: what it has moved stays where it is. One that is over stays as it is.
+        """Requests the end of a move: moved messages stay in the target. One that is over stays as it is.
 
         Raises:
             MoveNotFound: There is no such move that the caller may see.

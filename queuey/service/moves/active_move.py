@@ -31,36 +31,32 @@ from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 KEPT = 7 * 86_400
-"""Seconds for which the key of a chunk is remembered: a move that stands still for longer may post a chunk twice."""
+"""Number of seconds for which the key of a chunk is remembered; a move that stands still for longer may post it
+twice."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds after which a step that failed is repeated."""
+"""Seconds after which a failed step is repeated."""
 COUNTED = 1000
-"""Messages that are counted at the beginning; more are estimated."""
+"""Max messages that are counted at the beginning; more are estimated."""
 
 ATTEMPTS = 3
-"""With rows that turn out to be out of date."""
+"""Max attempts with rows that turn out to be out of date."""
 WAIT = 0.2
-"""Seconds between two turns at a partition whose last messages are not certain yet."""
+"""Interval in seconds between two turns at a partition whose last messages are not certain yet."""
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class SourceGone(Exception):
-    """The queue that messages are moved from was purged or deleted: there is nothing to move."""
+    """The source was purged or deleted: there is nothing to move."""
 
 
 class TargetGone(Exception):
-    """The queue that messages are moved to was purged or deleted."""
+    """The target was purged or deleted."""
 
 
 class _Partition(PartitionMove):
-    """A partition that is being moved, and when there is something to do.
-
-    Args:
-        move: What it is a part of.
-        number: Of the partition.
-    """
+    """A partition of a move, and the time of its next step."""
 
     def __init__(self, move: ActiveMove, number: int) -> None:
         super().__init__(number)
@@ -69,49 +65,38 @@ class _Partition(PartitionMove):
         self._move = move
 
     def advanced(self, now: float) -> None:
-        """Notes that it has come further."""
+        """Records a step; the next one is due now, or in a while."""
         self._pause = FIRST_PAUSE
         self.due = now if self.turn is None or self.turn.chunk else now + WAIT
 
     def failed(self, now: float) -> None:
-        """Has the same done again later."""
+        """Schedules the same step again."""
         self.due = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def give_back(self) -> None:
-        """Has what is under way stay here."""
+        """Keeps the chunk under way in the source."""
         self.is_given_back = True
         self.due = 0.0
 
     async def ask(self, *, moved: int = 0, last: Position = ids.FIRST, give_back: bool = False) -> MoveTurn:
-        """See the base class."""
         return await self._move.ask(self.number, moved=moved, last=last, give_back=give_back)
 
     async def fetch(self, places: list[Position]) -> list[Message]:
-        """See the base class."""
         return await self._move.in_source(partial(self._move.fetch, self.number, places))
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        """See the base class."""
         return await self._move.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
 
     async def delete(self, places: list[Position]) -> None:
-        """See the base class."""
         await self._move.in_source(partial(self._move.delete, self.number, places))
 
 
 class ActiveMove:
     """A move that this process works on.
 
-    Args:
-        move: What is to be moved.
-        progress: How far it has come, as far as is recorded.
-        store: Where the queues are.
-        claims: Of this process.
-        clock: Seconds.
-
     Attributes:
-        progress: May be replaced: when its state says that the move is being cancelled, nothing more is taken.
+        progress: May be replaced: when its state is cancelling, nothing more is taken.
     """
 
     def __init__(
@@ -130,23 +115,21 @@ class ActiveMove:
 
     @property
     def over(self) -> bool:
-        """Whether every partition's log says that it is over, or the source is gone."""
+        """True if it is over in every partition's log, or the source is gone."""
         return not self._partitions
 
     @property
     def due(self) -> float:
-        """When there is something to do."""
         return min((each.due for each in self._partitions), default=0.0)
 
     def counted(self) -> Progress:
-        """Returns how far it has come."""
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())
         known = len(self._turns) == self.move.partitions
         return replace(self.progress, moved=max(moved, self.progress.moved), left=left if known else self.progress.left)
 
     async def estimate(self) -> None:
-        """Finds out about how many messages there are."""
+        """Sets the total."""
 
         def size() -> int:
             access = QueueAccess(self._store, self._source(), lambda _: None)
@@ -156,7 +139,7 @@ class ActiveMove:
             self.progress = replace(self.progress, total=await self.in_thread(size))
 
     async def run(self) -> None:
-        """Takes one partition a chunk further."""
+        """Moves one partition a chunk further."""
         part = self._next()
         try:
             await part.advance()
@@ -173,7 +156,7 @@ class ActiveMove:
                 self._partitions.remove(part)
 
     def _next(self) -> _Partition:
-        """Puts a partition first for which there is something to do now."""
+        """Returns a partition whose step is due."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -182,7 +165,7 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
-        """Has the move fail. What is on its way arrives, unless the target is gone; nothing more is taken."""
+        """Fails the move. A chunk under way arrives, unless the target is gone; nothing more is taken."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -201,7 +184,7 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
-        """Notes why the move fails, the first reason that was found."""
+        """Sets the reason of the failure, unless there is one."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
@@ -228,26 +211,22 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} is being changed all the time.")
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Does what blocks in a thread."""
         return await self._claims.core.in_thread(work)
 
     async def in_source(self, call: Callable[[Queue], T]) -> T:
-        """Makes a call with the source, in a thread."""
         return await self.in_thread(partial(self._on_source, call))
 
     def fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
-        """Reads messages of the source by id."""
         found: list[Message] = []
         for at in range(0, len(places), FETCHED):
             found += self._store.fetch(queue, [(partition, place) for place in places[at : at + FETCHED]])
         return found
 
     def delete(self, partition: int, places: list[Position], queue: Queue) -> int:
-        """Deletes messages of the source."""
         return self._store.delete(queue, [(partition, place) for place in places])
 
     def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
-        """Posts a chunk once; its messages keep what is left of their lives."""
+        """Posts a chunk once; its messages keep the rest of their TTL."""
         now = self._store.now()
         to = self._target()
         items = [
@@ -282,7 +261,7 @@ class ActiveMove:
         return queue
 
     def _row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
-        """Returns a queue's row if its messages are those that the move is about."""
+        """Returns a queue's row if it has the messages of the move."""
         for again in (fresh, True):
             try:
                 queue = self._store.queue(self.move.application, name, fresh=again)

@@ -1,6 +1,6 @@
-"""What a move does in one partition, step by step; what the steps do is said elsewhere.
+"""The steps of a move in one partition, without their execution.
 
-Any number of processes may do this for one move at once, each may stop after any step, and none needs to know of the
+Any number of processes may take them for one move at once, each may stop after any step, and none needs to know of the
 others. The log of the partition decides (:mod:`queuey.claims`)::
 
             ┌───────────── the log: messages are taken, one chunk ◄──────────────┐
@@ -9,12 +9,13 @@ others. The log of the partition decides (:mod:`queuey.claims`)::
             ▼                                                                    │
     they are deleted here ──► the log: the chunk is moved, the next one is taken ┘
 
-1. A message is in one chunk at most, because the log takes only what is neither claimed nor done.
+1. A message is in one chunk at most, because the log takes only messages that are neither claimed nor done.
 2. The messages of a chunk get into the target once, because its key is theirs alone.
-3. A message is deleted here only after it is in the target, and the log has its chunk until then. So whoever finds a
-   chunk under way goes on with it.
+3. A message is deleted here only after it is in the target, and the log has its chunk until then. So any process that
+   finds a chunk under way goes on with it.
 4. No chunk is taken while another one is under way. So the order stays.
-5. When the move ends, the log says so, and takes nothing for it any more: a process that wakes up late can do no harm.
+5. When the move ends, the log records that, and takes nothing for it any more: a process that wakes up late does no
+harm.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from queuey.service.claims.move_turns import MoveTurn
 
 
 class MoveBlocked(Conflict):
-    """Another move has left messages on their way."""
+    """Another move has left a chunk under way."""
 
 
 class PartitionMove(ABC):
@@ -36,9 +37,9 @@ class PartitionMove(ABC):
 
     Attributes:
         number: Of the partition.
-        turn: What the log has said last; None: it was not asked yet.
-        over: Nothing is taken here for the move any more.
-        is_given_back: The target is gone for good: the chunk that is under way stays here.
+        turn: The log's last answer; None: it was not asked yet.
+        over: The move takes nothing more here.
+        is_given_back: The target is gone for good: the chunk under way stays here.
     """
 
     def __init__(self, number: int) -> None:
@@ -48,7 +49,7 @@ class PartitionMove(ABC):
         self.is_given_back = False
 
     async def advance(self) -> None:
-        """Goes on with the chunk that is under way, or looks for one. After an error this may be done again.
+        """Goes on with the chunk under way, or takes one. After an error this may be called again.
 
         Raises:
             MoveBlocked: An earlier move was never finished.
@@ -67,7 +68,7 @@ class PartitionMove(ABC):
         self.over = self.turn.ended
 
     async def carry(self, turn: MoveTurn) -> Position:
-        """Brings a chunk to the target; returns the position of its last message there."""
+        """Publishes and deletes a chunk; returns the position of its last message in the target."""
         messages = await self.fetch(turn.places) if turn.messages is None else turn.messages
         last = await self.publish(turn.chunk, messages, turn.last)
         await self.delete(turn.places)

@@ -1,7 +1,7 @@
-"""The records of moves, in the ledger: which ones are under way, how far each has come, and the last ones.
+"""The records of moves, in the ledger: those under way, the progress of each, and the last ones.
 
-Each is changed by compare-and-set. A move has begun when it is among those that are under way; it leaves them when all
-logs say that it is over.
+Each is changed by compare-and-set. A move has begun when it is among those under way; it leaves them when it is over in
+all logs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from queuey.messages import Queue
 from queuey.storage import Store
 
 MOST_RUNNING = 10
-"""Moves of one application at a time."""
+"""Max moves of one application at a time."""
 MOST_OF_ALL = 100
-"""Moves of all applications at a time."""
+"""Max moves of all applications at a time."""
 MOST_LISTED = 100
-"""Moves of an application that are listed, the last ones."""
+"""Max moves of an application that are listed, the last ones."""
 
 _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
 _DIRECTORY = "moves under way"
@@ -36,10 +36,10 @@ OVER = frozenset({"done", "cancelled", "failed"})
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be moved.
+    """A move's queues.
 
     Attributes:
-        number: When it began (ticks); the numbers of later moves are higher.
+        number: When it began (ticks); later moves have higher ones.
         source, source_qid: The queue and its messages.
         partitions: Of the source.
         target, target_qid: The queue that gets them.
@@ -55,22 +55,22 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def id(self) -> str:
-        """Names it for callers."""
+        """Name for callers."""
         return f"{self.number:016x}"
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a move has come.
+    """Progress of a move.
 
     Attributes:
         runner: The process at work on it; 0: none.
         beat: Changes as long as it is at work.
         moved: Messages.
-        total: About how many there were at the beginning; -1: not known yet.
+        total: Messages at the beginning, about; -1: not known yet.
         left: Messages that stay because they are claimed.
         updated: When a message was last moved (seconds since 1970); 0: never.
         ended: When it ended; 0: it has not.
-        error: Why it failed.
+        error: Reason of its failure.
     """
 
     state: State = "running"
@@ -85,8 +85,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A move and its progress."""
-
     move: Move
     progress: Progress
 
@@ -103,20 +101,11 @@ _decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class MoveRecords:
-    """The records of all moves of a store.
-
-    Args:
-        store: Has the ledger.
-    """
-
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def begin(self, source: Queue, target: Queue) -> tuple[Move, bool]:
-        """Adds a move to those under way; finds the one that is under way between the same queues.
-
-        Returns:
-            The move, and whether it is new.
+        """Begins a move, or finds the one under way between the same queues; returns it, and whether it is new.
 
         Raises:
             MoveUnderWay: Another move from this source is under way, or this one is being cancelled.
@@ -151,11 +140,9 @@ class MoveRecords:
         return move, new
 
     def under_way(self) -> Sequence[Move]:
-        """Returns the moves that have not ended, of all applications."""
         return _directory_of(self._store.entry(_DIRECTORY, 0)).moves
 
     def leave(self, move: Move) -> None:
-        """Removes a move that is over from those under way."""
         self._list(move)
 
         def without(directory: _Directory) -> _Directory:
@@ -164,22 +151,17 @@ class MoveRecords:
         self._change(_DIRECTORY, _directory_of, without)
 
     def raw(self, move: Move) -> bytes | None:
-        """Returns the record of a move as it is kept; None: no process has begun with it."""
+        """Returns the encoded progress of a move; None: no process has begun with it."""
         return self._store.entry(_RECORD, move.number)
 
     def save(self, move: Move, progress: Progress, expected: bytes | None) -> bytes:
-        """Replaces a record; returns the one that stands there then, which is another one if ``expected`` did not."""
+        """Replaces a record; returns the present one, which is another one if ``expected`` was not there."""
         try:
             return self._store.enter(_RECORD, move.number, _encode(Record(move, progress)), expected=expected)
         except Conflict:
             return b""
 
     def find(self, application: str, name: str) -> Record:
-        """Returns a move by its id.
-
-        Raises:
-            MoveNotFound: There is none, or it ended more than 30 days ago.
-        """
         record = self._find(int(name, 16)) if _ID.fullmatch(name) else None
         if record is None or record.move.application != application:
             raise MoveNotFound(name)
@@ -193,7 +175,7 @@ class MoveRecords:
         return [record for record in found if record is not None]
 
     def cancel(self, record: Record) -> Record:
-        """Has a move end soon; nothing if it is over."""
+        """Requests the end of a move, unless it is over."""
         move = record.move
         while True:
             raw = self.raw(move)
@@ -215,7 +197,6 @@ class MoveRecords:
         return None if raw is None else _decode(raw)
 
     def _list(self, move: Move) -> None:
-        """Notes a move in the list of its application."""
         self._change(
             _list_of(move.application),
             _numbers_of,
@@ -223,7 +204,7 @@ class MoveRecords:
         )
 
     def _change(self, name: str, decode: Callable[[bytes | None], T], change: Callable[[T], T]) -> None:
-        """Changes an entry, again if another process was quicker. If nothing is to change, nothing is written."""
+        """Changes an entry, again if another process was quicker. Without a change nothing is written."""
         while True:
             raw = self._store.entry(name, 0)
             old = decode(raw)
@@ -245,7 +226,6 @@ def _directory_of(raw: bytes | None) -> _Directory:
 
 
 def progress_of(raw: bytes | None) -> Progress:
-    """Returns the progress that a record has; None: that of a move that no process has begun with."""
     return Progress() if raw is None else _decode(raw).progress
 
 

@@ -1,6 +1,6 @@
 """Carries moves out, in one task of the process, and takes over those that have stopped elsewhere.
 
-A process is at work on a move as long as it changes the move's record every second. One that sees a record stand still
+A process at work on a move changes the move's record every second. A process that sees a record stand still
 for some seconds goes on with that move. If the other one works after all, that does no harm: see
 :mod:`queuey.service.moves.partition_moves`.
 """
@@ -26,18 +26,18 @@ from queuey.service.moves.records import OVER, Move, MoveRecords, Progress, Stat
 from queuey.storage import Store
 
 MOST_HERE = 8
-"""Moves that one process works on at a time."""
+"""Max moves that one process works on at a time."""
 REST, LONGEST_REST = 0.25, 0.1
-"""How long a process rests after a chunk, for its other requests: in proportion to the time that it took; seconds."""
+"""Rest after a chunk, for other requests: its ratio to the time of the chunk, and max seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """When things are done, in seconds.
+    """Times in seconds.
 
     Attributes:
-        look: Between two looks for moves that have stopped elsewhere.
+        look: Between two searches for moves that have stopped elsewhere.
         stale: A move whose record has not changed for so long is taken over.
         beat: Between two changes of a record.
     """
@@ -57,17 +57,7 @@ class _Work:
 
 
 class MoveRunner:
-    """Works on moves.
-
-    Args:
-        store: Where the queues are.
-        claims: Of this process.
-        records: Of all moves.
-        stopping: Set when the process ends.
-        timing: When things are done.
-        clock: Seconds.
-        wall: Seconds since 1970.
-    """
+    """Works on moves."""
 
     def __init__(
         self,
@@ -98,11 +88,10 @@ class MoveRunner:
         self._moved = 0
 
     def statistics(self) -> dict[str, float]:
-        """Returns what this process does, by the names that the metrics have."""
         return {"moves_running": len(self._work), "moves_messages_total": self._moved}
 
     def watch(self, new: Move | None = None) -> None:
-        """Begins with a new move, and looks for moves that have stopped elsewhere from now on. Does not wait."""
+        """Begins with a new move, and starts to search for moves that have stopped elsewhere. Does not wait."""
         self._core.tell(self._begin, new)
 
     def _begin(self, new: Move | None) -> None:
@@ -148,7 +137,7 @@ class MoveRunner:
                 await self._consider(move, now)
 
     async def _consider(self, move: Move, now: float) -> None:
-        """Takes a move over if no process works on it."""
+        """Starts to work on a move if no process does."""
         raw = await self._core.in_thread(partial(self._records.raw, move))
         before, since = self._seen.get(move.number, (b"", now))
         if before != raw:
@@ -175,7 +164,7 @@ class MoveRunner:
     # Work
 
     async def _go_on(self) -> float:
-        """Takes each move a chunk further; returns how many seconds to rest."""
+        """Moves each a chunk further; returns the seconds to rest."""
         began = self._clock()
         due = began + self._timing.look
         for work in list(self._work.values()):
@@ -198,7 +187,7 @@ class MoveRunner:
         return max(0.0, min(LONGEST_REST, REST * (now - began)) if due <= now else due - now)
 
     async def _save(self, work: _Work, progress: Progress) -> bool:
-        """Records how far a move has come; returns False if another process works on it now."""
+        """Records progress; returns False if another process works on the move now."""
         active = work.active
         moved = progress.moved - active.progress.moved
         while True:
@@ -221,7 +210,7 @@ class MoveRunner:
             progress = replace(progress, state="cancelling" if progress.state == "running" else progress.state)
 
     async def _end(self, work: _Work) -> None:
-        """Records how a move has ended."""
+        """Records the end of a move."""
         counted = work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:
@@ -232,7 +221,7 @@ class MoveRunner:
             await self._core.in_thread(partial(self._records.leave, work.active.move))
 
     async def _hand_back(self) -> None:
-        """Lets other processes go on at once."""
+        """Clears the runner, so that other processes go on at once."""
         for work in self._work.values():
             try:
                 await self._save(work, replace(work.active.counted(), runner=0))

@@ -1,1 +1,1 @@
-"""What people do by hand beside what the API offers: an audit log, dead letters sent back, keys with fewer rights."""
+"""Operators' use cases beside those of the API: an audit log, dead letters sent back, keys with fewer rights."""

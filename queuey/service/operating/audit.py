@@ -1,7 +1,7 @@
-"""The audit log: what people do at the console is written down before it is done, and then what became of it.
+"""The audit log: an act at the console is written down before it is done, and then its result.
 
 The log of an application is a queue of the service's own application, :data:`~queuey.messages.AUDITS`. No key is for
-that application, so nobody who stands in the log can change it. That a form was sent stands in the store's ledger, so
+that application, so users cannot change the log. The store's ledger has each form that was sent, so
 it is done once.
 """
 
@@ -26,26 +26,26 @@ from queuey.service.reading import Reader
 from queuey.storage import Store
 
 KEPT = 366 * 86_400
-"""Seconds for which an entry is kept."""
+"""Number of seconds for which an entry is kept."""
 PAGE = 100
-"""Entries of a page."""
+"""Number of entries of a page."""
 _JSON = Meta("application/json", (), json=True)
 
 Outcome = Literal["unknown", "done", "partly", "failed"]
-"""``unknown``: it is under way, or the process ended before it could say."""
+"""``unknown``: it is under way, or the process ended in between."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody has done, or was about to do.
+    """An act, done or about to be done.
 
     Attributes:
         act: Its name.
-        who: Who did it, in words.
-        queue: With which queue; blank: with the application.
-        details: What it was about, by name.
+        who: Its actor, in words.
+        queue: Its queue; blank: it is about the application.
+        details: Its parameters, by name.
         began: Seconds since 1970.
-        outcome: What became of it.
-        text: The same in a sentence.
+        outcome: Its result.
+        text: The result in a sentence.
     """
 
     act: str
@@ -61,8 +61,8 @@ class Sent(msgspec.Struct, frozen=True, array_like=True):
     """A form that was sent.
 
     Attributes:
-        content: A hash of what it had.
-        partition, position: Where its entry is.
+        content: A hash of the form.
+        partition, position: Place of its entry.
     """
 
     content: bytes
@@ -71,7 +71,6 @@ class Sent(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def entry(self) -> Location:
-        """Where its entry is."""
         return self.partition, self.position
 
 
@@ -80,7 +79,7 @@ class Page(msgspec.Struct, frozen=True):
 
     Attributes:
         entries: With their places.
-        cursor: Where the next page begins; blank: there is none.
+        cursor: Start of the next page; blank: there is none.
     """
 
     entries: list[tuple[Location, Entry]]
@@ -94,15 +93,7 @@ _decode_sent = msgspec.msgpack.Decoder(Sent).decode
 
 
 class AuditLog:
-    """Writes and reads the logs of applications; blocks.
-
-    Args:
-        store: Has the queues.
-        messages: Store entries.
-        reader: Reads them; what it reads is not counted as delivered.
-        core: Where coroutines run.
-        clock: Seconds since 1970.
-    """
+    """Writes and reads the logs of applications; blocks. Its reads do not count as deliveries."""
 
     def __init__(
         self,
@@ -119,26 +110,16 @@ class AuditLog:
         self._clock = clock
 
     def sent(self, application: str, form: str) -> Sent | None:
-        """Returns what was done with a form; None: it was not sent yet."""
+        """Returns the entry of a form; None: it was not sent yet."""
         entry = self._store.entry(_work(application, form), 0)
         return None if entry is None else _decode_sent(entry)
 
     def begin(
         self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
     ) -> tuple[Entry, Sent, bool]:
-        """Writes down what is about to be done, once for each form.
+        """Writes down an act before it is done, once for each form; ``content`` is a hash of the form.
 
-        Args:
-            application: Whose log it is.
-            form: A text of its own.
-            content: A hash of what the form has.
-            act: See :class:`Entry`, as for all that follow.
-            who: Who does it.
-            queue: With which queue.
-            details: What it is about.
-
-        Returns:
-            The entry, what stands for the form now, and whether that is this entry; if not, it was sent before.
+        Returns the entry, the form's record, and whether that is of this entry; if not, the form was sent before.
 
         Raises:
             StoreUnavailable: It could not be written down, so it must not be done.
@@ -154,7 +135,7 @@ class AuditLog:
         return entry, _decode_sent(stands), stands == value
 
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
-        """Writes down what became of it."""
+        """Writes down the result."""
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON)
         self._messages.put(self._access(application, create=True), [place], draft)

@@ -1,4 +1,4 @@
-"""Keys that one caller makes for others: each may do less than its maker, and ends no later."""
+"""Keys that one caller makes for others: each has fewer rights than its maker, and ends no later."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications
 
 MAX_SECONDS = 366 * 86_400
-"""For which a key lives at most."""
+"""Max seconds that a key lives."""
 MAX_NOTE = 100
-"""Characters."""
+"""Max characters of a note."""
 
 
 class Keys:
-    """Lists, makes and revokes keys of applications; blocks.
-
-    Args:
-        applications: Have the keys.
-        clock: Seconds since 1970.
-    """
+    """Lists, makes and revokes keys of applications; blocks."""
 
     def __init__(self, applications: Applications, clock: Callable[[], float] = time.time) -> None:
         self._applications = applications
@@ -37,15 +32,9 @@ class Keys:
     def check(
         self, application: str, caller: Caller, scope: Scope, *, seconds: float, note: str, until: float | None
     ) -> float:
-        """Makes sure that a caller may make a key; returns when that will end, in seconds since 1970.
+        """Checks that a caller may make a key for ``seconds``; returns its end, in seconds since 1970.
 
-        Args:
-            application: Whose key it is.
-            caller: Who makes it.
-            scope: What it is to be limited to.
-            seconds: For how long.
-            note: What it is for.
-            until: When the caller's own key ends (seconds since 1970); None: never.
+        ``until`` is the end of the caller's own key; None: never.
 
         Raises:
             NotAllowed: It would not have fewer rights than the caller.
@@ -66,7 +55,7 @@ class Keys:
         return expires
 
     def issue(self, application: str, scope: Scope, expires: float, note: str) -> tuple[str, Key]:
-        """Makes a key that was checked; returns it, which nobody can do again, and what is kept of it."""
+        """Makes a key that was checked; returns its secret, which is not kept, and the kept part."""
         secret = secrets.token_hex(32)
         digest = sha256(secret.encode()).digest()
         return secret, self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
@@ -83,7 +72,7 @@ class Keys:
         raise KeyNotFound(name)
 
     def revoke(self, application: str, caller: Caller, name: str) -> None:
-        """Revokes a key that the caller could have made; other processes know it for ten seconds more.
+        """Revokes a key that the caller could have made; other processes accept it for ten seconds more.
 
         Raises:
             KeyNotFound: There is none of this id.

@@ -1,7 +1,7 @@
-"""Dead letters that go back to their queues, a page at a time, each once.
+"""Sends dead letters back to their queues, a page at a time, each once.
 
-A dead letter is posted under a key made of its place and all that it has, and removed when that is done. So one that
-was sent and not removed, as the process had ended, is not sent again by whoever repeats this within
+A dead letter is posted under a key made of its place and all its parts, and removed when that is done. So one that
+was sent and not removed, because the process had ended, is not sent again when this is repeated within
 :data:`KEY_SECONDS`; and another one that was put at the same place since is sent.
 """
 
@@ -32,14 +32,14 @@ PAGE = 100
 KEY_SECONDS = 86_400
 
 Enter = Callable[[str], QueueAccess]
-"""Lets the caller in to the queue of a name, to send; raises NotFound and NotAllowed."""
+"""Opens the queue of a name to send; raises NotFound and NotAllowed."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters of a queue are meant; None: any.
+    """Selects dead letters of a queue; None: any.
 
     Attributes:
-        reason: Where they came from, and the class of the last error and what its text has in common with others, both
+        reason: Origin, class of the last error and common form of its text, both
             cut to :data:`~queuey.service.browsing.failures.MAX_SHAPED` characters.
         place: The only one that is meant.
     """
@@ -48,7 +48,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     place: Location | None = None
 
     def takes(self, one: DeadLetter) -> bool:
-        """Returns whether a dead letter is meant."""
         cause = one.cause
         shape = shape_of(cause.text[:MAX_SHAPED])
         return self.reason in {None, (one.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
@@ -58,9 +57,9 @@ class Found(msgspec.Struct, frozen=True):
     """A page of a queue of dead letters, the oldest first.
 
     Attributes:
-        letters: Those that are meant.
-        looked: Messages that were looked at.
-        cursor: Where the next page begins; blank: there is none.
+        letters: Those that match.
+        looked: Messages that were read.
+        cursor: Start of the next page; blank: there is none.
     """
 
     letters: list[DeadLetter]
@@ -69,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class SentBack(msgspec.Struct, frozen=True):
-    """What became of some dead letters.
+    """Result for some dead letters.
 
     Attributes:
         sent: By queue.
@@ -85,13 +84,7 @@ class SentBack(msgspec.Struct, frozen=True):
 
 
 class Redriving:
-    """Finds dead letters and sends them back; blocks.
-
-    Args:
-        messages: Stores and removes them.
-        reader: Reads them; what it reads is not counted as delivered.
-        core: Where coroutines run.
-    """
+    """Finds dead letters and sends them back; blocks. Its reads do not count as deliveries."""
 
     def __init__(self, messages: MessageUseCases, reader: Reader, core: Core) -> None:
         self._messages = messages
@@ -99,7 +92,7 @@ class Redriving:
         self._core = core
 
     def find(self, access: QueueAccess, wanted: Wanted, cursor: str = "") -> Found:
-        """Looks at a page of a queue of dead letters, whose caller may read it.
+        """Reads a page of a queue of dead letters, whose caller may read it.
 
         Raises:
             ValueError: ``cursor`` is none.
@@ -115,12 +108,9 @@ class Redriving:
         return Found([one for one in letters if one and wanted.takes(one)], len(messages), following)
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
-        """Sends dead letters to the ends of the partitions that they came from, and removes those that were sent.
+        """Sends dead letters of one page to the ends of the partitions that they came from, and removes them.
 
-        Args:
-            access: The way to their queue: its caller may delete.
-            letters: Of one page.
-            enter: Lets the caller in to their queues.
+        The caller may delete in their queue; ``enter`` checks its rights in the others.
         """
         ways, left = _entered({one.queue for one in letters}, enter)
         rows = {name: (way.queue.partitions, way.queue.dead_letter) for name, way in ways.items()}
@@ -145,7 +135,7 @@ class Redriving:
         return SentBack(+sent, before, reasons + Counter(staying.left), failure)
 
     async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[bool | QueueyError]:
-        """Posts dead letters each under a key of its own; returns whether that was done before, or what went wrong."""
+        """Posts dead letters each under a key of its own; returns whether that was done before, or the error."""
 
         async def post(one: DeadLetter) -> bool | QueueyError:
             draft = _draft(one, queue)
@@ -163,7 +153,7 @@ class Redriving:
 
 
 def _entered(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
-    """Returns the ways to the queues that the caller may send to, and why not to the others."""
+    """Returns the queues that the caller may send to, and the errors of the others."""
     ways: dict[str, QueueAccess] = {}
     left: dict[str, str] = {}
     for name in names:

@@ -1,7 +1,4 @@
-"""Use cases of schedules: messages that are posted at certain times, by whichever process is there.
-
-``docs/schedules.md`` says how it works.
-"""
+"""Use cases of schedules: messages that are posted at certain times, by any process. See ``docs/schedules.md``."""
 
 from __future__ import annotations
 
@@ -45,35 +42,35 @@ __all__ = [
 ]
 
 MAX_SCHEDULES = 1000
-"""Of an application, about: some more if several are made at the same moment."""
+"""Max schedules of an application; a few more if several are made at the same moment."""
 MAX_MESSAGE = 16 << 10
-"""Bytes of a message's body. It is read and written with each tick, and twice in a record."""
+"""Max bytes of a message's body. It is read and written with each tick, and twice in a record."""
 MAX_NAME = 100
-"""Characters."""
+"""Max characters of a name."""
 MAX_LISTED = 100
-"""Schedules in one page of a list."""
+"""Max schedules in one page of a list."""
 MAX_COMING = 5
-"""Next instants that are shown."""
+"""Max next instants that are shown."""
 _TRIES = 20
-"""How often a change is tried that others get in the way of."""
+"""Max attempts at a change that others interfere with."""
 _PAUSE = 0.1
-"""Seconds until a message that another process is posting is asked for again."""
+"""Interval in seconds between attempts to fire while another process is posting."""
 
 MaySee = Callable[[str], bool]
-"""Says whether the caller may manage schedules of a queue of this name."""
+"""Tells if the caller may manage schedules of a queue of this name."""
 Changed = Callable[[Plan | None, float], Plan]
 """Returns the new plan of a schedule, given the present one and the time (seconds since 1970)."""
 
 
 class ScheduleReport(NamedTuple):
-    """How a schedule stands.
+    """State of a schedule.
 
     Attributes:
-        plan: What its owner says.
+        plan: The owner's part.
         created, changed: Seconds since 1970.
         next: The next instants (seconds since 1970).
         firing: The instant whose message is being posted; None: none.
-        last: What became of the last tick; None: there was none yet.
+        last: Result of the last tick; None: there was none yet.
     """
 
     name: str
@@ -86,15 +83,7 @@ class ScheduleReport(NamedTuple):
 
 
 class ScheduleUseCases:
-    """Makes, shows, changes and removes schedules.
-
-    Args:
-        store: Where they are.
-        messages: Posts.
-        core: Where it runs.
-        stopping: Set when the process ends.
-        timing: When things are done.
-    """
+    """Makes, shows, changes and removes schedules."""
 
     def __init__(
         self,
@@ -111,26 +100,22 @@ class ScheduleUseCases:
         self._runner = ScheduleRunner(store, self._firing, core, stopping, timing=timing)
 
     def statistics(self) -> dict[str, float]:
-        """Returns what this process has done, by the names that the metrics have."""
         return {f"schedules_{state}_total": count for state, count in self._firing.counts.items()}
 
     def watch(self) -> None:
-        """Fires what is due, from now on. Does not wait."""
+        """Starts to fire schedules. Does not wait."""
         self._runner.watch()
 
     def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:
-        """Makes or changes a schedule.
+        """Makes or changes a schedule; returns it, and whether it is new.
 
-        A plan whose timetable changes, or that is not paused any more, has its next instant set anew: what was missed
-        is not made up for.
-
-        Returns:
-            The schedule, and whether it is new.
+        A plan whose timetable changes, or that is not paused any more, has its next instant set anew: missed ticks are
+        not made up for.
 
         Raises:
             NotAllowed: The name is that of a schedule of a queue that the caller may not manage.
             TooManySchedules: The application has as many as it may have.
-            TimeZoneUnknown: The time zone that the schedule has is not known on this machine.
+            TimeZoneUnknown: This machine does not know the schedule's time zone.
             RecordChanged: Others change it all the time.
         """
         for _ in range(_TRIES):
@@ -171,23 +156,12 @@ class ScheduleUseCases:
         return saved
 
     def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
-        """Shows how a schedule stands.
-
-        Raises:
-            ScheduleNotFound: There is none of that name that the caller may manage.
-        """
         return _report(self._find(application, name, may_see))
 
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
-        """Lists schedules that the caller may manage, by name.
+        """Lists schedules that the caller may manage, by name from ``start`` on.
 
-        Args:
-            application: Whose.
-            may_see: Says which.
-            start: The name to start at, inclusive.
-
-        Returns:
-            A page, and the name to start the next one at; None: this is the last.
+        Returns a page, and the name to start the next one at; None: this is the last.
         """
         records = self._store.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
@@ -195,7 +169,7 @@ class ScheduleUseCases:
         return [report for report in found if may_see(report.plan.queue)], following
 
     def remove(self, application: str, name: str, may_see: MaySee) -> None:
-        """Removes a schedule. A message that is being posted may still be.
+        """Removes a schedule. A message that is being posted may still be stored.
 
         Raises:
             ScheduleNotFound: There is none of that name that the caller may manage.
@@ -211,7 +185,7 @@ class ScheduleUseCases:
         raise RecordChanged(name)
 
     async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
-        """Posts a schedule's message now, also if it is paused. Its timetable goes on as it was.
+        """Posts a schedule's message now, also if it is paused. Its timetable does not change.
 
         Raises:
             ScheduleNotFound: There is none of that name that the caller may manage.

@@ -1,4 +1,4 @@
-"""Fires schedules: the steps of :mod:`queuey.service.schedules.states`, any of which may be a process's last."""
+"""Fires schedules by the steps of :mod:`queuey.service.schedules.states`, any of which may be a process's last."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ TOO_OLD = f"it could not be posted within {states.MAX_FIRING} seconds; it may ha
 
 
 class FireUseCases:
-    """Carries out the steps.
-
-    Args:
-        store: Where schedules and queues are.
-        messages: Posts.
-        core: For what blocks.
-
-    Attributes:
-        counts: Ticks of this process by their state.
-    """
+    """Carries out the steps. ``counts`` are the ticks of this process by state."""
 
     def __init__(self, store: Store, messages: MessageUseCases, core: Core) -> None:
         self._store = store
@@ -39,7 +30,7 @@ class FireUseCases:
         self.counts: dict[State, int] = {"published": 0, "skipped": 0, "failed": 0, "unknown": 0}
 
     async def go_on(self, record: Record) -> Record:
-        """Does what is to be done with a schedule now, and returns its record; the same one if that is nothing.
+        """Carries out the next step of a schedule, and returns its record; the same one if there is no step.
 
         Raises:
             RecordChanged: Another process was quicker.
@@ -60,7 +51,7 @@ class FireUseCases:
         return record
 
     async def fire_now(self, record: Record) -> Record:
-        """Fires a schedule that waits, whatever its timetable says. Raises as :meth:`go_on`."""
+        """Fires a schedule that waits, whatever its timetable. Raises as :meth:`go_on`."""
         now = await self.now()
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
@@ -94,7 +85,7 @@ class FireUseCases:
         raise StoreBusy(f"Queue {firing.queue!r} is being changed all the time.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
-        """Posts a message under its key; returns None if the queue does not have the messages that the key is about."""
+        """Posts a message under its key; returns None if the queue was purged or made anew since."""
         find = partial(find_queue, self._store, application, firing.queue, fresh=True)
         queue = await self._core.in_thread(find)
         if queue.qid != firing.qid:
@@ -122,17 +113,16 @@ class FireUseCases:
         return record
 
     async def now(self) -> int:
-        """Returns the clock that ids are made by (ticks)."""
+        """Returns the clock of ids (ticks)."""
         return await self._core.in_thread(self._store.now)
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
-        """Replaces a schedule, unless another process was quicker.
+        """Replaces a schedule.
 
         Raises:
-            RecordChanged: It was.
+            RecordChanged: Another process was quicker.
         """
         return await self._core.in_thread(partial(self._store.set_record, states.recorded(record, schedule)))
 
     async def find(self, application: str, name: str) -> Record | None:
-        """Reads a schedule."""
         return await self._core.in_thread(partial(self._store.record, states.KIND, application, name))

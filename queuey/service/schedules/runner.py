@@ -1,8 +1,8 @@
 """Fires schedules when they are due, in one task of the process.
 
 Every process knows when some schedules are due: those that it has made or fired last, and, when it begins, all of them.
-One that is due is read, and fired if it is as the process knows it; else another process fires it, and this one forgets
-it. So a schedule stays with one process as a rule, and the others only look, now and then, for schedules that are
+A due schedule is read, and fired if it has not changed since; else another process fires it, and this one forgets
+it. So a schedule mostly stays with one process. The others only look, now and then, for schedules that are
 overdue: their process has ended. However many processes try at once, one succeeds (:mod:`.states`).
 """
 
@@ -29,13 +29,13 @@ from queuey.service.schedules.firing import FireUseCases
 from queuey.storage import Store
 
 MAX_AT_ONCE = 4
-"""Schedules that a process fires at the same time."""
+"""Max schedules that a process fires at the same time."""
 MAX_IN_PASS = 32
-"""Schedules that it fires before it sees what else is due by then."""
+"""Max schedules that it fires before it checks for others that have become due."""
 MAX_KNOWN = 20_000
-"""Schedules that a process knows; it finds the others when they are overdue."""
+"""Max schedules that a process knows; it finds the others when they are overdue."""
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
-"""Seconds after which a step that failed is repeated."""
+"""Seconds after which a failed step is repeated."""
 
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
@@ -43,16 +43,15 @@ Name = tuple[str, str]
 
 
 def in_turns(due: Iterable[tuple[int, Name]]) -> list[Name]:
-    """Orders schedules that are due (ticks): the first one of each application, then the second ones, and so on."""
     return [name for _, name in limits.in_turns(sorted(due), lambda each: each[1][0])]
 
 
 class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """When things are done, in seconds.
+    """Times in seconds.
 
     Attributes:
-        look: Between two looks for schedules that are overdue, about.
-        overdue: For how long one must be due until a process that does not know it fires it.
+        look: Between two searches for overdue schedules, about.
+        overdue: How long one must be due until a process that does not know it fires it.
     """
 
     look: float = 15.0
@@ -75,15 +74,7 @@ class _Known(NamedTuple):
 
 
 class ScheduleRunner:
-    """Fires schedules.
-
-    Args:
-        store: Where they are.
-        firing: Carries out the steps.
-        core: Where it runs.
-        stopping: Set when the process ends.
-        timing: When things are done.
-    """
+    """Fires schedules."""
 
     def __init__(
         self,
@@ -109,7 +100,7 @@ class ScheduleRunner:
         self._core.tell(self._begin)
 
     def know(self, record: Record) -> None:
-        """Takes in a schedule that was made or changed here. Does not wait."""
+        """Adds a schedule that was made or changed here. Does not wait."""
         self._core.tell(self._begin, record)
 
     def _begin(self, record: Record | None = None) -> None:
@@ -145,7 +136,7 @@ class ScheduleRunner:
                 await asyncio.wait_for(self._woken.wait(), rest)
 
     async def _go_on(self) -> float:
-        """Fires what is due, and looks for what is overdue; returns how many seconds to rest."""
+        """Fires due schedules, and searches for overdue ones; returns the seconds to rest."""
         now = await self._firing.now()
         boottime = self._core.boottime()
         if self._next_look is None or boottime >= self._next_look:
@@ -165,7 +156,7 @@ class ScheduleRunner:
         return max(0.0, min([self._next_look - boottime, *waits]))
 
     async def _look(self, now: int) -> None:
-        """Finds what is overdue; at the first time all that there is."""
+        """Finds overdue schedules; the first time all schedules."""
         until = ids.TICKS_MAX - 1
         if self._next_look is not None:
             until = now - int(self._timing.overdue * TICKS_PER_SECOND)
@@ -177,9 +168,9 @@ class ScheduleRunner:
                 self._known[name] = _Known(found.due, found.version)
 
     async def _fire(self, name: Name) -> None:
-        """Takes the next step of a schedule, if it is as this process knows it.
+        """Carries out the next step of a schedule, if it has not changed since this process read it.
 
-        After a step that failed it need not be: the step may have been taken.
+        After a failed step it may have: the step may have been taken.
         """
         known = self._known.get(name)
         if known is None:

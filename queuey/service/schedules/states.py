@@ -1,4 +1,4 @@
-"""A schedule as it is kept, and what is decided about it: pure functions.
+"""The record of a schedule and the decisions on it: pure functions.
 
 A schedule's row has one of two states::
 
@@ -6,8 +6,8 @@ A schedule's row has one of two states::
        └──────the instant was missed: skipped──────────────────────────────────────────────────────────────► waiting
 
 Every arrow is one compare-and-set. Between the last two, any process may post the message under the key, any number of
-times: the key says that it is stored once. That holds while the key is remembered, so nobody posts when the firing is
-older than ``MAX_FIRING``.
+times: the key makes sure that it is stored once. That holds while the key is remembered, so a firing older than
+``MAX_FIRING`` is not posted any more.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from queuey.service.drafts import Draft
 from queuey.service.schedules.timetables import Timetable, instants, next_instant
 
 KIND = "schedule"
-"""Of records."""
+"""Kind of the records."""
 MAX_LATE = 60
-"""Seconds after which a tick counts as missed."""
+"""Max seconds after which a tick is not missed."""
 MAX_CAUGHT_UP = 100
-"""Missed ticks that are made up for, the newest."""
+"""Max missed ticks that are made up for, the newest."""
 INTERVAL_CAUGHT_UP = 86_400
-"""Seconds for which a missed tick is made up for."""
+"""Max seconds for which a missed tick is made up for."""
 MAX_FIRING = 3600
-"""Seconds for which a firing is repeated."""
+"""Max seconds for which a firing is repeated."""
 KEY_SECONDS = 86_400
-"""For which a key is remembered: far longer than a firing is repeated, whatever a process does in between."""
+"""Number of seconds for which a key is remembered: far longer than a firing is repeated, whatever a process does in
+between."""
 TIMEOUT_FIRING = 5
-"""Seconds after which other processes go on with a firing."""
+"""Timeout in seconds after which other processes go on with a firing."""
 MAX_ERROR = 200
-"""Characters of the text of an outcome."""
+"""Max characters of the text of an outcome."""
 
 Missed = Literal["skip", "catch_up"]
 State = Literal["published", "skipped", "failed", "unknown"]
 
 
 class KeptMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message as it is kept: one form of body, and whether that is text."""
+    """A message in a record: one form of body, and whether that is text."""
 
     body: bytes
     text: bool
@@ -62,24 +63,23 @@ class KeptMessage(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def draft(self) -> Draft:
-        """The message to post."""
         body = self.body.decode() if self.text else self.body
         return Draft(body, self.ttl, self.partition, self.meta, key=self.key)
 
 
 def kept(draft: Draft) -> KeptMessage:
-    """Returns what is kept of a message, which has no delay."""
+    """Returns the record's form of a message, which has no delay."""
     text = isinstance(draft.body, str)
     body = draft.body.encode() if isinstance(draft.body, str) else draft.body
     return KeptMessage(body, text, draft.ttl, draft.partition, draft.meta, draft.key)
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
-    """What its owner says of a schedule.
+    """The owner's part of a schedule.
 
     Attributes:
         queue: Name of the queue that gets the messages.
-        missed: What is done about ticks that nobody was there for.
+        missed: Treatment of missed ticks.
     """
 
     queue: str
@@ -95,9 +95,9 @@ class Firing(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         instant: Seconds since 1970.
         key: Its idempotency key.
-        queue, qid: Where it goes. A key belongs to the ``qid``, so it goes nowhere else.
-        message: What the plan said when it began.
-        began: When (ticks).
+        queue, qid: The target. A key belongs to the ``qid``, so the message goes nowhere else.
+        message: Of the plan when it began.
+        began: Ticks.
     """
 
     instant: float
@@ -109,14 +109,14 @@ class Firing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a tick.
+    """Result of a tick.
 
     Attributes:
         instant: When it was due (seconds since 1970).
-        at: When that was known (seconds since 1970).
+        at: When the result was known (seconds since 1970).
         partition, message_id: Of the message; 0 and blank: it is not known that there is one.
-        error: Why there is none.
-        queue: Where it went, or was to go; blank: it was skipped.
+        error: Reason for no message.
+        queue: The target; blank: the tick was skipped.
     """
 
     instant: float
@@ -129,15 +129,15 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True):
-    """A schedule as it is kept.
+    """A schedule in its record.
 
     Attributes:
-        identity: Another one for each schedule that is made, also under the same name; part of its keys.
+        identity: A random number, part of its keys; a new schedule of the same name has another one.
         created, changed: Seconds since 1970.
         next: The next instant (seconds since 1970); None: it is paused, or never comes again.
         fired: The last instant of its timetable that was fired or skipped. None at or below it is fired again.
-        firing: What is being posted.
-        last: What became of the last tick.
+        firing: The message that is being posted.
+        last: Result of the last tick.
     """
 
     identity: int
@@ -151,12 +151,12 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ticks(msgspec.Struct, frozen=True):
-    """What is to be done now.
+    """Ticks that are due now.
 
     Attributes:
         instant: The one to fire; None: none.
         next: The one after that.
-        skipped: The newest one that was missed; None: none was.
+        skipped: The newest one that was missed; None: none.
     """
 
     instant: int | None
@@ -169,19 +169,18 @@ decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
 def due_ticks(schedule: Schedule) -> int:
-    """Returns when there is something to do with a schedule (ticks): when others go on with it, if it is firing."""
+    """Returns the time of the next step (ticks): while it is firing, when others go on with it."""
     if schedule.firing is not None:
         return schedule.firing.began + TIMEOUT_FIRING * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
 def recorded(record: Record, schedule: Schedule) -> Record:
-    """Returns the record of a schedule with what it is now; its version is still that of before."""
+    """Returns the record with a new value; its version is still the old one."""
     return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
 def choose(schedule: Schedule, now: float) -> Ticks:
-    """Decides which instant to fire now."""
     first, timetable = schedule.next, schedule.plan.timetable
     if first is None or first > now:
         return Ticks(None, first)
@@ -201,7 +200,6 @@ def _between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
 
 
 def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
-    """Goes on to the next instant without a message."""
     last = schedule.last
     fired = schedule.fired
     if ticks.skipped is not None:
@@ -211,14 +209,7 @@ def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
 
 
 def begin(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
-    """Begins to fire an instant; one of the timetable or, between those, now.
-
-    Args:
-        schedule: It is waiting.
-        instant: Seconds since 1970.
-        qid: Of the queue.
-        now: Ticks.
-    """
+    """Begins to fire an instant: one of the timetable or, between those, now. ``now`` is in ticks."""
     plan = schedule.plan
     # The identity is known to nobody else, so nobody posts under this key.
     text = blake2b(b"%d %a" % (schedule.identity, instant), digest_size=16).hexdigest()
@@ -226,13 +217,13 @@ def begin(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
 
 
 def advance(schedule: Schedule, ticks: Ticks) -> Schedule:
-    """Notes that an instant of the timetable is done with or begun."""
+    """Moves on from an instant of the timetable."""
     assert ticks.instant is not None  # noqa: S101 - it was chosen
     return replace(schedule, next=ticks.next, fired=max(schedule.fired, ticks.instant))
 
 
 def end(schedule: Schedule, outcome: Outcome) -> Schedule:
-    """Goes on to wait, with what has become of the tick."""
+    """Returns to waiting, with the result of the tick."""
     return replace(schedule, firing=None, last=outcome)
 
 
@@ -244,7 +235,7 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
 
 
 def coming(schedule: Schedule, most: int) -> list[int]:
-    """Returns the next instants; only the first one if its time zone is not known on this machine any more."""
+    """Returns the next instants; only the first one if this machine does not know its time zone."""
     if schedule.next is None:
         return []
     found = [schedule.next]

@@ -1,6 +1,6 @@
-"""When a schedule is due: pure functions of its timetable.
+"""Instants of a schedule: pure functions of its timetable.
 
-A cron expression is about the clock on the wall of its time zone. When that clock is changed:
+A cron expression is about the wall clock of its time zone. When that clock is changed:
 
 * An hour of ``*`` (or ``*/2``, ...) counts real hours: ``*/15 * * * *`` comes every 15 minutes all the time.
 * Any other hour comes once. A time in the hour that is left out comes at the moment of the change; several such times
@@ -28,11 +28,11 @@ _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
 _MAX_ZONE = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = 50
-"""A cron expression that does not come for so long is taken for one that never does."""
+"""Max years until a cron expression comes; one that takes longer counts as never."""
 
 
 class Timetable(msgspec.Struct, frozen=True, array_like=True):
-    """When a schedule is due. Either a cron expression or an interval.
+    """Instants of a schedule: a cron expression or an interval.
 
     Attributes:
         cron: Minute, hour, day of the month, month, day of the week; blank: an interval.
@@ -48,11 +48,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_zone(name: str) -> None:
-    """Makes sure that a time zone is known here.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Refuses a time zone that this machine does not know (``ValueError``)."""
     try:
         if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
             raise ValueError(name)  # noqa: TRY301 - one text for all
@@ -62,12 +58,7 @@ def check_zone(name: str) -> None:
 
 
 def check_cron(expression: str, zone: str, now: float) -> None:
-    """Makes sure that a cron expression has five fields and comes at some time.
-
-    Raises:
-        ValueError: It does not.
-        TimeZoneUnknown: Its time zone is not known on this machine.
-    """
+    """Refuses a cron expression that does not have five fields, or never comes (``ValueError``)."""
     shown = expression[:MAX_EXPRESSION]
     if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
         raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')
@@ -80,12 +71,12 @@ def check_cron(expression: str, zone: str, now: float) -> None:
 
 
 def next_instant(timetable: Timetable, after: float) -> int | None:
-    """Returns the first instant above another one (seconds since 1970), or None if none comes."""
+    """Returns the first instant above another one (seconds since 1970), or None."""
     return next(instants(timetable, after), None)
 
 
 def instants(timetable: Timetable, after: float) -> Iterator[int]:
-    """Gives the instants above another one (seconds since 1970), in order, without end as a rule."""
+    """Yields the instants above another one (seconds since 1970), in order, mostly without end."""
     if timetable.every:
         first = timetable.anchor + (int(after - timetable.anchor) // timetable.every + 1) * timetable.every
         yield from count(first, timetable.every)
@@ -105,14 +96,14 @@ def _real(timetable: Timetable, begin: datetime) -> Iterator[int]:
 
 
 def _on_wall(timetable: Timetable, begin: datetime) -> Iterator[int]:
-    """Gives the instants of the times on the wall; some may be equal, or before the beginning."""
+    """Yields the instants of the wall clock's times; some may be equal, or before the beginning."""
     zone = _zone(timetable.zone)
     for found in CronSim(timetable.cron, begin.astimezone(zone).replace(tzinfo=None)):
         yield _seconds(_existing(found, zone))
 
 
 def _existing(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Returns the first moment with a time on the wall; if it is left out, the moment of the change."""
+    """Returns the first moment of a time on the wall clock; if it is left out, the moment of the change."""
     while True:
         found = wall.replace(tzinfo=zone)
         if found.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) == wall:

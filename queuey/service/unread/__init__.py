@@ -1,4 +1,4 @@
-"""Use cases of read marks: up to where a reader has read a queue, and how many messages lie above that.
+"""Use cases of read marks: up to where a reader has read a queue, and the number of messages above that.
 
 A mark is the offset of a group that stands for the reader (:data:`~queuey.storage.offset_changes.READERS`): in each
 partition the id of the last message that counts as read. It goes forward, unless the reader asks for it to go back, and
@@ -31,24 +31,24 @@ __all__ = ["MAX_COUNTED", "ReadMark", "Unread", "UnreadUseCases"]
 
 DEFAULT_COUNTED = 100
 MAX_ROWS = 200_000
-"""Ids that one call reads, about: no further queue is counted after as many."""
+"""Max ids that one call reads, about: no further queue is counted after as many."""
 SLICE_ROWS = 10
-"""What the read of a partition costs besides the ids that it finds, in ids."""
+"""Cost of a read of a partition besides the ids that it finds, in ids."""
 PARTITIONS_TOGETHER = 16
-"""Partitions of one queue that are counted at once: each may have all that is counted."""
+"""Max partitions of one queue that are counted at once: each may have all counted messages."""
 QUEUES_TOGETHER = 32
-"""Queues that are counted side by side, where a read mostly waits for a network."""
+"""Max queues that are counted side by side, where a read mostly waits for a network."""
 
 Marks = Mapping[int, Position]
-"""By partition the id of the last message that was read."""
+"""The id of the last message read, by partition."""
 
 
 class ReadMark(NamedTuple):
-    """What a reader's mark is after a change.
+    """A reader's mark after a change.
 
     Attributes:
-        marks: In the partitions that the change was about.
-        pending: Seconds until reads show what the change names; until then the mark stays below that. 0: it is set.
+        marks: In the partitions of the change.
+        pending: Seconds until reads show the named messages; until then the mark stays below them. 0: it is set.
     """
 
     marks: Marks
@@ -56,10 +56,10 @@ class ReadMark(NamedTuple):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """What a reader has not read of a queue.
+    """A reader's unread messages in a queue.
 
     Attributes:
-        marks: The reader's mark; nothing in partitions of which nothing was read.
+        marks: The reader's mark; partitions without one are missing.
         count: Messages above it.
         more: There are more than ``count``.
     """
@@ -70,13 +70,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class UnreadUseCases:
-    """Set read marks, and count what lies above them.
-
-    Args:
-        store: Where queues and marks are.
-        reader: Has the streams that are told of marks.
-        core: The event loop.
-    """
+    """Sets read marks, and counts messages above them."""
 
     def __init__(self, store: Store, reader: Reader, core: Core) -> None:
         self._store = store
@@ -84,11 +78,11 @@ class UnreadUseCases:
         self._core = core
 
     def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
-        """Marks what lies below certain positions as read; streams of the same reader in this process learn of it.
+        """Marks messages below certain positions as read; streams of the same reader in this process learn of it.
 
         Args:
             access: The way to the queue.
-            reader: Whose mark it is.
+            reader: Owner of the mark.
             ends: By partition; ``OTHERS``: in all that are not named.
             back: A mark that lies above goes back; otherwise it stays.
 
@@ -121,15 +115,9 @@ class UnreadUseCases:
     def unread(
         self, accesses: Sequence[QueueAccess], reader: str, limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
-        """Counts what a reader has not read, by ids alone: no body is read.
+        """Counts a reader's unread messages in each queue, at most ``limit``, by ids alone.
 
-        Args:
-            accesses: The ways to the queues.
-            reader: Whose marks count.
-            limit: Messages of one queue that are counted at most.
-
-        Returns:
-            For each queue the count; why it cannot be read any more; or None: this call has read as much as it may.
+        Returns for each queue the count, or the error, or None: this call has read as much as it may.
         """
         marks = self.marks(accesses, reader)
         return self.count(list(zip(accesses, marks, strict=True)), limit)
@@ -141,7 +129,7 @@ class UnreadUseCases:
     def count(
         self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
-        """Counts what lies above marks; see :meth:`unread`."""
+        """Counts messages above marks; see :meth:`unread`."""
         return self._store.together(lambda: self._count(asked, limit))
 
     def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
@@ -161,7 +149,7 @@ class UnreadUseCases:
         return found + [None] * (len(asked) - len(found))
 
     def _count_queue(self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None) -> tuple[Unread, int]:
-        """Counts one queue; returns what that took, too. ``page``: of the only partition of ``row``, if it was read."""
+        """Counts one queue; returns the cost, too. ``page``: of the only partition of ``row``, if it was read."""
         if queue is not row:
             page = None
         left = _slices(queue, marks, limit)
@@ -206,7 +194,7 @@ def group_of(reader: str) -> str:
 
 
 def _slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
-    """Returns what lies above marks, in each partition one message more than is counted."""
+    """Returns the slices above marks, of one message more than is counted in each partition."""
     return [
         Slice(number, ids.following(marks[number]) if number in marks else FIRST, limit=limit + 1, bodies=False)
         for number in range(1, queue.partitions + 1)

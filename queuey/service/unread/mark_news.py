@@ -1,6 +1,6 @@
-"""What a stream tells of the marks of its reader: those that it finds, and those that move.
+"""News of its reader's marks for a stream: those that it finds, and those that move.
 
-A mark that this process sets is told at once. One that another process has set is found by looking, every few seconds.
+A mark that this process sets is told at once. One that another process has set is found by reading, every few seconds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from queuey.service.queue_access import InThread, QueueAccess
 from queuey.service.unread import Marks, Unread, UnreadUseCases
 
 PAUSE = 5.0
-"""Seconds between looks at the marks, at least."""
+"""Min seconds between reads of the marks."""
 QUEUE_PAUSE = 0.05
-"""Seconds for each queue, if that is longer: so a stream has 20 marks a second read, and those that it hears of."""
+"""Interval in seconds for each queue, if that is longer: so a stream reads 20 marks a second, and those that it
+hears of."""
 
 
 class MarkNews:
-    """Finds what is new about the marks of one reader. Used in the loop's thread, but for what it does in others.
+    """News of one reader's marks. Used in the loop's thread, except for reads.
 
     Args:
         unread: Has the marks.
-        reader: Whose marks these are.
-        wake: Has the stream tried again, for a queue (qid).
+        reader: Owner of the marks.
+        wake: Wakes the stream, for a queue (qid).
         clock: Seconds.
     """
 
@@ -47,25 +48,23 @@ class MarkNews:
 
     @property
     def pause(self) -> float:
-        """Seconds between looks at the marks."""
         return max(PAUSE, QUEUE_PAUSE * self._queues)
 
     @property
     def more(self) -> bool:
-        """Whether there are marks to read now."""
+        """True if there are marks to read now."""
         return bool(self._heard)
 
     def hear(self, queue: Queue) -> None:
-        """Has a queue's mark read at once: it may have moved."""
+        """Requests a read of a queue's mark: it may have moved."""
         self._heard.add(queue.name)
         self._wake(queue.qid)
 
     def drop(self, name: str) -> None:
-        """Forgets a queue."""
         self._told.pop(name, None)
 
     async def news(self, accesses: Sequence[QueueAccess], in_thread: InThread) -> list[tuple[str, Unread]]:
-        """Returns the queues whose marks were not told yet, with what is unread there; nothing before the next look."""
+        """Returns the queues whose marks were not told yet, with their unread messages, once in a while."""
         self._queues = len(accesses)
         is_due = self._clock() >= self._due
         if is_due:

@@ -1,4 +1,4 @@
-"""Questions that the worker processes of one service ask each other.
+"""Questions and answers between the worker processes of one service.
 
 Each listens at its own name in Linux' abstract namespace, where nothing is left behind when it dies. The kernel reports
 the user of the other process: only processes of the same user are spoken to. A thread of its own has all connections,
@@ -27,17 +27,17 @@ from typing import Any, NamedTuple
 log = logging.getLogger(__name__)
 
 REBIND_SECONDS = 0.1
-"""Between attempts to take a name that the worker before has not given up yet."""
+"""Interval in seconds between attempts to bind a name that the previous worker has not given up yet."""
 QUIET_SECONDS = 1.0
-"""After which a worker that owes an answer is asked whether it is alive."""
+"""Timeout in seconds after which a worker that owes an answer is asked whether it is alive."""
 LOST_SECONDS = 2.5
-"""After which a worker that owes an answer and says nothing at all counts as gone."""
+"""Timeout in seconds after which a silent worker that owes an answer counts as gone."""
 AGAIN_SECONDS = 1.0
-"""After a connection that failed or was lost, until the next attempt."""
+"""Interval in seconds between attempts to connect."""
 MOST_UNSENT = 64 << 20
-"""Bytes that wait for a worker which does not take them; with more, its connection is closed."""
+"""Max bytes that wait for a worker which does not read them; with more, its connection is closed."""
 MOST_BYTES = 256 << 20
-"""Of one question or answer. What claims to be longer comes from no worker."""
+"""Max bytes of one question or answer. A longer one comes from no worker."""
 _FRAME = struct.Struct(">IBQ")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -46,8 +46,8 @@ class WorkerIdentity(NamedTuple):
     """The number of a worker among those of its service.
 
     Attributes:
-        service: Names the service; no other one has the same.
-        total: How many workers there are.
+        service: A unique name of the service.
+        total: Number of workers.
         number: Of this one, from 1.
     """
 
@@ -57,17 +57,14 @@ class WorkerIdentity(NamedTuple):
 
     @classmethod
     def of_service(cls, total: int) -> WorkerIdentity:
-        """Returns what all workers of a new service have in common."""
+        """Returns the common part of the identities of a new service's workers."""
         return cls(secrets.token_hex(16), total)
 
     def address(self, number: int) -> str:
-        """Returns where a worker listens."""
         return f"\0queuey-{self.service}-{number}"
 
 
 class Topic(IntEnum):
-    """What a question is about."""
-
     COUNTS = 16
     CLAIM = 17
     SETTLE = 18
@@ -77,13 +74,13 @@ class Topic(IntEnum):
 
 _ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)
 Answer = Callable[[bytes | None], None]
-"""Takes an answer; None: there is none. Called once, from any thread."""
+"""Gets an answer; None: there is none. Called once, from any thread."""
 Handler = Callable[[bytes, Answer], Callable[[], object]]
-"""Begins to answer a question, without blocking; returns what gives it up."""
+"""Begins to answer a question, without blocking; returns a function that gives up."""
 
 
 class Workers:
-    """The workers of a service, one's own included. Safe for use by many threads.
+    """The workers of a service, including this one. Safe for use by many threads.
 
     One that has not joined a service is alone.
     """
@@ -96,11 +93,11 @@ class Workers:
         self._thread: threading.Thread | None = None
 
     def handle(self, topic: Topic, handler: Handler) -> None:
-        """Has questions answered. To be called before this worker joins."""
+        """Sets the handler of a topic. To be called before this worker joins."""
         self._handlers[topic] = handler
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Takes an identity among the workers of a service, and starts the thread that listens and asks."""
+        """Joins the workers of a service, and starts the thread that listens and asks."""
         self.identity = identity
         if identity.total == 1:
             return
@@ -112,7 +109,7 @@ class Workers:
         self._thread.start()
 
     def is_up(self, number: int) -> bool:
-        """Returns whether another worker is connected and answers. If not, an attempt to connect begins."""
+        """Returns whether another worker is connected and answers. If not, starts to connect."""
         other = self._others.get(number)
         return other is not None and other.is_up()
 
@@ -125,7 +122,7 @@ class Workers:
             other.ask(topic, question, answer)
 
     def leave(self, seconds: float) -> None:
-        """Answers what was asked so far, for at most so many seconds, and asks and answers no more."""
+        """Answers open questions, for at most ``seconds``, and asks and answers no more."""
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it has left
                 self._loop.call_soon_threadsafe(self._begin_to_leave, seconds)
@@ -143,7 +140,6 @@ class Workers:
             loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        """Listens and asks until it is to leave."""
         loop, address = asyncio.get_running_loop(), self.identity.address(self.identity.number)
         server = None
         while server is None and not self._left.done():
@@ -175,8 +171,7 @@ def _live(_question: bytes, answer: Answer) -> Callable[[], object]:
     return _nothing
 
 
-def _nothing() -> None:
-    """Has nothing to give up."""
+def _nothing() -> None: ...
 
 
 class _Frames(asyncio.Protocol, ABC):
@@ -190,7 +185,7 @@ class _Frames(asyncio.Protocol, ABC):
         self._unsent: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the connection if it is one to a process of this user."""
+        """Closes the connection unless the other process is of this user."""
         credentials = transport.get_extra_info("socket").getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
@@ -199,7 +194,7 @@ class _Frames(asyncio.Protocol, ABC):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Takes the frames that are whole."""
+        """Handles complete frames."""
         self._unread += data
         at = 0
         while len(self._unread) - at >= _FRAME.size:
@@ -216,7 +211,7 @@ class _Frames(asyncio.Protocol, ABC):
 
     @abstractmethod
     def took(self, kind: int, number: int, content: bytes) -> None:
-        """Does what a frame asks for."""
+        """Handles a frame."""
 
     def send(self, kind: int, number: int, content: bytes) -> None:
         """Sends a frame soon. Those of a moment are sent together."""
@@ -236,13 +231,12 @@ class _Frames(asyncio.Protocol, ABC):
                 self.abort()
 
     def abort(self) -> None:
-        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class _Answering(_Frames):
-    """The end at which questions arrive."""
+    """The end that gets questions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handlers: dict[int, Handler], known: set[_Answering]) -> None:
         super().__init__(loop)
@@ -253,12 +247,11 @@ class _Answering(_Frames):
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is missing or not sent."""
+        """True if an answer is missing or not sent."""
         unsent = self._unsent or (self._transport is not None and self._transport.get_write_buffer_size())
         return bool(self._under_way or unsent)
 
     def took(self, kind: int, number: int, content: bytes) -> None:
-        """Begins to answer a question."""
         self._under_way[number] = _nothing
         try:
             give_up = self._handlers[kind](content, partial(self._answer, number))
@@ -279,7 +272,6 @@ class _Answering(_Frames):
             self._under_way.pop(number, None)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Gives up what was asked: nobody waits for it any more."""
         self._known.discard(self)
         for give_up in list(self._under_way.values()):
             give_up()
@@ -299,11 +291,11 @@ class _Asking:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, or one is being made."""
+        """True if there is a connection, or one is being made."""
         return self._link is not None or self._waiting is not None
 
     def is_up(self) -> bool:
-        """Returns whether it can be asked now; if not, begins to connect."""
+        """Returns whether it can be asked now; if not, starts to connect."""
         link = self._link
         if link is not None:
             return link.is_up
@@ -324,7 +316,6 @@ class _Asking:
             link.ask(topic, question, answer)
 
     def close(self) -> None:
-        """Ends all questions."""
         with self._lock:
             self._not_before = math.inf
             link = self._link
@@ -337,7 +328,7 @@ class _Asking:
             answer(None)
 
     def _connect(self) -> bool:
-        """Begins to connect, unless that was tried a moment ago; returns whether a connection is being made."""
+        """Starts to connect, unless that was tried a moment ago; returns whether a connection is being made."""
         if self._waiting is None and self._link is None and time.monotonic() >= self._not_before:
             self._waiting = []
             asyncio.run_coroutine_threadsafe(self._open(), self._loop)
@@ -381,10 +372,9 @@ class _Link(_Frames):
         self._is_leaving = False
         self.is_over = False
         self.is_up = False
-        """Whether it has said something, and is not about to leave."""
+        """True if it has answered, and is not about to leave."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks whether the other end is alive: the system connects to processes that are stopped, too."""
         super().connection_made(transport)
         self.send(_ALIVE, 0, b"")
 
@@ -408,7 +398,7 @@ class _Link(_Frames):
             self._loop.call_later(QUIET_SECONDS, self._watch)
 
     def _watch(self) -> None:
-        """Makes sure that a worker that has not answered yet is alive."""
+        """Checks that a worker that has not answered yet is alive."""
         quiet = self._loop.time() - self._heard
         self._watching = bool(self._asked) and not self.is_over
         if not self._watching:
@@ -421,7 +411,6 @@ class _Link(_Frames):
         self._loop.call_later(QUIET_SECONDS / 2, self._watch)
 
     def took(self, kind: int, number: int, content: bytes) -> None:
-        """Passes an answer on."""
         self._heard = self._loop.time()
         self._is_leaving = self._is_leaving or kind == _LEAVING
         self.is_up = not self._is_leaving
@@ -430,7 +419,6 @@ class _Link(_Frames):
             answer(content if kind == _ANSWER else None)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Ends all questions."""
         self.is_up = False
         with self._lock:
             self.is_over = True

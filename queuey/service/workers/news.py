@@ -1,8 +1,8 @@
 """Wakes requests that wait at one worker of the service for messages that another worker stores.
 
-A worker asks each other one whether it wants to hear more, and tells it with the same question what was stored since
-the last one. The other worker answers when a request waits there for messages. So a question is under way at a time,
-what is stored meanwhile goes with the next one, and a worker at which nothing waits is left alone. News may get lost:
+A worker asks each other one whether it wants to hear more, and sends with the same question the news since
+the last one. The other worker answers when a request waits there for messages. So one question is under way at a time,
+later news goes with the next one, and a worker at which nothing waits is left alone. News may get lost:
 the store's polls find the messages later.
 """
 
@@ -18,9 +18,9 @@ from queuey.service.workers import AGAIN_SECONDS, Answer, Topic, Workers
 from queuey.storage import Store
 
 PAUSE_SECONDS = 0.002
-"""Until a worker asks for more news: what is stored meanwhile comes together."""
+"""Interval in seconds until a worker asks for more news: the news of this time is sent together."""
 MAX_PARTITIONS = 1_000
-"""Of one question; the polls find what is stored in others."""
+"""Max partitions of one question; the polls find messages in others."""
 
 
 class _Listener:
@@ -29,7 +29,7 @@ class _Listener:
     Attributes:
         stored: Partitions in which this worker has stored messages since the last question.
         is_asked: A question to it is not answered.
-        not_before: The next question is not sent earlier (monotonic time).
+        not_before: Time of the next question, at the earliest (monotonic).
     """
 
     __slots__ = ("is_asked", "not_before", "stored")
@@ -41,12 +41,7 @@ class _Listener:
 
 
 class News:
-    """What this worker stores, for the others, and the reverse. Safe for use by many threads.
-
-    Args:
-        workers: This one and the others.
-        store: Where this process keeps messages, as the others do.
-    """
+    """Exchanges news of stored messages with the other workers. Safe for use by many threads."""
 
     def __init__(self, workers: Workers, store: Store) -> None:
         self._workers = workers
@@ -60,14 +55,14 @@ class News:
         workers.handle(Topic.NEWS, self._heard)
 
     def begin(self) -> None:
-        """Begins to tell the others, when this worker has joined them."""
+        """Starts to ask the others, when this worker has joined them."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
             self._store.share_news(self._stored, self._wanted)
 
     def close(self) -> None:
-        """Answers the others from now on whether or not a request waits, before this worker leaves them."""
+        """Answers the others from now on even if no request waits, before this worker leaves them."""
         self._is_closed = True
         self._wanted()
 
@@ -101,7 +96,7 @@ class News:
         if answer is not None:
             self._ask(number)
 
-    # What others say
+    # Questions of others
 
     def _heard(self, question: bytes, answer: Answer) -> Callable[[], object]:
         moment, *partitions = (int(number, 16) for number in question.split())

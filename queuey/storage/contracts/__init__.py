@@ -13,17 +13,16 @@ Call = TypeVar("Call")
 
 
 class Begun(ABC):
-    """Calls that a store has in one form: begun with what is to be called at their end."""
+    """Calls that a store has in one form: with a callback for their end."""
 
     @abstractmethod
     def ended(self, begin: Callable[[Callable[[Any, Exception | None], None]], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         """Waits for the end of a call, no longer than a call may take; returns its result.
 
-        Args:
-            begin: Begins it, given what to call at its end; returns what gives it up.
+        ``begin`` starts it, given the callback; it returns a function that gives up.
 
         Raises:
-            StoreUnavailable: Its time is over, and it was given up; ``outcome`` says what may become of it.
+            StoreUnavailable: Its time is over, and it was given up; see ``outcome``.
             Exception: The error with which it ended.
         """
 

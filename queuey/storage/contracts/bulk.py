@@ -28,13 +28,9 @@ class Bulk(ABC):
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.columns`.
 
-        What ``scan`` would give, in its order, in batches of at most the slice's ``limit`` rows (a batch may be
-        smaller, never empty) and about its ``max_bytes``. Ascending only.
-
-        Args:
-            queue: What to scan.
-            part: The slice.
-            bodies: False leaves the columns ``body`` and ``meta`` out, and does not read them where the backend can.
+        The messages and their order are those of ``scan``, in batches of at most the slice's ``limit`` rows (a batch
+        may be smaller, never empty) and about its ``max_bytes``. Ascending only. Without ``bodies`` the columns
+        ``body`` and ``meta`` are left out, and not read where the backend can.
         """
 
     @abstractmethod
@@ -50,21 +46,18 @@ class Bulk(ABC):
 
     @abstractmethod
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        """Measures queues, each partition that holds anything, without moving bodies out of the store's process.
+        """Measures queues, each partition that is not empty, without moving bodies out of the store's process.
 
-        Yields:
-            The measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty, gone
-            or changed.
+        Yields the measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty,
+        gone or changed.
         """
 
     @abstractmethod
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages at their own partitions and ids, with their own ends; idempotent.
 
-        Overwrites what is at these ids. Moves no generator. After an error some of them may be written.
-
-        Returns:
-            How many were written; messages that have expired are left out.
+        Returns how many were written: those that have expired are left out. Overwrites messages at these ids. Moves no
+        generator. After an error some of them may be written.
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
@@ -78,5 +71,5 @@ class Bulk(ABC):
 
         Raises:
             TooLate: The lowest of the ids is not certain to be unread, or was not any more when the write was
-                acknowledged; ``written`` says which. Nothing was written in the first case.
+                acknowledged (``written``).
         """

@@ -1,4 +1,4 @@
-"""What the store knows besides messages: queues, applications, and keys."""
+"""The contracts of queues, applications, and keys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ if TYPE_CHECKING:
 
 
 class Catalogue(ABC):
-    """Which queues exist. All changes are linearizable per queue name."""
+    """The queues. All changes are linearizable per queue name."""
 
     @abstractmethod
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """Creates the queue, or finds it. Fields that ``spec`` does not give take their defaults.
-
-        Returns:
-            The queue as it stands and whether this call created it.
+        """Creates the queue, or finds it; returns it, and whether this call created it.
 
         Raises:
             QueueExists: It exists and a field given in ``spec`` differs. Nothing was changed.
@@ -40,10 +37,7 @@ class Catalogue(ABC):
     @never_waits
     @abstractmethod
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        """Returns what :meth:`queue` would return from its cache, None where it would have to ask the backend.
-
-        Never blocks.
-        """
+        """Returns the result of :meth:`queue` from its cache; None: it would have to ask the backend. Never blocks."""
 
     @abstractmethod
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
@@ -68,10 +62,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     def purge_queue(self, queue: Queue) -> Queue:
-        """Removes all messages in O(1), delayed ones included; fields, offsets and name stay.
-
-        Returns:
-            The queue with its new ``qid``.
+        """Removes all messages in O(1), delayed ones included; returns the queue with its new ``qid``.
 
         Raises:
             QueueChanged: ``queue`` is out of date.
@@ -100,7 +91,7 @@ class Applications(ABC):
     def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
         """Lists applications by name, ``start`` inclusive, in the order of code points; without ``limit`` all of them.
 
-        Cost: proportional to what it returns, not to the number of applications.
+        Cost: proportional to the result, not to the number of applications.
         """
 
     @abstractmethod
@@ -120,12 +111,11 @@ class Applications(ABC):
         """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
 
         Args:
-            application: Whose key it is; :data:`~queuey.messages.OPERATORS`, which need not be created, for an
-                operator's.
+            application: Owner; :data:`~queuey.messages.OPERATORS`, which need not be created, for an operator's key.
             digest: Its hash.
             expires: Seconds since 1970 when it ends; None: never.
-            note: What it is for.
-            scope: What it is limited to; None: to nothing.
+            note: Its purpose.
+            scope: Its limits; None: none.
 
         Raises:
             ApplicationNotFound: No such application.

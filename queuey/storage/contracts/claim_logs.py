@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from queuey.messages import LogEntry, LogPage, Queue
 
 PAGE = 256
-"""Entries that :meth:`ClaimLogs.read_log` gives at most; more than are kept behind a snapshot as a rule."""
+"""Max entries that :meth:`ClaimLogs.read_log` returns; mostly more than are kept behind a snapshot."""
 LONGEST_ENTRY = 1 << 20
-"""Bytes of an entry's body."""
+"""Max bytes of an entry's body."""
 LONGEST_SNAPSHOT = 4 << 20
-"""Bytes of a snapshot's body."""
+"""Max bytes of a snapshot's body."""
 
 Appended = Callable[[bool | None, Exception | None], None]
 """Called with the result of an append: True, None: it was applied; False, None: it was refused; None and an error."""
 Read = Callable[["LogPage | None", Exception | None], None]
-"""Called with the page that was read, or the error."""
+"""Called with the page, or the error."""
 
 
 class ClaimLogs(ABC):
     """Claim logs of queues, by partition.
 
-    A log belongs to ``(queue.qid, partition)``. A purge or a delete changes the qid, so the log that is found
-    afterwards is empty, and the old one can be reached no more; the store removes it later.
+    A log belongs to ``(queue.qid, partition)``. A purge or a delete changes the qid, so the log is then empty, and the
+    old one can be reached no more; the store removes it later.
 
     Entries are numbered 1, 2, 3, … without gaps. A **snapshot** stands for all entries up to its number, so that those
     may be removed. All processes make the same snapshot for a number, because it follows from the entries. Appends are
@@ -52,18 +52,18 @@ class ClaimLogs(ABC):
         """Appends an entry if the newest one is ``entry.number - 1``. Returns at once, holds no thread, never raises.
 
         An entry in doubt may have been applied, may be applied later, or never. Reading does not show which. Send **the
-        same entry again** until it is applied or refused: after that, what was sent before can take effect no more.
+        same entry again** until it is applied or refused: after that, no earlier attempt can take effect any more.
         If it is refused then, it may have been applied before: compare the entry at ``entry.number``, whose body holds
         a random token of its writer.
 
         Args:
             queue: The queue.
             partition: Of the queue.
-            entry: What to append.
+            entry: The new entry.
             done: Called with the result once, from any thread, perhaps before this returns. It must be quick and must
                 not raise. With an error whose ``outcome`` is ``none``, ``QueueChanged`` or ``InvalidRequest`` this call
-                appends nothing; with ``unknown`` the entry is in doubt. If the entry was in doubt before, no error ends
-                that.
+                appends nothing; with ``unknown`` the entry is in doubt. Only applied or refused resolves an entry in
+                doubt.
             snapshot: The log names this snapshot from now on, in place of the one before, which may go. It was written
                 by :meth:`write_snapshot` before, and its number is below ``entry.number``.
             truncate_below: Entries below this number may be removed. It is at most one more than the number of the
@@ -78,7 +78,7 @@ class ClaimLogs(ABC):
         with ``newest``. One that was applied is never hidden again by the end of the log.
 
         If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on are gone already, the page has
-        the snapshot that the log names and what comes after it. A page has at most ``PAGE`` entries: a reader that has
+        the snapshot that the log names and the entries after it. A page has at most ``PAGE`` entries: a reader that has
         not reached ``last`` reads again from the number after the page's. Without ``newest``, a page may have nothing
         though ``last`` is higher, if an entry has not reached all replicas; with it, the entry is there.
 
@@ -86,7 +86,7 @@ class ClaimLogs(ABC):
             queue: The queue.
             partition: Of the queue.
             first: The lowest number of interest, from 1.
-            newest: Finish or discard first whatever is being appended, so that no entry that is not shown will turn
+            newest: First finish or discard every append under way, so that no entry that is not shown will turn
                 out to have been applied before this call began. For processes that have not read this log before.
 
         Raises:
@@ -98,9 +98,8 @@ class ClaimLogs(ABC):
     def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:  # noqa: ARG002
         """Starts :meth:`read_log`, without ``newest``, if the caller need not wait for that.
 
-        Returns:
-            Whether ``done`` will be called, once, from any thread, perhaps before this call returns. False: nothing was
-            begun, and :meth:`read_log` can do it.
+        Returns whether ``done`` will be called, once, from any thread, perhaps before this call returns. False: nothing
+        was begun, and :meth:`read_log` can do it.
         """
         return False
 
@@ -120,7 +119,7 @@ class ClaimLogs(ABC):
     @never_waits
     @abstractmethod
     def claim_time(self) -> int:
-        """Returns the clock (ticks) that the ends of claims are compared with. Never blocks.
+        """Returns the clock of claims' expiries (ticks). Never blocks.
 
         The clocks of two processes differ by no more than the store allows (S).
 
@@ -129,15 +128,15 @@ class ClaimLogs(ABC):
         """
 
     def claim_now(self) -> int:
-        """Returns the same in milliseconds since 1970."""
+        """Returns :meth:`claim_time` in milliseconds since 1970."""
         return (self.claim_time() - EPOCH_TICKS) // 10_000
 
     @never_waits
     @abstractmethod
     def claims_refusal(self, queue: Queue) -> str | None:
-        """Says why messages of a queue must not be claimed on this store as it is configured; None: they may be.
+        """Returns why messages of a queue must not be claimed on this store as it is configured; None: they may be.
 
-        Claims conclude from what a read does not show that nothing is there, so every read must meet every acknowledged
+        Claims conclude from a read that nothing is there, so every read must meet every acknowledged
         write. The text names the consistency level to choose. Never blocks.
 
         Raises:

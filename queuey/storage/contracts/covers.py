@@ -1,4 +1,4 @@
-"""The contract of covers: what is remembered of the deliveries of dedup queues, beside their claim logs."""
+"""The contract of covers: a part of the state of dedup queues, beside their claim logs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Covers(ABC):
     """
 
     ids_follow_clocks = False
-    """Whether every id made from now on lies above ``claim_time()`` less the largest difference of clocks. Else it lies
+    """True if every id made from now on lies above ``claim_time()`` less the largest difference of clocks. Else it lies
     above the horizon of each page read before."""
 
     @property
     def clock_difference(self) -> float:
-        """Seconds by which the clocks of two processes differ at most (S)."""
+        """Max seconds by which the clocks of two processes differ (S)."""
         return 1.0
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Covers(ABC):
 
     @abstractmethod
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """Returns the numbers of those of some digests that have one. Everything that was written before is seen.
+        """Returns the numbers of digests that have one. All earlier writes are seen.
 
         Raises:
             InvalidRequest: The partition is beyond the queue's.

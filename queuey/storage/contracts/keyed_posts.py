@@ -24,15 +24,16 @@ class KeyedPosts(Begun):
     was carried out.
 
     Of all posts under one key, in all processes, at most one is carried out; every other one that succeeds has its
-    result, whatever became of the messages since. Where that of one process broke off at any point, the next one
-    finishes it: what the first wrote is removed before anything is stored anew, so that in the end the messages are
-    there once. On a store whose reads stay behind the clock, a reader may in that case see a message that is removed.
+    result, whatever happened to the messages since. Where the post of one process broke off at any point, the next one
+    finishes it: the first one's messages are removed before anything is stored anew, so that in the end the messages
+    are there once. On a store whose reads stay behind the clock, a reader may in that case see a message that is
+    removed.
     """
 
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
-        """Is :meth:`Messages.append`, but finds the messages that were stored under the key before.
+        """:meth:`Messages.append` that finds the messages that were stored under the key before.
 
         Raises:
             InvalidRequest: As in ``append``.

@@ -20,19 +20,16 @@ class Messages(Begun):
     """Messages of queues, by partition and position."""
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
-        """Stores new messages, all or none, and makes their ids.
+        """Stores new messages, all or none, makes their ids, and returns their positions in the order of ``items``.
 
         Ids of messages without delay are above every id that this store made before for a caller that saw that call's
         answer on this process, and above ``after``. Within one call they ascend per partition in the order given.
         A delayed message's id time is its due time; it moves no generator.
 
-        Returns:
-            The positions, in the order of ``items``.
-
         Raises:
             InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id made before; a
                 partition is beyond the queue's.
-            StoreUnavailable: ``outcome`` says what became of the messages.
+            StoreUnavailable: See its ``outcome``.
         """
         positions: list[Position] = self.ended(lambda done: self.begin_append(queue, items, done, after=after))
         return positions
@@ -49,12 +46,9 @@ class Messages(Begun):
     ) -> Callable[[], Outcome]:
         """Starts an append and returns at once.
 
-        ``done`` is called once, from a thread of the store, with what ``append`` would return or raise; it must be
-        quick and must not raise.
-
-        Returns:
-            A function that gives up: afterwards ``done`` is not called, and its answer says what may become of the
-            messages.
+        ``done`` is called once, from a thread of the store, with the result or the error of ``append``; it must be
+        quick and must not raise. The returned function gives up: afterwards ``done`` is not called, and its answer is
+        the outcome.
 
         Raises:
             InvalidRequest: As in ``append``, where it shows at once; ``done`` is not called.
@@ -96,8 +90,8 @@ class Messages(Begun):
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Reads slices, one page each, all under one horizon sampled before the first of them.
 
-        All pages together have no more bytes than the sum of the slices' ``max_bytes``, but for the last message. When
-        some have as many, others are put off (:meth:`~queuey.messages.Slice.put_off`); never the first slice.
+        All pages together have no more bytes than the sum of the slices' ``max_bytes``, not counting the last message.
+        When some have as many, others are put off (:meth:`~queuey.messages.Slice.put_off`); never the first slice.
 
         **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (of a POST, not
         put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
@@ -109,40 +103,32 @@ class Messages(Begun):
         return work()
 
     exact_horizon = False
-    """Whether all that was acknowledged before a read lies below that read's horizon, without a read delay."""
+    """True if all messages acknowledged before a read lie below that read's horizon, without a read delay."""
 
     waits_for_network = False
-    """Whether a read is mostly waiting, so that many of them at once are faster than one after the other."""
+    """True if a read mostly waits, so that many of them at once are faster than one after the other."""
 
     readers = 1 << 16
-    """Reads that the store does at the same time; further ones wait until one of them has ended."""
+    """Max reads that the store does at the same time; further ones wait until one of them has ended."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
         """Starts a read of one slice if the caller need not wait for that: for a thread that must not be held up.
 
-        Args:
-            queue: The queue.
-            part: What to read.
-            done: Called once, with what ``read`` would return or raise: from a thread of the store, or from this one
-                before this call returns. It must be quick and must not raise.
-
-        Returns:
-            False: nothing was begun, and ``done`` is not called; ``read`` can do it.
+        ``done`` is called once, with the result or the error of ``read``: from a thread of the store, or from this one
+        before this call returns. It must be quick and must not raise. False: nothing was begun; ``read`` can do it.
         """
         return False
 
     @abstractmethod
     def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
-        """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition.
+        """Returns the horizon (ticks) and the info of each partition, 1 to N. Cost: bounded per partition.
 
-        Args:
-            queue: The queue.
-            rough: Estimates of the counts will do; of a small part of what is there, where counting takes long.
+        ``rough``: counts may be estimates from a small part of the messages, where counting takes long.
         """
 
     @abstractmethod
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        """Estimates what lies above each offset and below the horizon; None means from the beginning."""
+        """Estimates the messages above each offset and below the horizon; None means from the beginning."""
 
     @never_waits
     @abstractmethod
@@ -151,18 +137,19 @@ class Messages(Begun):
     ) -> Callable[[], None]:
         """Calls ``wake`` whenever a read of a partition may show messages that it did not show before. Never blocks.
 
-        It is called for what is acknowledged after this call, and for what comes due: at once if this process stores
-        it, or one that shares its news with this one (:meth:`share_news`), else within 0.25 s; later if more partitions
-        are watched than the store can poll so often. So a caller watches, reads, and waits if the read gave nothing. It
-        is called, too, when the queue's row is out of date, and when the store is closed: the next read says so. It may
-        be called for nothing, and it need not be for a message that another process puts at an id below the horizon.
+        It is called for messages acknowledged after this call, and for those that come due: at once if this process
+        stores them, or one that shares its news with this one (:meth:`share_news`), else within 0.25 s; later if more
+        partitions are watched than the store can poll so often. So a caller watches, reads, and waits if the read gave
+        nothing. It is also called when the queue's row is out of date, and when the store is closed: the next read
+        shows that. It may be called for nothing, and it need not be for a message that another process puts at an id
+        below the horizon.
 
         Args:
             queue: The queue.
             partition: One that it has; for others ``wake`` is never called.
             wake: Called from any thread, any number of times; it must be quick and must not raise.
             delayed: The reads keep the queue's read delay.
-            early: So they do, and others beside them do not: it is called twice for a message. Where processes do not
+            early: Some reads keep it, and others do not: it is called twice for a message. Where processes do not
                 notify each other, the first call comes mostly within 0.15 s.
 
         Returns:
@@ -172,7 +159,7 @@ class Messages(Begun):
     @never_waits
     @abstractmethod
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """Calls ``stored`` for what this process stores, to be given to :meth:`hear_news` in other processes.
+        """Calls ``stored`` for messages that this process stores, to be given to :meth:`hear_news` in other processes.
 
         Args:
             stored: Called from any thread with a moment and the numbers of partitions, which only stores understand.
@@ -183,8 +170,7 @@ class Messages(Begun):
     @never_waits
     @abstractmethod
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes those that watch partitions in which another process of this machine has stored messages.
+        """Wakes the watchers of partitions in which another process of this machine has stored messages.
 
-        Returns:
-            Whether any partition is watched.
+        Returns whether any partition is watched.
         """

@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class Names(ABC):
-    """What names stand for.
+    """Names of messages.
 
     A name belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for as long as its message may
-    live. Whether its message is done is not known here: that stands in the claim log.
+    live. Only the claim log knows whether its message is done.
 
-    A value that is written takes the place of the one before, which is removed. Because the claim log is to know of
+    A new value takes the place of the one before, which is removed. Because the claim log must learn of
     that, too, the name remembers the replaced value until :meth:`settle_named`. Where a process broke off at any point,
-    the next :meth:`find_named` removes what was not confirmed, and shows what is still to be done away with.
+    the next :meth:`find_named` removes a value that was not confirmed, and shows the replaced one.
     """
 
     @abstractmethod
     def find_named(self, queue: Queue, name: str) -> Named | None:
-        """Returns what a name stands for; None: it was not used, or long ago.
+        """Returns the value of a name; None: it was not used, or long ago.
 
         Raises:
             StoreBusy: It is being changed all the time.
@@ -32,27 +32,24 @@ class Names(ABC):
     def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        """Writes a message as the value of a name, if the name still stands for what was ``seen``; all or nothing.
+        """Writes a message as the value of a name, if its value is still the one ``seen``; all or nothing.
 
-        When this returns, reads find the new value, and not the one before. On a store with a read delay, range reads
-        find neither for that long. If it raises ``StoreUnavailable`` with outcome ``unknown``, the name has the one or
-        the other; the next :meth:`find_named` shows which.
+        When this returns the new value, reads find it, and not the one before. On a store with a read delay, range
+        reads find neither for that long. If it raises ``StoreUnavailable`` with outcome ``unknown``, the name has the
+        one or the other; the next :meth:`find_named` shows which.
 
         Args:
             queue: The queue.
             name: 1 to ``LONGEST_NAME`` characters.
-            item: The message; None: the name is to have none.
+            item: The message; None: the name gets free.
             content: A hash of it.
-            seen: What :meth:`find_named` has returned: nobody busy, nothing replaced.
-
-        Returns:
-            What the name stands for now. ``replaced`` is what was seen before.
+            seen: From :meth:`find_named`: not busy, nothing replaced. It is ``replaced`` in the new value.
 
         Raises:
-            NameChanged: It stands for something else now, or somebody is changing it. Nothing was stored.
+            NameChanged: It has another value now, or another caller is changing it. Nothing was stored.
             InvalidRequest: The partition is beyond the queue's.
         """
 
     @abstractmethod
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        """Forgets the replaced value, if the name still stands for what was ``seen``."""
+        """Forgets the replaced value, if the name's value is still the one ``seen``."""

@@ -16,12 +16,9 @@ class Offsets(ABC):
 
     @abstractmethod
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
-        """Records offsets, each partition by its own compare-and-set.
+        """Records offsets, each partition by its own compare-and-set; returns those now recorded.
 
         A group whose name begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
-
-        Returns:
-            The offsets now recorded for the partitions of ``changes``.
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
@@ -31,7 +28,7 @@ class Offsets(ABC):
 
     @abstractmethod
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
-        """Returns what is recorded, by partition.
+        """Returns the recorded offsets, by partition.
 
         Raises:
             GroupNotFound: Nothing is recorded for the group.
@@ -39,9 +36,9 @@ class Offsets(ABC):
 
     @abstractmethod
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        """Returns what is recorded for one group in each of several queues, by partition; nothing where nothing is.
+        """Returns the offsets of one group in each of several queues, by partition.
 
-        A queue that was deleted has nothing recorded; whether the rows are up to date is not checked.
+        A deleted queue has none; whether the rows are up to date is not checked.
         """
 
     @abstractmethod
@@ -65,21 +62,18 @@ class Ledger(ABC):
 
     @abstractmethod
     def now(self) -> int:
-        """Returns the clock that ids are compared with (ticks)."""
+        """Returns the clock of ids (ticks)."""
 
     @abstractmethod
     def entry(self, work: str, piece: int) -> bytes | None:
-        """Returns what stands for a piece: the newest value that was ever accepted; None: nothing."""
+        """Returns the newest value of a piece that was ever accepted; None: there is none."""
 
     @abstractmethod
     def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-        """Sets what stands for a piece if ``expected`` stands there now (None: nothing does).
+        """Sets the value of a piece if the present one is ``expected`` (None: there is none).
 
-        Repeating it after an error is safe.
-
-        Returns:
-            What stands there afterwards: ``value``, or what another has set.
+        Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe.
 
         Raises:
-            Conflict: Something was expected and nothing stands there, as after 30 days.
+            Conflict: A value was expected and there is none, as after 30 days.
         """

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from queuey.messages import Record, RecordDue
 
 MAX_RECORD = 1 << 16
-"""Bytes of a record's value."""
+"""Max bytes of a record's value."""
 
 
 class Records(ABC):

@@ -51,8 +51,6 @@ class SqliteStore(
     SqliteCovers,
     Store,
 ):
-    """The store contract on SQLite."""
-
     name = "sqlite"
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:
@@ -65,18 +63,15 @@ class SqliteStore(
         self._sweep = Sweep(self._db)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        """See the contract."""
         return self._deadline.result(begin, "the store did not finish the write in time")
 
     def ping(self) -> None:
-        """See the contract. Also notices that the file was moved away or replaced."""
         self._db.verify_room()
         self._db.writer.perform(Transaction.advance)
         with self._db.readers.reading() as connection:
             self._db.read_clock(connection)
 
     def close(self, timeout: float = 10.0) -> None:
-        """See the contract."""
         until = time.monotonic() + timeout
         self._arrivals.watches.close()
         self._sweep.stop(timeout)
@@ -84,11 +79,10 @@ class SqliteStore(
         self._known.clear()
 
     def sweep(self) -> int:
-        """Removes expired messages and those of purged and deleted queues now; returns how many."""
+        """Removes expired messages and those of purged and deleted queues; returns how many."""
         return self._sweep.run()
 
     def acknowledgement(self) -> Acknowledgement:
-        """See the contract."""
         if self._db.options.sync == "full":
             return Acknowledgement("fsync", "on this machine's disk (fsync) before the answer")
         return Acknowledgement(
@@ -97,18 +91,15 @@ class SqliteStore(
         )
 
     def guarantee(self, queue: Queue) -> str:  # noqa: ARG002 - the contract's signature
-        """See the contract. All levels are alike on one machine."""
         return (
             "exact: a reader that goes on from its cursor misses no acknowledged message; "
             "a 503 with outcome none left nothing; X-After orders messages"
         )
 
     def read_delay(self, queue: Queue) -> float:
-        """See the contract. Zero unless the queue sets its own."""
         return queue.read_delay or 0.0
 
     def statistics(self) -> dict[str, float]:
-        """See the contract."""
         writer = self._db.writer
         with self._db.readers.reading() as connection:
             last, _ = self._db.read_clock(connection)
@@ -134,7 +125,7 @@ def open_store(directory: Path, *, options: SqliteOptions | None = None) -> Sqli
 
 
 def check(directory: Path) -> list[str]:
-    """Runs SQLite's integrity check on the store in a directory and returns its complaints, none if it is sound.
+    """Returns the complaints of SQLite's integrity check of the store in a directory.
 
     Raises:
         StoreUnavailable: The file cannot be read.

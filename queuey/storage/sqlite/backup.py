@@ -1,6 +1,6 @@
 """Backups of the embedded store: one file with all that the store held at one moment.
 
-``docs/decisions/0029-backups.md`` says why a backup is made by ``VACUUM INTO``, and how a restore keeps services out.
+See ``docs/decisions/0029-backups.md`` for ``VACUUM INTO``, and for how a restore keeps services out.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, translat
 from queuey.storage.sqlite.options import SqliteOptions
 
 Tell = Callable[[str, int, int | None], None]
-"""Called now and then with what is being done, how many bytes are done, and how many there are (None: not known)."""
+"""Called now and then with a step, the bytes done, and all bytes (None: not known)."""
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-"""What SQLite adds to the name of a database for the files beside it."""
+"""Suffixes of the files that SQLite puts beside a database."""
 _STEPS = 1000
-"""Steps of SQLite between two looks at the progress; a message takes five."""
+"""Interval in steps of SQLite between two reports; a message takes five."""
 _PIECE = 1 << 20
 _PARTIAL = ".queuey-partial"
-"""Ends the name of a file that is being written. No other program's files end like that."""
+"""Suffix of a file that is being written. No other program's files end like that."""
 _CHECKSUM = re.compile(rb"\\?([0-9a-f]{64}) [ *][^\n]+\n?")
 """A line of sha256sum."""
 _LONGEST_LINE = 1000
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a backup holds, counted.
+    """Counts of a backup.
 
     Attributes:
         size: Bytes of its file.
         messages: Stored ones; some may have expired and not been removed yet.
         newest: When the newest id was made (seconds since 1970), or a later moment up to which messages were read;
             None: none was made.
-        sha256: Of the file, as the checksum beside it says; None: there is none.
+        sha256: Of the file, from the checksum beside it; None: there is none.
     """
 
     size: int
@@ -61,22 +61,22 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
-    """Writes all that a store holds now into one file. The store may be in use, and stays so.
+    """Writes all that a store holds now into one compact file. The store may be in use.
 
     The file appears under its name when it is complete, checked and on the disk, and then its checksum beside it. Both
-    are readable by this user alone. The file is compact. All that was acknowledged before the call is in it.
+    are readable by this user alone. All that was acknowledged before the call is in it.
 
     Args:
         directory: Of the store.
         target: The file.
         options: Of the store.
         tell: Called with the progress.
-        replace: ``target`` may be there already.
+        replace: ``target`` may exist.
 
     Raises:
         StoreUnavailable: The store or the copy cannot be read or written.
         StoreIncompatible: The store is one of a newer format.
-        FileExistsError: ``target`` is there already, or what its checksum would be called is something else.
+        FileExistsError: ``target`` exists, or another thing has the name of its checksum.
         OSError: The file cannot be written.
     """
     source, checksum = directory / driver.FILE, checksum_file(target)
@@ -108,7 +108,7 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
 
 
 def checksum_file(backup: Path) -> Path:
-    """Returns where the checksum of a backup is, which ``sha256sum -c`` reads as well."""
+    """Returns the path of a backup's checksum, which ``sha256sum -c`` reads as well."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
@@ -131,7 +131,7 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
 
     Args:
         backup: The file.
-        directory: Where the store is to be; it is made if it is not there.
+        directory: Of the store; it is made if it is missing.
         options: Of the store.
         tell: Called with the progress.
         replace: There may be a store already, which is lost.
@@ -163,12 +163,7 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
 
 
 def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
-    """Checks a backup as a whole, and counts what it holds.
-
-    Args:
-        path: The file, which nobody writes to.
-        tell: Called with the progress.
-        name: What errors call it; None: ``path``.
+    """Checks a backup as a whole, and counts its messages; ``name`` is for errors.
 
     Raises:
         StoreIncompatible: It is no backup, or damaged, or of a newer format.
@@ -216,11 +211,7 @@ def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
 
 
 def _compared(backup: Path, sha256: str) -> str | None:
-    """Returns the checksum beside a backup, which is that of its bytes; None: there is none.
-
-    Raises:
-        StoreIncompatible: It is another one.
-    """
+    """Returns the checksum beside a backup, None if there is none, and refuses another one (``StoreIncompatible``)."""
     path = checksum_file(backup)
     if not path.exists():
         return None
@@ -234,7 +225,7 @@ def _compared(backup: Path, sha256: str) -> str | None:
 
 
 def _copy(backup: Path, partial: Path, tell: Tell) -> str:
-    """Copies the backup as it is, and returns its SHA-256; the copy is what is checked then."""
+    """Copies the backup, and returns its SHA-256; the copy is checked then."""
     digest = hashlib.sha256()
     with backup.open("rb") as source, partial.open("r+b") as file:
         size = os.fstat(source.fileno()).st_size
@@ -253,11 +244,7 @@ def _of_copying(error: DatabaseError, target: Path) -> Exception:
 
 
 def _require_owner(path: Path) -> None:
-    """Makes sure that no file is left in the store's directory that the service may not write.
-
-    Raises:
-        StoreUnavailable: The store is another user's.
-    """
+    """Refuses a store of another user: no file may be left that the service cannot write."""
     if path.stat().st_uid != os.geteuid():
         raise StoreUnavailable(f"{path} is another user's. Run this as the user that the service runs as.")
 
@@ -267,9 +254,9 @@ def _require_owner(path: Path) -> None:
 
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
-    """Makes an empty file beside ``target``, which goes at the end unless it was published.
+    """Makes an empty file beside ``target``, which is removed at the end unless it was published.
 
-    Files that killed processes have left there are removed, whatever their targets: those that live hold a lock on
+    Files that killed processes have left there are removed, whatever their targets; living processes hold a lock on
     theirs.
     """
     for left in target.parent.glob(f".*{_PARTIAL}"):
@@ -285,7 +272,7 @@ def _partial(target: Path) -> Iterator[Path]:
 
 
 def _made(target: Path) -> tuple[int, Path]:
-    """Makes a file and locks it; again if another process took it for one that was left."""
+    """Makes a file and locks it; again if another process took it for an abandoned one."""
     while True:
         number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
         with suppress(BlockingIOError):
@@ -304,7 +291,7 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
     """Gives a file its name, for good.
 
     Raises:
-        FileExistsError: Something has the name, and must not be replaced.
+        FileExistsError: The name is taken, and must not be replaced.
     """
     _sync(partial)
     if replace:
@@ -333,7 +320,7 @@ def _sync(path: Path) -> None:
 
 
 class _Clock(NamedTuple):
-    """What the store that is replaced has given away: the highest tick of an id, and the next number of a queue."""
+    """Progress of the replaced store: the highest tick of an id, and the next number of a queue."""
 
     last_ticks: int
     next_queue_id: int
@@ -341,7 +328,7 @@ class _Clock(NamedTuple):
 
 @contextmanager
 def _kept_out(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
-    """Holds a store so that no process opens it meanwhile; gives what its ids have reached, None if there is no store.
+    """Locks a store so that no process opens it meanwhile; yields its clock, None if there is no store.
 
     The store's log is copied into its file first, so that the file is all there is. A process that has opened the file
     and waits for it cannot go on in it after it was replaced: to write a log again, SQLite has to change the file
@@ -386,7 +373,7 @@ def _of_present(error: Exception, path: Path) -> Exception:
 
 
 def _carry_over(partial: Path, options: SqliteOptions, present: _Clock) -> None:
-    """Makes the ids of a restored store go on above those of the one that it replaces, however its clock stood."""
+    """Makes the ids of a restored store go on above those of the one that it replaces."""
     try:
         connection = driver.connect(partial, options)
         try:

@@ -29,8 +29,6 @@ _WRITE = (
 
 
 class SqliteClaimLogs(ClaimLogs):
-    """The contract of claim logs on SQLite."""
-
     _db: Database
 
     def begin_append_entry(
@@ -43,7 +41,6 @@ class SqliteClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
-        """See the contract."""
         try:
             items_of.check_partition(queue, partition)
             items_of.check_length("entry", entry.body, LONGEST_ENTRY)
@@ -53,7 +50,6 @@ class SqliteClaimLogs(ClaimLogs):
             done(None, error)
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002
-        """See the contract. Every read is the newest."""
         items_of.check_partition(queue, partition)
         with self._db.readers.reading() as connection:
             connection.execute("BEGIN")
@@ -64,7 +60,6 @@ class SqliteClaimLogs(ClaimLogs):
                 connection.execute("COMMIT")
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
 
@@ -75,11 +70,9 @@ class SqliteClaimLogs(ClaimLogs):
         self._db.writer.perform(work, weight=len(body))
 
     def claim_time(self) -> int:
-        """See the contract. All processes of a machine have one clock."""
         return self._db.clock()
 
     def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
-        """See the contract. Never: all levels are alike on one machine."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""The one place that opens SQLite (through apsw) and that knows its errors."""
+"""Opens SQLite (through apsw) and translates its errors; no other module does."""
 
 from __future__ import annotations
 
@@ -29,22 +29,17 @@ Connection = apsw.Connection
 DatabaseError = apsw.Error
 
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
-"""What reading a damaged row raises beside driver errors: SQLite does not notice bytes changed inside a value."""
+"""Errors of reading a damaged row beside those of the driver: SQLite does not notice bytes changed inside a value."""
 
 LOG_LIMIT = 4000
-"""Pages of 4 KiB (16 MiB) of log at which a commit also copies it into the database file, so that the log starts over:
+"""Max pages of 4 KiB (16 MiB) of log until a commit also copies it into the database file, so that the log starts over:
 writing over an old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
 
 FILE = "queuey.sqlite3"
 
 
 def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
-    """Returns the store error for a driver error.
-
-    Args:
-        error: What the driver raised.
-        outcome: What is known of the write that failed. An error while reading or before committing is ``none``.
-    """
+    """Returns the store error for a driver error. ``outcome`` is of the write that failed: ``none`` before a commit."""
     text = str(error) or type(error).__name__
     match error:
         case apsw.BusyError() | apsw.LockedError():
@@ -60,7 +55,7 @@ def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
 
 
 def damaged(error: Exception) -> StoreUnavailable:
-    """Returns the store error for a row that does not hold what was written (one of ``DAMAGE``)."""
+    """Returns the store error for a damaged row (one of ``DAMAGE``)."""
     return StoreUnavailable(f"the store's file is damaged: {error}", retry_after=60)
 
 
@@ -102,16 +97,16 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
 
 
 def open_copy(path: Path) -> Connection:
-    """Opens a file that no process writes to, for reading. It stays alone: nothing is made beside it.
+    """Opens a file that no process writes to, for reading, without files beside it.
 
-    Driver errors are the caller's, because the file may be anything.
+    Driver errors are not translated.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return apsw.Connection(f"file:{quote(str(path.absolute()))}?immutable=1", flags=flags)
 
 
 def _use_log(connection: Connection, seconds: float) -> None:
-    """Sets a new file to keep a write-ahead log; changes nothing where it does already.
+    """Sets a new file to keep a write-ahead log.
 
     While another process does the same SQLite refuses at once, without asking the busy handler, so the waiting is done
     here.
@@ -151,11 +146,11 @@ def _patience(seconds: float) -> Callable[[int], bool]:
 
 
 class TooLong(StoreBusy):
-    """What was to be read in haste takes longer than that."""
+    """A hasty read would take too long."""
 
 
 class _Haste(threading.local):
-    """Whether the thread must not be held up, and how often SQLite has asked since whether it may go on."""
+    """State of a hasty read in this thread, and how often SQLite has asked if it may go on."""
 
     on = False
     asked = 0
@@ -163,15 +158,14 @@ class _Haste(threading.local):
 
 _haste = _Haste()
 _HASTY_STEPS, _HASTY_ASKED = 5_000, 4
-"""After so many steps, some 15 for a message, SQLite asks whether to go on; how often it may: a millisecond in all.
+"""Steps, some 15 for a message, after which SQLite asks whether to go on; and how often it may: a millisecond in all.
 
-It goes by the steps of a statement since that was prepared, so a short one may happen to ask once.
-"""
+It goes by the steps of a statement since that was prepared, so a short one may happen to ask once."""
 
 
 @contextlib.contextmanager
 def hastily(connection: Connection) -> Iterator[None]:
-    """Makes reads in this thread meanwhile neither wait for another process nor go through very many rows.
+    """Makes reads in this thread neither wait for another process nor go through very many rows.
 
     Raises:
         TooLong: It would have to.
@@ -208,8 +202,7 @@ class Readers:
     def take(self, *, wait: bool = True) -> Connection:
         """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
 
-        Args:
-            wait: Up to the deadline until one is free, and until it is open.
+        ``wait``: up to the deadline until one is free, and until it is open.
 
         Raises:
             StoreBusy: None is free.
@@ -247,11 +240,10 @@ class Readers:
         raise Empty
 
     def give(self, connection: Connection) -> None:
-        """Puts a connection back."""
         self._free.put(connection)
 
     def drop(self, connection: Connection) -> None:
-        """Closes a connection that failed; its place is filled anew at the next need."""
+        """Closes a connection that failed; its place is filled again at the next need."""
         with contextlib.suppress(apsw.Error):
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         self._free.put(None)
@@ -282,7 +274,7 @@ class Readers:
             self.give(connection)
 
     def close(self, timeout: float) -> None:
-        """Closes all connections, waiting for those that are lent."""
+        """Closes all connections, waiting for those in use."""
         self._closed = True
         until = time.monotonic() + timeout
         closed = 0
@@ -300,7 +292,7 @@ class Readers:
 
 
 def checkpoint(connection: Connection, *, truncate: bool = False) -> int:
-    """Copies the write-ahead log into the database file; waits for no reader or writer; returns the log's pages."""
+    """Copies the write-ahead log into the database file without waiting for others; returns the log's pages."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
     with contextlib.suppress(apsw.BusyError, apsw.LockedError):
         pages, _ = connection.wal_checkpoint(mode=mode)

@@ -17,7 +17,7 @@ _WRITE = (
 )
 _READ = "SELECT digest, until FROM covers WHERE queue_partition = ? AND digest IN ({})"
 _TOGETHER = 500
-"""Digests of one query, rows of one transaction's step."""
+"""Max digests of one query, and rows of one transaction's step."""
 _FORGET = (
     "DELETE FROM covers WHERE queue_partition = ? AND digest IN "
     "(SELECT digest FROM covers WHERE queue_partition = ? AND until <= ? AND digest > ? ORDER BY digest LIMIT ?) "
@@ -26,12 +26,9 @@ _FORGET = (
 
 
 class SqliteCovers(Covers):
-    """The contract of covers on SQLite."""
-
     _db: Database
 
     def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         qp = queue.qid << 8 | partition
 
@@ -42,7 +39,6 @@ class SqliteCovers(Covers):
         self._db.writer.perform(work, weight=32 * len(covers))
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """See the contract."""
         items_of.check_partition(queue, partition)
         wanted = list(digests)
         found: dict[bytes, int] = {}
@@ -56,7 +52,6 @@ class SqliteCovers(Covers):
         return found
 
     def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        """See the contract. A few at a time, so that others can write between."""
         items_of.check_partition(queue, partition)
         qp = queue.qid << 8 | partition
         last = b""

@@ -1,4 +1,4 @@
-"""What the parts of the embedded store share: the connections, the writer, the cached catalogue."""
+"""The shared parts of the embedded store: the connections, the writer, the cached catalogue."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 
 LEAST_ROOM = 2 << 20
-"""Bytes that must be free on the disk for the store to call itself well."""
+"""Min bytes that must be free on the disk for the store to call itself well."""
 LOG_BYTES = 2 << 20
-"""Bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
+"""Min bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
 
 
 _COMES_DUE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
@@ -42,7 +42,6 @@ class SqliteQueueCache:
         self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
-        """Remembers a row."""
         key = queue.application, queue.name
         with self._lock:
             if key not in self._rows and len(self._rows) >= self._size:
@@ -50,12 +49,10 @@ class SqliteQueueCache:
             self._rows[key] = queue
 
     def clear(self) -> None:
-        """Forgets everything."""
         with self._lock:
             self._rows.clear()
 
     def drop(self, application: str, name: str) -> None:
-        """Forgets a row."""
         with self._lock:
             self._rows.pop((application, name), None)
 
@@ -70,7 +67,7 @@ class Database:
     """
 
     def __init__(self, directory: Path, options: SqliteOptions, deadline: Deadline) -> None:
-        """Opens or creates the file; ``deadline``: of the calls that read and write.
+        """Opens or creates the file.
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
@@ -106,13 +103,12 @@ class Database:
         self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
     def read_catalogue(self, connection: Connection) -> int:
-        """Returns the version of the catalogue."""
         row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
 
     def verify(self, connection: Connection, queue: Queue) -> None:
-        """Makes sure that a queue's row is current.
+        """Checks that a queue's row is current.
 
         Raises:
             QueueChanged: It is not.
@@ -130,7 +126,7 @@ class Database:
         is exact all the same, and the message shows later.
 
         Args:
-            connection: Where to read.
+            connection: Reads.
             partitions: Those that are read (``qp``): messages that come due elsewhere move nothing. None: all.
             wait: Move the clock on if that is necessary.
 
@@ -149,7 +145,7 @@ class Database:
         return last, catalogue
 
     def verify_place(self) -> None:
-        """Makes sure that the file is still the one that was opened: writes to another's remains would be lost.
+        """Checks that the file is still the one that was opened: writes to another's remains would be lost.
 
         Raises:
             StoreUnavailable: It was moved, removed or replaced.
@@ -159,7 +155,7 @@ class Database:
             raise StoreUnavailable(message, retry_after=30)
 
     def verify_room(self) -> None:
-        """Makes sure that the file can grow: while next to nothing is free the smallest writes would still succeed.
+        """Checks that the file can grow: while next to nothing is free the smallest writes would still succeed.
 
         Raises:
             StoreFull: It cannot.

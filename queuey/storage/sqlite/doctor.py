@@ -13,19 +13,13 @@ from queuey.storage.sqlite.database import LEAST_ROOM
 from queuey.storage.sqlite.options import SqliteOptions
 
 LITTLE_ROOM = 256 << 20
-"""Bytes that should be free: several times the write-ahead log."""
+"""Min bytes that should be free: several times the write-ahead log."""
 _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
 
 
 def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
-    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises.
-
-    Args:
-        directory: Of the store.
-        options: Of the store.
-        whole: Read the whole file, too, to find defects.
-    """
+    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises."""
     path = directory / connection.FILE
     try:
         owner = path.stat().st_uid
@@ -42,7 +36,6 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
 
 
 def judge_room(free: int) -> Finding:
-    """Judges how many bytes are free."""
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < LEAST_ROOM:
         return Finding("disk", "fail", text, "Free space: posts are refused until there is some.")
@@ -54,12 +47,7 @@ def judge_room(free: int) -> Finding:
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
-    """Judges the file system.
-
-    Args:
-        directory: An absolute path.
-        mounts: The text of ``/proc/self/mounts``.
-    """
+    """Judges the file system of an absolute path by the text of ``/proc/self/mounts``."""
     best, kind = "", ""
     for line in mounts.splitlines():
         _, where, found, *_ = line.split(" ")

@@ -14,8 +14,6 @@ from queuey.storage.sqlite.write.transaction import Append
 
 
 class SqliteKeyedPosts(KeyedPosts):
-    """The contract of posts with keys on SQLite."""
-
     _db: Database
 
     def begin_append_once(
@@ -27,5 +25,4 @@ class SqliteKeyedPosts(KeyedPosts):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """See the contract."""
         return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after, key), done)

@@ -21,13 +21,13 @@ from queuey.storage.sqlite.read.slices import read_slice, to_messages
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 COUNTED = 10_000
-"""Up to so many messages are counted; more are estimated from the expiry windows."""
+"""Max messages that are counted; more are estimated from the expiry windows."""
 SLOW = 0.05
-"""Seconds that a short read takes only if it has to wait for the disk."""
+"""Min seconds of a short read that had to wait for the disk."""
 AVOIDED = 1.0
-"""Seconds for which no read is begun in the caller's thread after one that could not be, or was slow."""
+"""Number of seconds for which no read is begun in the caller's thread after one that could not be, or was slow."""
 _LONG = 1000
-"""Partitions of which that is remembered."""
+"""Max slow partitions that are remembered."""
 
 _FETCH = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
@@ -50,8 +50,6 @@ _FIRST_ABOVE = (
 
 
 class SqliteMessages(Scanning):
-    """The messages and bulk contracts on SQLite."""
-
     exact_horizon = True
 
     _db: Database
@@ -65,11 +63,9 @@ class SqliteMessages(Scanning):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """See the contract."""
         return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
-        """See the contract."""
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -87,7 +83,6 @@ class SqliteMessages(Scanning):
         self._db.writer.perform(work, weight=len(locations) * body_bytes(item.body))
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
-        """See the contract."""
         found: list[Message] = []
         now = self._db.clock()
         with self._db.readers.reading() as connection:
@@ -99,7 +94,6 @@ class SqliteMessages(Scanning):
         return found
 
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        """See the contract."""
         base = queue.qid << 8
         wanted = [
             (base | partition, position) for partition, position in locations if 0 < partition <= queue.partitions
@@ -112,13 +106,11 @@ class SqliteMessages(Scanning):
         return self._db.writer.perform(work)
 
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             safe = self._sample(connection, queue, [piece.partition for piece in slices])
             return self._pages(connection, queue, slices, safe)
 
     def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
-        """Reads slices below ``safe``, the horizon without the read delay."""
         now = self._db.clock()
         pages: list[Page] = []
         left = sum([wanted.max_bytes for wanted in slices])
@@ -135,11 +127,6 @@ class SqliteMessages(Scanning):
     _long: dict[int, float]
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract. The read is done before this returns, in the caller's thread.
-
-        A read that goes through very many rows, all expired say, is broken off and left to :meth:`read`; so are the
-        reads of that partition for a while, and all reads after one that had to wait for the disk.
-        """
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._begins_again, self._long.get(key, 0.0)):
@@ -169,13 +156,7 @@ class SqliteMessages(Scanning):
     def _sample(
         self, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
     ) -> int:
-        """Returns the horizon without the read delay, having made sure that the queue's row is current.
-
-        Args:
-            connection: Where to read.
-            queue: The row.
-            numbers: Of the partitions that are read; None: all.
-            wait: See ``Database.read_clock``.
+        """Returns the horizon without the read delay, of a queue whose row is current.
 
         Raises:
             QueueChanged: It is not.
@@ -193,7 +174,6 @@ class SqliteMessages(Scanning):
         *,
         rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
     ) -> tuple[int, list[PartitionInfo]]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             horizon = self._sample(connection, queue)
             now = self._db.clock()
@@ -213,7 +193,6 @@ class SqliteMessages(Scanning):
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
 
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        """See the contract."""
         found: list[Lag] = []
         with self._db.readers.reading() as connection:
             safe = self._sample(connection, queue)
@@ -235,15 +214,12 @@ class SqliteMessages(Scanning):
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        """See the contract."""
         return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """See the contract."""
         self._arrivals.share(stored, wanted)
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        """See the contract."""
         return self._arrivals.hear(moment, partitions)
 
 
@@ -266,6 +242,5 @@ def _horizon(queue: Queue, wanted: Slice, safe: int, now: int) -> int:
 
 
 def _page(connection: Connection, queue: Queue, wanted: Slice, safe: int, now: int) -> Page:
-    """Reads a slice below ``safe``, the horizon without the read delay."""
     qp = queue.qid << 8 | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
     return read_slice(connection, qp, wanted, _horizon(queue, wanted, safe, now), now)

@@ -30,12 +30,9 @@ _NOWHERE = _encode(None)
 
 
 class SqliteNames(Names):
-    """The contract of named messages on SQLite."""
-
     _db: Database
 
     def find_named(self, queue: Queue, name: str) -> Named | None:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             found = _find(connection, queue, name, self._db.clock())
@@ -44,19 +41,17 @@ class SqliteNames(Names):
     def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        """See the contract."""
         if item is not None:
             items_of.checked(queue, [item])
         work = partial(_write, queue, name, item, content, seen)
         return self._db.writer.perform(work, weight=0 if item is None else body_bytes(item.body))
 
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        """See the contract."""
         self._db.writer.perform(partial(_settle, queue, name, seen))
 
 
 def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
-    """Returns what a name stands for, and when its row expires."""
+    """Returns the value of a name, and the end of its row."""
     row: Any = connection.execute(_FIND, (queue.qid, name, now)).fetchone()
     if row is None:
         return None

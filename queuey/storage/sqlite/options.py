@@ -1,4 +1,4 @@
-"""How an embedded store is opened."""
+"""Options of an embedded store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey import ids
 
 @dataclass(frozen=True, kw_only=True)
 class SqliteOptions:
-    """Settings of one embedded store.
+    """Options of an embedded store.
 
     Attributes:
         sync: ``full``: a write is on disk (fsync) before it is acknowledged. ``normal``: it survives a crash of the
@@ -22,7 +22,7 @@ class SqliteOptions:
         cached_queues: Rows of the catalogue kept in memory.
         sweep_interval: Seconds between sweeps of expired messages; None: only ``sweep`` calls sweep.
         sweep_rows: Rows that a step of the sweep reads, at least; it takes more while a step takes a few ms.
-        clock: Gives the wall clock in ticks (see :mod:`queuey.ids`).
+        clock: Returns the wall clock in ticks (see :mod:`queuey.ids`).
         pragmas: Further statements run on every new connection.
     """
 

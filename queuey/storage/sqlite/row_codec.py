@@ -1,4 +1,4 @@
-"""Rows of the store's tables and what they stand for."""
+"""Rows of the store's tables, decoded and encoded."""
 
 from __future__ import annotations
 
@@ -30,21 +30,19 @@ def queue_from_row(row: Sequence[Any], version: int) -> Queue:
 
 
 def queue_to_row(queue: Queue) -> list[Any]:
-    """Returns the values of ``QUEUE_COLUMNS``."""
     return queue_rows.values(queue, _QUEUE_FIELDS)
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:
-    """Looks a queue up by name."""
     row = connection.execute(_FIND, (application, name)).fetchone()
     return None if row is None else queue_from_row(row, version)
 
 
 def verify(connection: Connection, queue: Queue) -> None:
-    """Makes sure that a queue's row, read at an older version of the catalogue, still says the same.
+    """Checks that a queue's row, read at an older version of the catalogue, has not changed.
 
     Raises:
-        QueueChanged: It does not, or is gone.
+        QueueChanged: It has, or is gone.
     """
     present = find_queue(connection, queue.application, queue.name, queue.version)
     if present != queue:
@@ -52,17 +50,16 @@ def verify(connection: Connection, queue: Queue) -> None:
 
 
 def has_application(connection: Connection, name: str) -> bool:
-    """Returns whether an application exists."""
     return bool(connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall())
 
 
 @lru_cache(maxsize=1024)
 def encode_meta(meta: Meta | None) -> bytes | None:
-    """Returns what a ``meta`` column holds: NULL for none. Cached as its opposite is."""
+    """Returns the value of a ``meta`` column: NULL for none."""
     return None if meta is None or meta == Meta() else _encode_meta(stored_meta(meta))
 
 
 @lru_cache(maxsize=1024)
 def decode_meta(data: bytes) -> Meta:
-    """Returns what a ``meta`` column holds. Cached, because the messages of a queue mostly share theirs."""
+    """Reads a ``meta`` column. Cached, because the messages of a queue mostly share theirs."""
     return _decode_meta(data)

@@ -19,7 +19,7 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, connect,
 from queuey.storage.sqlite.options import SqliteOptions
 
 APPLICATION_ID = 0x51554559
-"""``QUEY``: distinguishes our files from other SQLite databases."""
+"""Code of our files among SQLite databases: ``QUEY``."""
 FORMAT = 1
 
 TABLES = """
@@ -200,7 +200,7 @@ def prepare(connection: Connection, path: Path) -> None:
 
 
 def require_format(connection: Connection, path: Path) -> None:
-    """Makes sure that a file is a store of the format that this version knows; changes nothing.
+    """Checks the file's format; changes nothing.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -224,7 +224,7 @@ def _marks(connection: Connection) -> tuple[int, int]:
 
 
 def check(path: Path) -> list[str]:
-    """Runs SQLite's integrity check on the store's file and returns its complaints, none if it is sound.
+    """Returns the complaints of SQLite's integrity check.
 
     Raises:
         StoreUnavailable: The file cannot be read.
@@ -239,6 +239,6 @@ def check(path: Path) -> list[str]:
 
 
 def complaints(connection: Connection) -> list[str]:
-    """Runs SQLite's integrity check and returns what it complains of; driver errors are the caller's."""
+    """Returns the complaints of SQLite's integrity check. Driver errors are not translated."""
     rows = connection.execute("PRAGMA integrity_check").fetchall()
     return [str(row[0]) for row in rows if row[0] != "ok"]

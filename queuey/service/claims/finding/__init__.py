@@ -1,4 +1,4 @@
-"""What a round of a claim log reads for its polls: messages whose claims have ended, then those that nobody has had."""
+"""The reads of a round of a claim log for its polls: messages whose claims have ended, then new ones."""
 
 from __future__ import annotations
 
@@ -31,15 +31,7 @@ from queuey.storage import Store
 
 
 class Finder:
-    """Reads messages of one partition.
-
-    Args:
-        store: Where they are.
-        partition: Its number.
-        core: Where it runs.
-        timing: When claims are over.
-        limits: How much one read may have.
-    """
+    """Reads messages of one partition."""
 
     __slots__ = ("_core", "_limits", "_partition", "_store", "_timing", "duplicates", "ordered", "scanner")
 
@@ -57,14 +49,7 @@ class Finder:
     async def find(
         self, queue: Queue, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]
     ) -> Candidates:
-        """Reads messages for polls.
-
-        Args:
-            queue: The row.
-            state: After the last entry.
-            taken: All requests that share the next entry.
-            polls: Those of them that are for messages.
-        """
+        """Reads messages for polls; ``taken`` are all requests of the next entry."""
         found, read = Candidates(state), partial(self.read, queue)
         now = self._store.claim_now()
         expired = self._timing.expired(now)
@@ -112,14 +97,14 @@ class Finder:
         wanted: int,
         left: int,
     ) -> int:
-        """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left.
+        """Reads messages whose claims have ended, further ones if some are gone; returns the bytes left.
 
         Args:
             queue: The row.
             state: After the last entry.
-            found: Filled in.
-            all_ended: Returns the first ones, so many at most.
-            wanted: So many are enough.
+            found: Is filled.
+            all_ended: Returns the first ones, at most its argument.
+            wanted: Enough messages.
             left: Bytes.
         """
         horizon, longest = self.scanner.horizon, self._limits.longest
@@ -144,22 +129,20 @@ class Finder:
         return left
 
     async def fetch(self, queue: Queue, places: Sequence[Location]) -> list[Message]:
-        """Reads messages by id."""
         return await self._core.in_thread(partial(self._store.fetch, queue, places))
 
     async def read(self, queue: Queue, part: Slice) -> Page:
-        """Reads a slice."""
         begin = partial(self._store.begin_read, queue, part)
         page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(queue, [part])[0])
         return page
 
     def passed(self, queue: Queue, state: State, scan: ScanResult) -> bool:
-        """Notes what has been delivered of what a scan found; returns whether the next one begins further on."""
+        """Records the deliveries of a scan; returns whether the next one begins further on."""
         return self.ordered.moved if queue.keeps_keys else self.scanner.passed(state, scan)
 
 
 def _ending(taken: Sequence[Request]) -> Iterator[Position]:
-    """Returns the messages whose claims the receipts end that come with polls, unless they renew them."""
+    """Yields the messages whose claims the receipts end that come with polls, unless they renew them."""
     for request in taken:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
@@ -168,7 +151,7 @@ def _ending(taken: Sequence[Request]) -> Iterator[Position]:
 def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may give further messages.
 
-    All that is outstanding of them is acknowledged by receipts that come with polls, or is gone, or is given again.
+    All their outstanding messages are acknowledged by receipts that come with polls, or are gone, or are given again.
     """
     ending = {"acknowledge", "give_up"}
     settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]

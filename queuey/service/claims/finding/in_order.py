@@ -23,19 +23,18 @@ from queuey.service.claims.scans import MOST_PAGES, PAGE, Chain, Read, Scanner, 
 from queuey.service.limits import Limits
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
-"""Reads messages by id."""
 WEIGHT = 300
-"""Bytes that a message that waits takes in memory, about."""
+"""Cost of a waiting message in bytes of memory, about."""
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What polls want.
+    """Polls' need of messages.
 
     Attributes:
         messages, max_bytes: Enough.
         free: Returns how many messages of a key the next entry can give.
         key_of: Returns the digest of a message's key.
-        in_order: A message is of use only if all that wait before it and have its key are given, too.
+        in_order: A message is of use only if all waiting messages of its key before it are given, too.
         exact: All that was acknowledged lies below the horizon of any read.
     """
 
@@ -47,21 +46,15 @@ class Wish(msgspec.Struct, frozen=True):
     exact: bool = False
 
     def satisfied(self, scan: ScanResult) -> bool:
-        """Returns whether there is enough."""
         return len(scan.fresh) >= self.messages or scan.size >= self.max_bytes
 
 
 class OrderedScanner:
     """Scans one partition of a queue that keeps keys. One scan at a time.
 
-    Args:
-        scanner: Knows the horizon.
-        partition: Its number.
-        limits: How much one read may have.
-
     Attributes:
-        waiting: What was read and not delivered. Any process may deliver it.
-        lags: The horizon is behind the clock: what is stored is deliverable later.
+        waiting: Messages that were read and not delivered. Any process may deliver them.
+        lags: The horizon is behind the clock: messages are deliverable some time after they are stored.
         moved: The last scan has read further than the one before, or has found that something is gone.
     """
 
@@ -76,23 +69,15 @@ class OrderedScanner:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory."""
         return WEIGHT * len(self.waiting)
 
     @property
     def is_sure_of_nothing(self) -> bool:
-        """Whether a key that is freed makes no message deliverable: all was read, and nothing waits."""
+        """True if a key that is freed makes no message deliverable: all was read, and nothing waits."""
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, wish: Wish, read: Read, fetch: Fetch) -> ScanResult:
-        """Reads messages whose turn has come, as it seems; the entry decides.
-
-        Args:
-            state: After the last entry.
-            wish: What is wanted.
-            read: Reads a slice.
-            fetch: Reads messages by id.
-        """
+        """Reads messages whose turn has probably come; the entry decides."""
         scan, waiting = ScanResult([]), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
@@ -105,11 +90,11 @@ class OrderedScanner:
         return scan
 
     def _begin(self, state: State) -> Position:
-        """Returns where reads begin: no further on, though others have delivered what lies there."""
+        """Returns the start of reads: no further on, though others have delivered messages there."""
         return max(self.waiting.front, ids.following(state.cursor))
 
     def _chain(self, state: State, found: Collection[Position]) -> Chain:
-        """Returns what is certain: the front, and what waits, up to the first message that was not found."""
+        """Returns a proof for the cursor: the front, and waiting messages up to the first one that was not found."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
@@ -118,7 +103,7 @@ class OrderedScanner:
         return Chain(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish, fetch: Fetch) -> None:
-        """Fetches what waits and is free, further messages if some are gone."""
+        """Fetches waiting messages that are free, further ones if some are gone."""
         have: set[Position] = set()
         most, times = wish.messages, 1
         longest = self._limits.longest
@@ -183,7 +168,7 @@ class OrderedScanner:
     def _take(
         self, state: State, scan: ScanResult, wish: Wish, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
-        """Has messages wait, and picks those whose turn has come."""
+        """Adds messages to the waiting ones, and picks those whose turn has come."""
         waiting = self.waiting
         for message in messages:
             position = message.position

@@ -1,1 +1,1 @@
-"""What the store knows besides messages: applications, queues, offsets, the ledger."""
+"""The store's applications, queues, offsets, ledger and records."""

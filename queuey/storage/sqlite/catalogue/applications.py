@@ -16,18 +16,14 @@ from queuey.storage.sqlite.write.transaction import Transaction
 _LIST = "SELECT name FROM applications WHERE name >= ? ORDER BY name LIMIT ?"
 _KEY = "SELECT application, id, created, expires, note, scope FROM keys "
 _CACHED = 5.0
-"""Seconds for which the existence of an application is remembered."""
+"""Max seconds for which the existence of an application is remembered."""
 
 
 class SqliteApplications(Applications):
-    """The applications contract on SQLite."""
-
     _db: Database
     _known: dict[str, float]
 
     def create_application(self, name: str) -> None:
-        """See the contract."""
-
         def work(transaction: Transaction) -> None:
             connection = transaction.connection
             if row_codec.has_application(connection, name):
@@ -38,13 +34,11 @@ class SqliteApplications(Applications):
         self._db.writer.perform(work)
 
     def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
-        """See the contract."""
         most = -1 if limit is None else limit
         with self._db.readers.reading() as connection:
             return [name for (name,) in connection.execute(_LIST, (start, most))]
 
     def has_application(self, name: str) -> bool:
-        """See the contract. Only names that exist are remembered, so the memory stays small."""
         now = time.monotonic()
         if self._known.get(name, 0.0) > now:
             return True
@@ -63,8 +57,6 @@ class SqliteApplications(Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
-        """See the contract."""
-
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
             if application != OPERATORS and not row_codec.has_application(connection, application):
@@ -93,7 +85,6 @@ class SqliteApplications(Applications):
         return self._db.writer.perform(work)
 
     def keys(self, application: str) -> list[Key]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             return [
                 _key(row)
@@ -101,8 +92,6 @@ class SqliteApplications(Applications):
             ]
 
     def revoke_key(self, application: str, key_id: str) -> None:
-        """See the contract."""
-
         def work(transaction: Transaction) -> None:
             gone = transaction.connection.execute(
                 "DELETE FROM keys WHERE application = ? AND id = ? RETURNING id", (application, key_id)
@@ -113,8 +102,6 @@ class SqliteApplications(Applications):
         self._db.writer.perform(work)
 
     def expire_key(self, application: str, key_id: str, expires: float) -> Key:
-        """See the contract."""
-
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
             connection.execute(
@@ -128,7 +115,6 @@ class SqliteApplications(Applications):
         return self._db.writer.perform(work)
 
     def find_key(self, digest: bytes) -> Key | None:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
         return None if row is None else _key(row)

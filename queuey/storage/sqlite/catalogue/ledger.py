@@ -13,7 +13,7 @@ from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
 KEPT = 30 * 86_400 * TICKS_PER_SECOND
-"""Ticks after its last change at which the sweep removes an entry."""
+"""Number of ticks after its last change at which the sweep removes an entry."""
 
 _LAST = "SELECT last_ticks FROM clock"
 _FIND = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
@@ -24,35 +24,29 @@ _SET = (
 
 
 class SqliteLedger(Ledger):
-    """The ledger contract on SQLite: an entry is compared and set in one write transaction."""
-
     _db: Database
 
     def now(self) -> int:
-        """See the contract. Never behind the highest id made, also if the machine's clock is set back."""
         with self._db.readers.reading() as connection:
             row: Any = connection.execute(_LAST).fetchone()
         last: int = row[0]
         return max(last, self._db.clock())
 
     def entry(self, work: str, piece: int) -> bytes | None:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             return _find(connection, work, piece)
 
     def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-        """See the contract."""
         return self._enter(work, piece, value, expected=expected)
 
     def identity(self) -> str:
-        """See the contract of the store: a note of another kind, which is kept for ever."""
         found = self.entry(IDENTITY, 0)
         if found is None:
             found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
         return found.decode()
 
     def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
-        """Enters a value; ``changed`` is what the sweep goes by, now unless given."""
+        """Enters a value; ``changed`` counts for the sweep, now unless given."""
 
         def change(transaction: Transaction) -> bytes:
             present = _find(transaction.connection, work, piece)

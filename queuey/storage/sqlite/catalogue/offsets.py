@@ -28,12 +28,9 @@ _SET = (
 
 
 class SqliteOffsets(Offsets):
-    """The offsets contract on SQLite."""
-
     _db: Database
 
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
-        """See the contract."""
         offset_changes.check(queue, changes)
 
         def work(transaction: Transaction) -> Decision:
@@ -51,7 +48,6 @@ class SqliteOffsets(Offsets):
         return self._db.writer.perform(work).result(changes)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             found = _read(connection, queue, group)
@@ -60,20 +56,16 @@ class SqliteOffsets(Offsets):
         return found
 
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             found = [_read(connection, queue, group) for queue in queues]
         return [{offset.partition: offset.position for offset in offsets} for offsets in found]
 
     def groups(self, queue: Queue) -> list[str]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             return _groups(connection, queue)
 
     def delete_group(self, queue: Queue, group: str) -> None:
-        """See the contract."""
-
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
             if not transaction.connection.execute(
@@ -94,7 +86,6 @@ def _groups(connection: Connection, queue: Queue) -> list[str]:
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
-    """Raises Conflict if a queue may have no further group of this kind."""
     if not group.startswith(READERS):
         offset_changes.check_group_count(queue, len(_groups(connection, queue)))
         return

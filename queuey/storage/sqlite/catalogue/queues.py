@@ -26,12 +26,9 @@ _LIST = (
 
 
 class SqliteCatalogue(Catalogue):
-    """The catalogue contract on SQLite."""
-
     _db: Database
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """See the contract."""
         fields = specs.of_new(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
@@ -61,7 +58,6 @@ class SqliteCatalogue(Catalogue):
         return queue, created
 
     def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """See the contract."""
         cached = None if fresh else self.cached_queue(application, name)
         if cached is not None:
             return cached
@@ -76,12 +72,10 @@ class SqliteCatalogue(Catalogue):
         return queue
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        """See the contract."""
         cached = self._db.queues.get((application, name))
         return cached if cached is not None and cached.version == self._db.catalogue else None
 
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        """See the contract."""
         fields = specs.changed(queue, changes, clear)
 
         def work(transaction: Transaction) -> Queue:
@@ -93,8 +87,6 @@ class SqliteCatalogue(Catalogue):
         return self._changed(queue, self._db.writer.perform(work))
 
     def delete_queue(self, queue: Queue) -> None:
-        """See the contract."""
-
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
             transaction.change_catalogue()
@@ -108,8 +100,6 @@ class SqliteCatalogue(Catalogue):
         self._db.queues.drop(queue.application, queue.name)
 
     def purge_queue(self, queue: Queue) -> Queue:
-        """See the contract."""
-
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             purged = msgspec.structs.replace(queue, qid=transaction.new_id(), version=transaction.change_catalogue())
@@ -128,7 +118,6 @@ class SqliteCatalogue(Catalogue):
         return new
 
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        """See the contract. The order is that of UTF-8 bytes."""
         with self._db.readers.reading() as connection:
             catalogue = self._db.read_catalogue(connection)
             found = connection.execute(_LIST, (application, start, limit)).fetchall()

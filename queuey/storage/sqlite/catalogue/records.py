@@ -30,37 +30,30 @@ _DUE_OF = (
 
 
 class SqliteRecords(Records):
-    """The contract of records on SQLite."""
-
     _db: Database
 
     def record(self, kind: str, application: str, name: str) -> Record | None:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             row: Any = connection.execute(_FIND, (kind, application, name)).fetchone()
         return None if row is None else Record(kind, application, name, *row)
 
     def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             rows: Any = connection.execute(_LIST, (kind, application, start, limit)).fetchall()
         return [Record(kind, application, *row) for row in rows]
 
     def set_record(self, record: Record) -> Record:
-        """See the contract."""
         items.check_record(record)
         new = replace(record, version=secrets.randbits(62) | 1)
         self._db.writer.perform(partial(_set, record.version, new), weight=len(record.value))
         return new
 
     def remove_record(self, record: Record) -> None:
-        """See the contract."""
         self._db.writer.perform(partial(_remove, record))
 
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             if application is None:
                 rows: Any = connection.execute(_DUE, (kind, until, limit)).fetchall()

@@ -1,6 +1,6 @@
 """Polls for messages that other processes have stored, and for delayed ones that have become due.
 
-The clock's row says in one read whether anything can be new; only then, or where a queue keeps a read delay, are the
+One read of the clock's row shows whether anything can be new; only then, or where a queue keeps a read delay, are the
 watched partitions asked, all in one statement.
 """
 
@@ -25,26 +25,22 @@ _NEWS = (
     "SELECT asked.key FROM json_each(?) AS asked WHERE EXISTS (SELECT 1 FROM messages WHERE "
     "queue_partition = asked.value ->> 0 AND ticks >= asked.value ->> 1 AND ticks < asked.value ->> 2)"
 )
-"""Which of some [qp, lowest tick, tick above the highest] hold a message."""
+"""Selects those of some [qp, lowest tick, tick above the highest] that hold a message."""
 _EARLIER = TICKS_PER_SECOND
-"""How far before its beginning a watch searches for messages that the next read may not show."""
+"""Number of ticks before its beginning in which a watch searches for messages that the next read may not show."""
 _TIMES, _PAUSE = 4, 0.005
-"""How often a commit that shows may not have been noted yet as this process's own, and seconds in between."""
+"""Tries, and seconds in between, until a visible commit must have been noted as this process's own."""
 
 
 class CommittedArrivals:
-    """The watches of one open store file.
-
-    Args:
-        database: The file.
-    """
+    """The watches of one open store file."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
         self._catalogue = 0
         self._mine = 0
         self._seen = 0
-        """Up to here all watches were asked, but for those that came meanwhile."""
+        """All watches were asked up to here, except those that came meanwhile."""
         self._others = True
         self._calm: Sequence[Watch] | None = None
         """Watches of which none needs to be asked before others write."""
@@ -53,19 +49,17 @@ class CommittedArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
     ) -> Callable[[], None]:
-        """See the storage contract."""
         self._db.told = self._committed  # Until somebody waits, a commit costs nothing here.
         delay, start = _delay(queue), self._db.clock() - _EARLIER
         delays = {delay, 0} if early else {delay if delayed else 0}
         return self.watches.add(*(Watch(queue, partition, wake, start - each, prompt=not each) for each in delays))
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """See ``share_news`` of the storage contract."""
         self.watches.share, self.watches.wanted = stored, wanted
         self._db.told = self._committed
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """See ``hear_news`` of the storage contract; the moment is the other process's last id."""
+        """The moment is the other process's last id."""
         self._wake(partitions, moment)
         return bool(self.watches)
 
@@ -113,7 +107,7 @@ class CommittedArrivals:
             watch.wake()
 
     def _own(self, last: int) -> int:
-        """Returns the last id of this process, when it has had the time to note a commit of its own that shows."""
+        """Returns the last id of this process, after time to note a commit of its own that shows."""
         for _ in range(_TIMES):
             if last <= max(self._mine, self._seen):
                 break
@@ -126,7 +120,7 @@ def _delay(queue: Queue) -> int:
 
 
 def _asked(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> list[Watch]:
-    """Returns the watches with something new below ``safe``, and lets all go on from there."""
+    """Returns the watches with news below ``safe``, and moves all of them on."""
     asked = []
     for watch in watches:
         above = safe if watch.prompt else min(safe, now - _delay(watch.queue))
@@ -139,7 +133,7 @@ def _asked(connection: Connection, watches: Sequence[Watch], safe: int, now: int
 
 
 def _changed(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
-    """Returns the watches of queues that are not any more as their rows say."""
+    """Returns the watches of queues whose rows are out of date."""
     changed = set()
     for queue in {id(watch.queue): watch.queue for watch in watches if watch.queue.version != catalogue}.values():
         try:

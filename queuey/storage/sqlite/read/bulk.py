@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOADED_AT_ONCE = 1000
 _STEP = 64
-"""Rows between checks of the size of a batch, at most."""
+"""Max rows between checks of the size of a batch."""
 _TAKE = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
@@ -38,16 +38,12 @@ _ROWS = (
 
 
 class SqliteBulk(SqliteMessages):
-    """The bulk contract on SQLite."""
-
     def horizon(self, queue: Queue) -> int:
-        """See the contract."""
         with self._db.readers.reading() as connection:
             safe = self._sample(connection, queue)
         return behind(queue, safe, self._db.clock())
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """See the contract. Each batch is a separate read, so that no snapshot is held while a batch is used."""
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         more = True
@@ -82,7 +78,6 @@ class SqliteBulk(SqliteMessages):
         return (qp, *lower, *upper, now)
 
     def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        """See the contract."""
         count = 0
         end = part.lower
         with self._db.readers.reading() as connection:
@@ -93,11 +88,9 @@ class SqliteBulk(SqliteMessages):
         return count, end if count >= part.limit else max(part.lower, where[3:5])
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        """See the contract. Everything is counted, so measures are exact."""
         yield from statistics.measure(self._db, queues)
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. Each thousand is one transaction."""
         written = 0
         left = iter(messages)
         while some := list(islice(left, LOADED_AT_ONCE)):
@@ -111,7 +104,6 @@ class SqliteBulk(SqliteMessages):
         return written
 
     def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """See the contract. One transaction, in which ``last`` is what any reader of any process may have passed."""
         messages = list(messages)
         _check(queue, messages)
         lowest = min((message.ticks for message in messages), default=None)
@@ -128,9 +120,9 @@ class SqliteBulk(SqliteMessages):
 
 
 def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
-    """Takes rows until one of the two bounds; returns their columns and whether a bound was met.
+    """Collects rows until one of the two bounds; returns their columns and whether a bound was met.
 
-    Rows are taken apart a few at a time: to hold thousands of them would set off the collector of garbage.
+    Rows are taken apart a few at a time: thousands of them would set off the garbage collector.
     """
     columns: list[list[Any]] = [[] for _ in _TAKE]
     left = max(1, max_bytes)

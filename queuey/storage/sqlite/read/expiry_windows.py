@@ -1,4 +1,4 @@
-"""Expiry windows: the messages of a partition grouped by when they expire.
+"""Expiry windows: the messages of a partition grouped by the time they expire.
 
 A window has the messages that expire in one span of time. Its width is a power of two between
 1/16 and 1/8 of a message's lifetime, so a partition has few live windows (8 to 16 per TTL in use) whatever the TTL, and
@@ -19,8 +19,6 @@ _LOWEST = (
 
 
 class ExpiryWindow(NamedTuple):
-    """A row of ``expiry_windows``; see the schema."""
-
     until: int
     n: int
     first: int
@@ -41,7 +39,7 @@ def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow
 def lowest_live(connection: Connection, qp: int, now: int) -> int | None:
     """Returns a tick below which no message of a partition is alive; None if none is alive at all.
 
-    A read that begins there skips what has expired and is not swept yet. With one TTL per partition it is exact. The
+    A read that begins there skips expired messages that are not swept yet. With one TTL per partition it is exact. The
     minimum is taken inside the database, because delayed messages may make a partition have many windows.
     """
     row: Any = connection.execute(_LOWEST, (now, qp, now)).fetchone()

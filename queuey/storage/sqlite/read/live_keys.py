@@ -1,7 +1,7 @@
-"""Where the messages of a partition are, without their bodies.
+"""Positions of a partition's messages, without their bodies.
 
 A search that ends at an upper bound has SQLite compare every row's key with it, and for that it reads the whole row,
-the further pages of a long body included. So these statements only say where to begin, and what they give is cut off
+the further pages of a long body included. So these statements only have a lower bound, and their results are cut off
 here. (A row has ``expires`` before ``body``: the columns up to there are always on its first page.)
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 from queuey.storage.sqlite.connection import Connection
 
 FROM = "FROM messages WHERE (queue_partition, ticks, low) >= (?, ?, ?) ORDER BY queue_partition, ticks, low"
-"""Of a partition, from a position on, and of the partitions behind it."""
+"""Rows of a partition, from a position on, and of the partitions behind it."""
 _KEYS = f"SELECT queue_partition, ticks, low, expires {FROM}"
 _STEP = 256
-"""Rows that are read together; some of the last ones may be of the next partition."""
+"""Number of rows that are read together; some of the last ones may be of the next partition."""
 
 
 def live_keys(
     connection: Connection, qp: int, ticks: int, low: int, end: int, end_low: int, now: int, *, limit: int
 ) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Yields what is alive in a range, at most ``limit`` places in all, some hundred at a time.
+    """Yields live messages of a range, at most ``limit`` in all, some hundred at a time.
 
-    A place is the partition, the ticks and low of the id, and when it expires.
+    Each is the partition, the ticks and low of the id, and its expiry.
     """
     upper = (qp, end, end_low)
     with contextlib.closing(connection.execute(_KEYS, (qp, ticks, low))) as cursor:

@@ -1,4 +1,4 @@
-"""Slices of a partition, and the rows they give."""
+"""Slices of a partition, and their rows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,21 @@ from queuey.storage.sqlite.read.expiry_windows import lowest_live
 from queuey.storage.sqlite.row_codec import decode_meta
 
 RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
-"""Of a partition, from and up to a position, what has not expired."""
+"""Rows of a partition, from and up to a position, that have not expired."""
 _ROWS = {
     (bodies, descending): f"SELECT ticks, low, expires, {columns} {RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
     for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
     for descending, order in ((False, "ASC"), (True, "DESC"))
 }
 _BESIDE = 64
-"""Bytes that JSON takes beside the texts of metadata, more than the column has beside them."""
+"""Number of bytes that JSON takes beside the texts of metadata, more than the column has beside them."""
 
 _RECENT = 2 * TICKS_PER_SECOND
-"""Reads that begin this near to now do not ask where live messages begin."""
+"""Max ticks between now and the beginning of a read that does not ask where live messages begin."""
 
 
 def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> Page:
-    """Reads one page.
-
-    Args:
-        connection: A reading connection.
-        qp: Queue and partition.
-        wanted: The slice.
-        horizon: Ticks; nothing at or above is read. Sampled before this call.
-        now: Ticks; what has expired by then is not shown.
-    """
+    """Reads one page, below a horizon that was sampled before this call."""
     lower, upper = bounds(connection, qp, wanted, horizon, now)
     rows: list[Any] = []
     more = False
@@ -68,7 +60,7 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 
 
 def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
-    """Takes rows (body and metadata last) until one of the two bounds; returns them and whether a bound was met."""
+    """Collects rows (body and metadata last) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
     most = exact = measured = 0
     for row in cursor:

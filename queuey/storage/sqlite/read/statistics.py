@@ -1,4 +1,4 @@
-"""How much the partitions of queues hold, counted inside the database some hundred queues at a time.
+"""Measures partitions, counted inside the database some hundred queues at a time.
 
 Each partition is counted by one statement, prepared once: for queues of a few messages that is as cheap as one
 statement for many of them, which would have to sort. A snapshot is held for one chunk of queues or of a partition's
@@ -22,11 +22,11 @@ from queuey.storage.sqlite.read.live_keys import FROM
 from queuey.storage.sqlite.read.slices import RANGE
 
 QUEUES = 500
-"""Queues that are read in one snapshot."""
+"""Max queues that are read in one snapshot."""
 MESSAGES = 50_000
-"""Messages of one partition that are counted in one snapshot, about."""
+"""Max messages of one partition that are counted in one snapshot, about."""
 SPARE = 8
-"""Rows to read beyond the expected number of a partition, because the counts of windows may be a little low."""
+"""Number of rows to read beyond the expected ones of a partition, because the counts of windows may be a little low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _HELD = (
@@ -40,7 +40,7 @@ _SOME = (
     f"FROM (SELECT queue_partition, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE "
     "queue_partition = ?"
 )
-"""Of the first rows from a position on, those that are of the partition."""
+"""Selects rows of the partition among the first ones from a position on."""
 _NEXT = f"SELECT queue_partition, ticks, low {FROM} LIMIT 1 OFFSET ?"
 _ALIVE = f"SELECT count(*), sum(octet_length(body)) {RANGE}"
 _OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
@@ -48,7 +48,7 @@ _NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
 
 def measure(database: Database, queues: Sequence[Queue], *, messages: int = MESSAGES) -> Iterator[list[Measure]]:
-    """Measures queues, so many messages of a partition in one snapshot; see the storage contract."""
+    """Measures queues, at most ``messages`` of a partition in one snapshot; see the storage contract."""
     for start in range(0, len(queues), QUEUES):
         yield from _measure_some(database, queues[start : start + QUEUES], messages)
 
@@ -101,10 +101,10 @@ def _is_current(database: Database, connection: Connection, queue: Queue) -> boo
 def _count(
     connection: Connection, qp: int, lower: Position, limit: int, now: int
 ) -> tuple[Measure | None, Position | None]:
-    """Measures what is alive among so many rows of a partition.
+    """Measures live messages among ``limit`` rows of a partition.
 
     Returns:
-        The measure, None if nothing is; and where the partition goes on, None if that was all of it.
+        The measure, None if there are none; and the next position of the partition, None at its end.
     """
     sums: Any = connection.execute(_SOME, (qp, *lower, limit, qp)).fetchone()
     count, size, first, last, low, high, ended = sums

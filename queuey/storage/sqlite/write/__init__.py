@@ -1,1 +1,1 @@
-"""Writes of messages: the writer's thread, its transactions, the removal of what has expired."""
+"""Writes of messages: the writer's thread, its transactions, the removal of expired messages."""

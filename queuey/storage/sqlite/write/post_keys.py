@@ -1,6 +1,6 @@
 """Posts with idempotency keys: the key's row and the messages are of one transaction.
 
-So a key is there if and only if its messages were stored, and there is no state between the two.
+So a key is there if and only if its messages were stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _decode = msgspec.msgpack.Decoder(list[Location]).decode
 
 
 def append_once(transaction: Transaction, append: Append, key: PostKey) -> PostResult:
-    """Stores messages unless the key says that they were stored before.
+    """Stores messages unless the key shows that they were stored before.
 
     Raises:
         KeyReused: The key is that of another post; nothing was done.

@@ -1,4 +1,4 @@
-"""Removing what has expired, and what purged and deleted queues left behind.
+"""Removes expired rows, and those of purged and deleted queues.
 
 A sweep never blocks: it finds rows with a reading connection and deletes them by the writer in
 steps of a few milliseconds, resting between them as long as each took. It also copies the write-ahead log into
@@ -45,7 +45,7 @@ _REMOVE_LOG = (
     "(SELECT queue_partition, number FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 100)"
 )
 _KEYED = (("idempotency_keys", "key"), ("names", "name"))
-"""Tables whose rows expire, and the column that tells those of a queue apart."""
+"""Tables whose rows expire, and the column that distinguishes those of a queue."""
 _OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
 _KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
 _FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
@@ -54,19 +54,19 @@ _REMOVE_COVERS = (
     "(SELECT queue_partition, digest FROM covers WHERE queue_partition >= ? AND queue_partition < ? LIMIT 500)"
 )
 _SHORT, _LONG = 0.004, 0.012
-"""Seconds."""
+"""Min and max seconds of a step."""
 _MOST_ROWS = 20_000
 _MOST_BYTES = 4 << 20
-"""Of bodies, deleted in one step: SQLite reads all pages of a long one to free them."""
+"""Max bytes of bodies deleted in one step: SQLite reads all pages of a long one to free them."""
 _COMMITS = 200
-"""After so many commits of this process, or ``LOG_BYTES``, the sweep's thread copies the log into the database file."""
+"""Max commits of this process, beside ``LOG_BYTES``, until the sweep's thread copies the log into the database file."""
 
 
 def next_size(rows: int, took: float, least: int) -> int:
-    """Returns how many rows the next step reads, after one of ``rows`` rows took so many seconds.
+    """Returns the rows of the next step, after one of ``rows`` rows took ``took`` seconds.
 
     A step is to hold the writer for 4 to 12 ms: short beside what a writer notices, long beside a commit, so that the
-    sweep keeps up with whatever the disk can take in.
+    sweep keeps up with any disk.
     """
     if took < _SHORT:
         return min(rows * 2, _MOST_ROWS)
@@ -124,10 +124,10 @@ class Sweep:
                 self.log_pages = driver.checkpoint(connection)
 
     def run(self, *, rest: bool = False) -> int:
-        """Removes everything that can be removed now; returns how many messages that was.
+        """Removes everything that can be removed now; returns the number of messages.
 
         Raises:
-            StoreUnavailable: The store failed; what was removed stays removed.
+            StoreUnavailable: The store failed; removed messages stay removed.
         """
         before = self.removed
         for worked in self._transactions():
@@ -136,7 +136,7 @@ class Sweep:
         return self.removed - before
 
     def _transactions(self) -> Iterator[float]:
-        """Does one transaction after the other, yielding the seconds that each took of the writer's time."""
+        """Runs one transaction after the other, yielding the seconds that each took of the writer's time."""
         while ended := self._rows(_ENDED, self._db.clock()):
             for window in ended:
                 qp, until, _, first, last, _ = window
@@ -163,7 +163,7 @@ class Sweep:
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
-        """Removes idempotency keys and names, those that a query finds again and again."""
+        """Removes idempotency keys or names that a query finds, until it finds none."""
         for table in _KEYED:
             while found := self._rows(query.format(*table), value):
                 yield self._perform(partial(_forget_keys, _FORGET_KEYS.format(*table), found))
@@ -203,7 +203,7 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
 
 
 def _forget_window(window: tuple[int, ...], transaction: Transaction) -> int:
-    """Removes a window unless it has changed since it was read: what was added may still be there."""
+    """Removes a window unless it has changed since it was read: its new messages may still be there."""
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
         "longest_ttl) = (?, ?, ?, ?, ?, ?)",
@@ -225,13 +225,11 @@ def _forget_keys(statement: str, keys: list[tuple[int, str, int]], transaction: 
 
 
 def _remove_log(table: str, qid: int, transaction: Transaction) -> int:
-    """Removes some entries or snapshots of a deleted queue's claim logs."""
     transaction.connection.execute(_REMOVE_LOG.format(table), (qid << 8, (qid + 1) << 8))
     return 0
 
 
 def _remove_covers(qid: int, transaction: Transaction) -> int:
-    """Removes some covers of a deleted queue."""
     transaction.connection.execute(_REMOVE_COVERS, (qid << 8, (qid + 1) << 8))
     return 0
 

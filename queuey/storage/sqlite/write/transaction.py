@@ -20,11 +20,11 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 
 _NARROWEST = 24
-"""Windows are at least 2**24 ticks (1.7 s) wide."""
+"""Min width of windows: 2**24 ticks (1.7 s)."""
 
 
 def window_end(lifetime: int, expires: int) -> int:
-    """Returns the end of the expiry window that a message belongs to, above ``expires``."""
+    """Returns the end of the expiry window of a message, above ``expires``."""
     width = max(_NARROWEST, lifetime.bit_length() - 4)
     return ((expires >> width) + 1) << width
 
@@ -51,20 +51,18 @@ class WindowCounts:
         entry[3] = max(entry[3], span)
 
     def remove(self, qp: int, ticks: int, expires: int) -> None:
-        """Subtracts a removed message from the window that it would be in if it was stored at its id's time."""
+        """Subtracts a removed message from its window, as if it was stored at its id's time."""
         entry = self._removed.setdefault((qp, window_end(expires - ticks, expires)), [0, expires])
         entry[0] += 1
         entry[1] = min(entry[1], expires)
 
     def copy(self) -> WindowCounts:
-        """Returns an independent copy."""
         twin = WindowCounts()
         twin._added = {key: list(entry) for key, entry in self._added.items()}
         twin._removed = {key: list(entry) for key, entry in self._removed.items()}
         return twin
 
     def write(self, connection: Connection) -> None:
-        """Brings the table up to date."""
         if self._added:
             connection.executemany(
                 "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
@@ -90,7 +88,7 @@ T = TypeVar("T")
 
 _COLUMNS = 6
 _CHUNK = 100
-"""Rows per INSERT statement. One statement of many rows costs two thirds of as many statements, and gives the
+"""Max rows per INSERT statement. One statement of many rows costs two thirds of as many statements, and gives the
 interpreter lock back once instead of once a row."""
 _INSERT = {
     n: "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) VALUES "  # noqa: S608 - constants only
@@ -98,7 +96,7 @@ _INSERT = {
     for n in range(1, _CHUNK + 1)
 }
 MAX_AHEAD = TICKS_PER_SECOND
-"""How far ``after`` may lie ahead of the clock, unless that id was made here: else each answer, with a second
+"""Max ticks by which ``after`` may be ahead of the clock, unless that id was made here: else each answer, with a second
 added, would allow the next one, and one client could move the ids of all callers into the future."""
 
 _DELETE = "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? RETURNING expires"
@@ -123,11 +121,15 @@ class Append(msgspec.Struct, gc=False):
 
 
 class Transaction:
-    """Between BEGIN IMMEDIATE and COMMIT.
+    """A transaction between BEGIN IMMEDIATE and COMMIT.
+
+    Args:
+        connection: In the write transaction.
+        now: The clock, read under the write lock (ticks).
+        low: The ``low`` of ids made here.
+        clock: The row of the table ``clock``, if it is known not to have changed.
 
     Attributes:
-        connection: For statements of :meth:`Writer.perform`'s work.
-        now: The clock, read under the write lock (ticks).
         last: The highest id made so far, by any process (ticks).
         touched: The ``qp`` of all partitions that got messages.
         messages: How many messages were appended.
@@ -154,14 +156,6 @@ class Transaction:
     )
 
     def __init__(self, connection: Connection, now: int, low: int, clock: Clock | None = None) -> None:
-        """Begins after BEGIN IMMEDIATE.
-
-        Args:
-            connection: In a write transaction.
-            now: The clock (ticks).
-            low: The ``low`` of ids made here.
-            clock: The row of the table ``clock``, if it is known not to have changed.
-        """
         self.connection = connection
         self.now = now
         self._low = low
@@ -258,7 +252,7 @@ class Transaction:
         return due, self._delayed_low
 
     def put(self, qp: int, position: Position, lifetime: int, body: str | bytes, meta: bytes | None) -> None:
-        """Stores one message at a given id, replacing what is there; ``lifetime`` (ticks) counts from now or the id."""
+        """Stores one message at a given id, replacing another one; ``lifetime`` (ticks) counts from now or the id."""
         self.flush()
         expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
@@ -269,7 +263,7 @@ class Transaction:
             self._delayed.append(position[0])
 
     def put_all(self, rows: Sequence[Row]) -> None:
-        """Stores many messages at given ids, replacing what is there; cheaper than :meth:`put` for where nothing is."""
+        """Stores many messages at given ids, replacing others; cheaper than :meth:`put` where there are none."""
         keys: dict[int, list[Position]] = {}
         counts: dict[tuple[int, int], list[int]] = {}
         for qp, ticks, low, expires, _, _ in rows:
@@ -327,7 +321,7 @@ class Transaction:
     # The catalogue
 
     def verify(self, queue: Queue) -> None:
-        """Makes sure that a queue's row is current, at no cost while no queue has been changed since it was read.
+        """Checks that a queue's row is current, at no cost while no queue has been changed since it was read.
 
         Raises:
             QueueChanged: It is not.
@@ -342,7 +336,6 @@ class Transaction:
 
     @property
     def catalogue(self) -> int:
-        """The version of the catalogue, as this transaction leaves it."""
         return self._catalogue
 
     def change_catalogue(self) -> int:
@@ -351,14 +344,14 @@ class Transaction:
         return self._catalogue
 
     def new_id(self) -> int:
-        """Returns a number that is used for no other ``uid`` or ``qid``."""
+        """Returns an unused number for a ``uid`` or ``qid``."""
         self._next_id += 1
         return self._next_id - 1
 
     # The transaction itself
 
     def isolated(self, work: Callable[[Transaction], T]) -> T:
-        """Runs ``work`` so that, if it raises, nothing it did remains while the rest of the group does."""
+        """Runs ``work``; if it raises, its effects are undone while those of the rest of the group stay."""
         self.flush()
         kept = (
             self.last,
@@ -387,10 +380,9 @@ class Transaction:
         return self.last
 
     def finish(self) -> Clock | None:
-        """Writes what was gathered; the next statement is COMMIT.
+        """Writes gathered changes; the next statement is COMMIT.
 
-        Returns:
-            The row of ``clock`` as it then stands, None where that would have to be read.
+        Returns the row of ``clock``, None if it would have to be read.
         """
         self.flush()
         self.tally.write(self.connection)

@@ -1,6 +1,6 @@
 """One writer thread with group commit.
 
-Every write of the process goes through it. It takes whatever waits at that moment, runs it in one transaction, and
+Every write of the process goes through it. It takes all waiting operations, runs them in one transaction, and
 answers all callers after one fsync; while it commits, the next group gathers. No wait is added.
 
 States of an operation and what moves it::
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 _GROUP_MESSAGES = 4000
 _GROUP_BYTES = 4 << 20
-"""A group takes no further operation once it holds so many messages, or bytes of bodies, to bound its latency."""
+"""Max bytes of bodies of a group, to bound its latency."""
 
 
 class _Operation(msgspec.Struct):
-    """A write on its way: an :class:`Append`, or any function of the transaction.
+    """A pending write: an :class:`Append`, or any function of the transaction.
 
     The thread that acquires ``claim`` decides: the writer runs the operation, its caller withdraws it.
     """
@@ -65,7 +65,16 @@ class _Operation(msgspec.Struct):
 
 
 class SqliteWriter:
-    """The writing side of one store in one process."""
+    """The writing side of one store in one process, with its thread.
+
+    Args:
+        path: The store's file.
+        options: Timeouts and the clock.
+        deadline: Of the calls that write.
+        low: The ``low`` of all ids made here.
+        verify: Called before each transaction; raises if the file cannot be used.
+        committed: Called in the writer's thread after each commit.
+    """
 
     def __init__(
         self,
@@ -76,16 +85,6 @@ class SqliteWriter:
         verify: Callable[[], None],
         committed: Callable[[Transaction], None],
     ) -> None:
-        """Starts the thread.
-
-        Args:
-            path: The store's file.
-            options: Timeouts and the clock.
-            deadline: Of the calls that write.
-            low: The ``low`` of all ids made here.
-            verify: Called before each transaction; raises what is wrong with the file.
-            committed: Called in the writer's thread after each commit.
-        """
         self._path = path
         self._options = options
         self._deadline = deadline
@@ -116,7 +115,7 @@ class SqliteWriter:
     def begin(
         self, work: Callable[[Transaction], T], done: Callable[[T | None, Exception | None], None], *, weight: int
     ) -> None:
-        """Starts what :meth:`perform` does; ``done`` is called once with the result, in the writer's thread.
+        """Starts :meth:`perform`; ``done`` is called once with the result, in the writer's thread.
 
         Raises:
             StoreClosed: The store is closed; ``done`` is not called.
@@ -126,15 +125,12 @@ class SqliteWriter:
     def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs ``work`` inside a transaction and returns its result once that is committed.
 
-        ``work`` may be run again after a rollback, so it must keep its effects inside the transaction.
-
-        Args:
-            work: What to do.
-            weight: Bytes of bodies that it writes.
+        ``work`` may be run again after a rollback, so it must keep its effects inside the transaction. ``weight`` is
+        the bytes of bodies that it writes.
 
         Raises:
-            QueueyError: What ``work`` raised; its effects are undone.
-            StoreUnavailable: The write failed; ``outcome`` says whether it may have happened.
+            QueueyError: Raised by ``work``; its effects are undone.
+            StoreUnavailable: The write failed; see its ``outcome``.
         """
         result: T = self._wait(work, weight)
         return result
@@ -297,7 +293,6 @@ class SqliteWriter:
 
 
 def _weight(append: Append) -> int:
-    """Returns the bytes of the bodies."""
     return sum([body_bytes(item.body) for item in append.items])
 
 
