@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from queuey.claims import ClaimReceipt, Settlement, State
 from queuey.messages import Location, Message, PostResult, Queue
-from queuey.service import ClaimUseCases, Draft, HandedOut, QueueAccess, Service
+from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.core import LoopCalls
@@ -28,7 +28,7 @@ class BlockingClaims:
     def __init__(self, claims: ClaimUseCases) -> None:
         self._claims = claims
 
-    def claim(self, access: QueueAccess, **asked: Any) -> list[HandedOut]:  # noqa: ANN401 - as the use case has it
+    def claim(self, access: QueueAccess, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401 - as the use case has it
         """Claims messages."""
         return self._claims.core.use(access, lambda queue: self._claims.claim(queue, **asked))
 

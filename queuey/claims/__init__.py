@@ -5,7 +5,15 @@ A claim gives a message to one caller for a while. Every change is an :class:`En
 ``docs/architecture-claims.md``.
 """
 
-from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, place_in, sift
+from queuey.claims.covers import (
+    MOST_UNCONFIRMED,
+    CoverDraft,
+    ScanDuplicates,
+    digest_of,
+    partition_of,
+    place_in,
+    split_duplicates,
+)
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.order import MOST_WAITING, Waiting, ended_in_order, free_in_order, freed_by, key_of
@@ -24,7 +32,6 @@ __all__ = [
     "ClaimLimits",
     "ClaimReceipt",
     "ClaimTiming",
-    "Copies",
     "CoverDraft",
     "Entry",
     "EntryDraft",
@@ -32,6 +39,7 @@ __all__ = [
     "LikelyPlaces",
     "Poll",
     "ReceiptStatus",
+    "ScanDuplicates",
     "Settlement",
     "State",
     "UnknownFormat",
@@ -48,5 +56,5 @@ __all__ = [
     "parse_receipt",
     "partition_of",
     "place_in",
-    "sift",
+    "split_duplicates",
 ]

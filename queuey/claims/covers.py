@@ -222,7 +222,7 @@ class Covers:
         return covers
 
 
-class Copies(msgspec.Struct):
+class ScanDuplicates(msgspec.Struct):
     """Copies that a scan of a dedup queue has found.
 
     Attributes:
@@ -249,7 +249,7 @@ class CoverDraft:
 
     __slots__ = ("_copies", "_covers", "_made", "until", "withdrawn")
 
-    def __init__(self, covers: Covers, copies: Copies, until: int) -> None:
+    def __init__(self, covers: Covers, copies: ScanDuplicates, until: int) -> None:
         self._covers = covers
         self._copies = copies
         self._made: dict[bytes, Cover] = {}
@@ -333,8 +333,8 @@ class CoverDraft:
         ]
 
 
-def sift(
-    covers: Covers, copies: Copies, messages: Sequence[Message], known: Mapping[bytes, int] | None = None
+def split_duplicates(
+    covers: Covers, copies: ScanDuplicates, messages: Sequence[Message], known: Mapping[bytes, int] | None = None
 ) -> tuple[list[Message], Collection[bytes]]:
     """Separates messages that may be delivered from copies.
 

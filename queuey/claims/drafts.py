@@ -290,7 +290,7 @@ class EntryDraft:
                 if self._covers is not None:
                     self._covers.withdraw(position)
 
-    def bury(self, positions: Iterable[Position], target: str) -> None:
+    def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):

@@ -95,7 +95,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     outstanding: list[tuple[int, int, int, int, int]]
     above: list[Position]
     outbox: list[tuple[Position, tuple[str, int]]]
-    undeleted: list[tuple[int, list[Position]]]
+    pending_deletes: list[tuple[int, list[Position]]]
     superseded: list[tuple[Position, int]]
     move: MoveState | None
     covers: list[Encoded]
@@ -119,7 +119,7 @@ class State:
         outstanding: Messages that were delivered and are not done.
         above: Messages above the cursor that are done.
         outbox: Messages that become dead letters, with the queue and the number of deliveries.
-        undeleted: Messages to delete, by the entry that asked for it.
+        pending_deletes: Messages to delete, by the entry that asked for it.
         superseded: Messages that were delivered here and then removed from here, because a newer value took their name,
             or they became dead letters, or a move took them; with the time. Oldest first.
         withdrawn: The last entry that superseded messages since this was read into memory; 0: none.
@@ -148,11 +148,11 @@ class State:
         "number",
         "outbox",
         "outstanding",
+        "pending_deletes",
         "released",
         "resting",
         "snapshot",
         "superseded",
-        "undeleted",
         "vacated",
         "withdrawn",
     )
@@ -163,7 +163,7 @@ class State:
         self.outstanding: dict[Position, LastDelivery] = {}
         self.above: set[Position] = set()
         self.outbox: dict[Position, tuple[str, int]] = {}
-        self.undeleted: dict[int, list[Position]] = {}
+        self.pending_deletes: dict[int, list[Position]] = {}
         self.superseded: dict[Position, int] = {}
         self.withdrawn = 0
         self.move: MoveState | None = None
@@ -199,9 +199,9 @@ class State:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory, with what a process keeps beside it."""
-        undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
+        pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
         taken = 0 if self.move is None else len(self.move.taken)
-        noted = len(self.outbox) + len(self.superseded) + undeleted + taken
+        noted = len(self.outbox) + len(self.superseded) + pending_deletes + taken
         known = len(self.outstanding) + len(self.above) + noted
         return _WEIGHT + _ID_WEIGHT * known + _COVER_WEIGHT * self.covers.count
 
@@ -245,7 +245,7 @@ class State:
         if entry.delete and entry.finals:
             self._demand_deletion(number, entry.finals)
         if entry.deleted:
-            self.undeleted = {key: old for key, old in self.undeleted.items() if key > entry.deleted}
+            self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
     def _apply_move(self, number: int, step: MoveStep, at: int) -> None:
         move = self.move
@@ -337,10 +337,10 @@ class State:
             del self.superseded[position]
 
     def _demand_deletion(self, number: int, positions: list[Position]) -> None:
-        self.undeleted[number] = positions
-        there = sum(map(len, self.undeleted.values()))
+        self.pending_deletes[number] = positions
+        there = sum(map(len, self.pending_deletes.values()))
         while there > MOST_UNDELETED:
-            there -= len(self.undeleted.pop(next(iter(self.undeleted))))
+            there -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
         claim = self.outstanding.get(position)
@@ -471,7 +471,7 @@ class State:
             outstanding,
             sorted(self.above),
             sorted(self.outbox.items()),
-            sorted(self.undeleted.items()),
+            sorted(self.pending_deletes.items()),
             list(self.superseded.items()),
             self.move,
             covers.encode(),
@@ -510,7 +510,7 @@ class State:
         }
         state.above = set(found.above)
         state.outbox = dict(found.outbox)
-        state.undeleted = dict(found.undeleted)
+        state.pending_deletes = dict(found.pending_deletes)
         state.superseded = dict(found.superseded)
         state.move = found.move
         state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)

@@ -13,7 +13,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, JoinedAck, Size
+from queuey.service.claims import ClaimCounts, ClaimDelivery, ClaimUseCases, PiggybackedAck, Size
 from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining, Explanation
@@ -41,18 +41,18 @@ __all__ = [
     "Bound",
     "Check",
     "ClaimCounts",
+    "ClaimDelivery",
     "ClaimUseCases",
     "Description",
     "Draft",
     "Explaining",
     "Explanation",
-    "HandedOut",
-    "JoinedAck",
     "Limits",
     "Location",
     "Mark",
     "MoveReport",
     "MoveUseCases",
+    "PiggybackedAck",
     "Progress",
     "QueueAccess",
     "Range",

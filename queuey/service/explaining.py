@@ -258,7 +258,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
         return _Standing(code="moved")
     if position in state.superseded:
         return _Standing(code="superseded")
-    if position in state.above or any(position in some for some in state.undeleted.values()):
+    if position in state.above or any(position in some for some in state.pending_deletes.values()):
         return _Standing(code="done")
     return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
 

@@ -20,7 +20,7 @@ from queuey.service.limits import Limits
 from queuey.service.merging import Merge
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
-from queuey.service.watching import Trigger, Waiter, Watchers
+from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Reader:
         """Streams that follow the read marks of each reader; they keep these sets."""
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
-            kind: Trigger(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
+            kind: WakeSource(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
             for kind in ((True, False), (False, False), (True, True))
         }
 
@@ -114,7 +114,7 @@ class Reader:
         if not asked:
             return None
         if wait and waiter is not None:
-            waiter.expect([(queue, numbers, self._trigger(wanted))])
+            waiter.subscribe([(queue, numbers, self._trigger(wanted))])
         page = await self._begun(queue, asked[0])
         if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
             return None
@@ -137,7 +137,7 @@ class Reader:
             raise GivenUp("none") from None
         return page
 
-    def _trigger(self, wanted: Range) -> Trigger:
+    def _trigger(self, wanted: Range) -> WakeSource:
         return self._triggers[wanted.delayed, wanted.early]
 
     def read_many(
@@ -165,7 +165,7 @@ class Reader:
         """Subscribes the waiter to ``sources``, then reads ``asked``, which are some of them: so nothing is missed."""
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
-            waiter.expect(
+            waiter.subscribe(
                 (queue, _numbers(queue, source.range), self._trigger(source.range))
                 for queue, source in zip(queues, sources, strict=True)
             )

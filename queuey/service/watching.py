@@ -22,7 +22,7 @@ FEW = 8
 """Max partitions of a queue that a waiter watches one by one; with more, all partitions wake it."""
 
 
-class Trigger(NamedTuple):
+class WakeSource(NamedTuple):
     """Wakes waiting requests of one kind.
 
     Attributes:
@@ -37,7 +37,7 @@ class Trigger(NamedTuple):
 
 Key = tuple[Any, ...]
 """Queue and version of its row, partitions, and the trigger."""
-Wanted = tuple[Queue, Sequence[int], Trigger]
+Wanted = tuple[Queue, Sequence[int], WakeSource]
 
 
 class _Shared:
@@ -187,7 +187,7 @@ class Waiter(ABC):
         woken, self._woken_by = self._woken_by, set()
         return None if woken is None else frozenset(woken)
 
-    def expect(self, wanted: Iterable[Wanted]) -> None:
+    def subscribe(self, wanted: Iterable[Wanted]) -> None:
         """Replaces this waiter's subscriptions; called before each try."""
         queues = {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
         before = dict.fromkeys(self._keys)
@@ -206,10 +206,10 @@ class Waiter(ABC):
         self._watchers.tried(self._keys, self)
 
     def close(self) -> None:
-        self.expect(())
+        self.subscribe(())
 
 
-def _keys_of(queue: Queue, numbers: Sequence[int], trigger: Trigger) -> list[Key]:
+def _keys_of(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
     there = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(there) > FEW:

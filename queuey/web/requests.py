@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 import msgspec
 
 from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
-from queuey.service import JoinedAck
+from queuey.service import PiggybackedAck
 from queuey.service.streams import Stream
 from queuey.web import validators
 from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
@@ -142,7 +142,7 @@ class Request:
     facade: Protocol | None = None
     refused: QueueyError | None = None
     batch = 0
-    first: JoinedAck | None = None
+    first: PiggybackedAck | None = None
     known: object = None
     connection: Connection | None = None
     address = ""

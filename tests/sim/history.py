@@ -99,7 +99,7 @@ class History:
             *self._two_at_once(),
             *self._after_the_end(),
             *self.lost(),
-            *self.undeleted(),
+            *self.pending_deletes(),
             *self.unburied(),
             *self._too_early(),
             *self._copies(),
@@ -242,7 +242,7 @@ class History:
                 given[one.position] = min(one.answered, given.get(one.position, one.answered))
         return any(at >= began and other != position and other in lasting for other, at in given.items())
 
-    def undeleted(self) -> list[str]:
+    def pending_deletes(self) -> list[str]:
         """What was acknowledged is deleted in the end, if it is to be."""
         done = {one.position for one in self.acknowledgings if one.outcome == "done"}
         return [f"on_ack: {position} was not deleted" for position in sorted(done & (self.left or set()))]

@@ -12,7 +12,16 @@ from functools import partial
 from types import coroutine
 from typing import Any, Literal, NamedTuple
 
-from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, EntryDraft, Poll, State, sift
+from queuey.claims import (
+    ClaimReceipt,
+    ClaimTiming,
+    CoverDraft,
+    EntryDraft,
+    Poll,
+    ScanDuplicates,
+    State,
+    split_duplicates,
+)
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
@@ -191,7 +200,7 @@ def explore(
 
 def _deliver(world: World, state: State) -> None:
     """A caller gets the first message, and releases it."""
-    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, Copies(), _LATER[0]))
+    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), _LATER[0]))
     draft.deliver([Poll(1, 1000.0, 1)], [], [_message(world, PLACES[0])])
     state.apply(2, draft.entry(1))
     draft = EntryDraft(state, _NOW, ClaimTiming())
@@ -328,8 +337,8 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     return world, request.result(state)
 
 
-async def _sift(world: World, state: State, copies: Copies, found: list[Message]) -> list[Message]:
-    return sift(state.covers, copies, found)[0] if world.kind == "dedup" else found
+async def _sift(world: World, state: State, copies: ScanDuplicates, found: list[Message]) -> list[Message]:
+    return split_duplicates(state.covers, copies, found)[0] if world.kind == "dedup" else found
 
 
 async def _fetch(world: World, places: Sequence[Location]) -> list[Message]:

@@ -16,8 +16,8 @@ from queuey.ids import Position
 from queuey.messages import Backoff, Meta, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
-from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, Watchers
-from queuey.service.claims.upkeep import Upkeep
+from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, Waiter, Watchers
+from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Done
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
 from tests.sim.availability import EmptyAnswer
@@ -88,7 +88,7 @@ class Web:
             watchers=self.watchers,
             core=self.core,
             timing=self._setup.timing,
-            upkeep=Upkeep(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
+            upkeep=SnapshotPolicy(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
         )
         claims.share(self.workers)
         return claims
@@ -185,13 +185,13 @@ class Poll(Waiter):
         ttl: float,
         wait: float,
         queue: Queue = QUEUE,
-        ack: JoinedAck | None = None,
+        ack: PiggybackedAck | None = None,
     ) -> None:
         super().__init__(web.watchers)
         self.tries = 0
         self.empties: list[EmptyAnswer] = []
         self._began = 0.0
-        self._last: tuple[list[HandedOut] | None, Exception | None] = ([], None)
+        self._last: tuple[list[ClaimDelivery] | None, Exception | None] = ([], None)
         self._queue = queue
         self._web = web
         self._process = web.process
@@ -209,7 +209,7 @@ class Poll(Waiter):
         self._began = self._process.world.now
         begin(self._web.core, self._web.claims.claim(self._queue, **self._asked, waiter=self), self._tried)
 
-    def _tried(self, found: list[HandedOut] | None, error: Exception | None) -> None:
+    def _tried(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
         self._attempting = False
         if error is None and not found:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
@@ -237,7 +237,7 @@ class Poll(Waiter):
         self.wait = 0.0
         self.close()
 
-    def _end(self, found: list[HandedOut] | None, error: Exception | None) -> None:
+    def _end(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
         self.leave()
         self._done(found, error)
 
@@ -266,10 +266,10 @@ class Client:
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
         told: list[bool] = []
         jobs, self._finished = self._finished, []
-        ack = JoinedAck([receipt for _, receipt in jobs])
+        ack = PiggybackedAck([receipt for _, receipt in jobs])
         settled = self._acknowledging(jobs, web)
 
-        def done(found: list[HandedOut] | None, error: Exception | None) -> None:
+        def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             if told:
                 return
             told.append(True)
@@ -293,7 +293,7 @@ class Client:
             poll.empties = self._history.empties
         poll.attempt()
 
-    def _given(self, web: Web, asked: float, found: Sequence[HandedOut]) -> None:
+    def _given(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
         now = self._world.now
         jobs = []
         for one in found:
@@ -521,7 +521,7 @@ class Storm:
         web = self.world.rng.choice(self.webs)
         asked = self.world.now
 
-        def done(found: list[HandedOut] | None, _error: Exception | None) -> None:
+        def done(found: list[ClaimDelivery] | None, _error: Exception | None) -> None:
             now = self.world.now
             for one in found or []:
                 lives = [(now, one.expires - web.process.offset)]
@@ -536,7 +536,7 @@ class Storm:
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
             self.history.left = {place for places in self.replicas.messages.values() for place in places}
-        return bool(self.history.lost() or self.history.undeleted() or self.history.unburied())
+        return bool(self.history.lost() or self.history.pending_deletes() or self.history.unburied())
 
     def _post(self) -> None:
         process = self.world.rng.choice(self.webs).process

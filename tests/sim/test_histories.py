@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, State
+from queuey.claims import ClaimReceipt, ClaimTiming, CoverDraft, Entry, EntryDraft, ScanDuplicates, State
 from queuey.claims.entries import CoverMade
 from queuey.claims.order import OrderCheck
 from queuey.errors import StoreUnavailable
@@ -31,7 +31,7 @@ from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates, Chain, Read
+from queuey.service.claims.scans import Candidates, ContiguousRead, Read
 from queuey.service.core import Done
 from tests.replacing import replace, replace_in
 from tests.sim.history import APART
@@ -320,9 +320,9 @@ def reading_beyond_the_horizon() -> Iterator[None]:
         yield
 
 
-def passing_what_waits(scanner: OrderedScanner, state: State, found: Collection[Position]) -> Chain:
+def passing_what_waits(scanner: OrderedScanner, state: State, found: Collection[Position]) -> ContiguousRead:
     """Takes the front for the place up to which all was delivered."""
-    return Chain(scanner.waiting.front)
+    return ContiguousRead(scanner.waiting.front)
 
 
 def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
@@ -432,7 +432,7 @@ def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
 
 
 def without_margin(
-    log: Duplicates, queue: Queue, state: State, copies: Copies, horizon: Position, now: int, below: Position
+    log: Duplicates, queue: Queue, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position
 ) -> CoverDraft | None:
     """Takes everything below its own clock for posted before."""
     draft = REAL_DRAFT(log, queue, state, copies, horizon, now, below)

@@ -15,7 +15,7 @@ from queuey.claims import MOST_ABOVE, Settlement, decode_entry
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, HandedOut, Limits, Watchers
+from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
 from queuey.service.claims import scans
 from queuey.service.claims.forwarding import SHARED
 from queuey.service.claims.requests import ClaimUndecided
@@ -86,7 +86,7 @@ class Scene:
     """Processes that share one store, and what their clients got."""
 
     world: World = field(default_factory=lambda: World(1))
-    found: list[HandedOut] = field(default_factory=list)
+    found: list[ClaimDelivery] = field(default_factory=list)
     settled: list[Settlement] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Scene:
         """Begins a claim."""
         begin(claims.core, claims.claim(queue, limit=limit, ttl=60), partial(self._told, self.found))
 
-    def acknowledge(self, claims: ClaimUseCases, one: HandedOut) -> None:
+    def acknowledge(self, claims: ClaimUseCases, one: ClaimDelivery) -> None:
         """Begins an acknowledgement."""
         begin(claims.core, claims.acknowledge(QUEUE, [one.receipt]), partial(self._told, self.settled))
 
@@ -195,7 +195,7 @@ def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
             for one in scene.found:
                 scene.acknowledge(claims, one)
             scene.let(SOON / 4)
-            told: list[tuple[list[HandedOut] | None, Exception | None]] = []
+            told: list[tuple[list[ClaimDelivery] | None, Exception | None]] = []
             begin(claims.core, claims.claim(queue, limit=1, ttl=60), lambda *result, told=told: told.append(result))
             scene.let(SOON / 4)
         [(found, error)] = told
@@ -274,7 +274,7 @@ class Silent(Workers):
         self.asked.append((topic, answer))
 
 
-def met(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, HandedOut]:
+def met(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
     """Returns a process that has met another one in a log whose home it is not, and what was claimed there."""
     store, claims = scene.start(kind)
     other = Silent()

@@ -12,7 +12,7 @@ import pytest
 from queuey.claims import MOST_ABOVE, ClaimReceipt
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
-from queuey.service import HandedOut
+from queuey.service import ClaimDelivery
 from queuey.service.claims import scans
 from queuey.service.claims.news import LOOK, LOOKS
 from queuey.service.claims.requests import ClaimUndecided
@@ -49,7 +49,7 @@ class Result:
     """What a caller who waits is told, and when."""
 
     poll: Poll
-    found: list[HandedOut] | None = None
+    found: list[ClaimDelivery] | None = None
     error: Exception | None = None
     at: float = 0.0
 
@@ -78,7 +78,7 @@ class Scene:
     def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
         """Sends a claim off."""
 
-        def done(found: list[HandedOut] | None, error: Exception | None) -> None:
+        def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             result.found, result.error, result.at = found, error, self.world.now
 
         result = Result(Poll(web, done, limit=limit, ttl=ttl, wait=wait, queue=queue))

@@ -19,41 +19,41 @@ from queuey.errors import ClaimsRefused, InvalidRequest
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
-from queuey.service.claims.claiming import ClaimSearch, HandedOut, JoinedAck, answers, by_partition, in_order
+from queuey.service.claims.claiming import ClaimDelivery, ClaimSearch, PiggybackedAck, answers, by_partition, in_order
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
-from queuey.service.claims.news import ClaimNews
+from queuey.service.claims.news import ClaimWakeups
 from queuey.service.claims.overview import Backlog, ClaimCounts, ClaimOverview, Outstanding, Size
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ClaimUndecided,
     Kind,
-    LookRequest,
     ReleaseAllRequest,
     Request,
     SettleRequest,
+    StateQuery,
     SupersedeRequest,
     too_late,
 )
 from queuey.service.claims.totals import ClaimTotals
-from queuey.service.claims.turns import Turns
-from queuey.service.claims.upkeep import Upkeep
+from queuey.service.claims.turns import PartitionRotation
+from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import InThread, QueueAccess
-from queuey.service.watching import Trigger, Waiter, Watchers
+from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
 __all__ = [
     "Backlog",
     "ClaimCounts",
+    "ClaimDelivery",
     "ClaimUseCases",
-    "HandedOut",
     "JobState",
-    "JoinedAck",
     "Outstanding",
+    "PiggybackedAck",
     "ReleaseReason",
     "Size",
 ]
@@ -85,7 +85,7 @@ class ClaimUseCases(ClaimOverview):
         watchers: Watchers | None = None,
         core: Core | None = None,
         timing: ClaimTiming | None = None,
-        upkeep: Upkeep | None = None,
+        upkeep: SnapshotPolicy | None = None,
     ) -> None:
         self._store = store
         self._attempts = Attempts(store)
@@ -94,12 +94,12 @@ class ClaimUseCases(ClaimOverview):
         self._watchers = Watchers() if watchers is None else watchers
         self.core = core or Core()
         self._timing = timing or ClaimTiming(lambda: store.clock_difference)
-        self._upkeep = upkeep or Upkeep()
+        self._upkeep = upkeep or SnapshotPolicy()
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
-        self._back = ClaimNews(store, self._logs, self.core, self._timing)
-        self._trigger = Trigger(self._back.watch, for_all=False)
-        self._turns = Turns(self.core.boottime, self.core.chance.random)
+        self._back = ClaimWakeups(store, self._logs, self.core, self._timing)
+        self._trigger = WakeSource(self._back.watch, for_all=False)
+        self._turns = PartitionRotation(self.core.boottime, self.core.chance.random)
 
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
         def rested(log: PartitionLog) -> None:
@@ -134,9 +134,9 @@ class ClaimUseCases(ClaimOverview):
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
         gather: bool = False,
-        ack: JoinedAck | None = None,
+        ack: PiggybackedAck | None = None,
         worker: str = "",
-    ) -> list[HandedOut]:
+    ) -> list[ClaimDelivery]:
         """Gives messages to a caller. If there is no message to claim, it calls the ``waiter`` instead of waiting.
 
         Args:
@@ -161,8 +161,8 @@ class ClaimUseCases(ClaimOverview):
         order = self._order(queue, partitions, limit)
         waiter = waiter if wait else None
         if waiter is not None:
-            waiter.expect([(queue, order, self._trigger)])
-        ack = ack or JoinedAck()
+            waiter.subscribe([(queue, order, self._trigger)])
+        ack = ack or PiggybackedAck()
         settles: Mapping[int, SettleRequest] = {}
         if ack.pending:
             parts = by_partition(ack.receipts)
@@ -188,10 +188,10 @@ class ClaimUseCases(ClaimOverview):
     async def claim_first(
         self,
         accesses: Sequence[QueueAccess],
-        claim: Callable[[Queue], Coroutine[Any, Any, list[HandedOut]]],
+        claim: Callable[[Queue], Coroutine[Any, Any, list[ClaimDelivery]]],
         wait: float,
         waiter: Waiter | None,
-    ) -> tuple[Queue | None, list[HandedOut]]:
+    ) -> tuple[Queue | None, list[ClaimDelivery]]:
         """Gives messages of the first queue that has any, and that queue; one wait is for all of them.
 
         ``accesses`` are in order of preference. The rest is as for :meth:`claim`.
@@ -200,7 +200,7 @@ class ClaimUseCases(ClaimOverview):
         undecided, rows = None, None
         while rows != (rows := [access.queue for access in accesses]):  # Again if one was out of date.
             if waiter is not None:
-                waiter.expect([(row, range(1, row.partitions + 1), self._trigger) for row in rows])
+                waiter.subscribe([(row, range(1, row.partitions + 1), self._trigger) for row in rows])
             for access in accesses:
                 try:
                     found = await access.apply(claim)
@@ -330,7 +330,7 @@ class ClaimUseCases(ClaimOverview):
         """Records the reason before the claims end: dead letters may be made of the messages then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
-        looks = {number: LookRequest(queue, partial(_workers, some)) for number, some in parts.items()}
+        looks = {number: StateQuery(queue, partial(_workers, some)) for number, some in parts.items()}
         found = await self._ask(queue, looks)
         now = self._store.claim_now() / 1000
 
@@ -409,7 +409,7 @@ class ClaimUseCases(ClaimOverview):
         def seen(state: State) -> T:
             return look(state, self._timing.expired(self._store.claim_now()))
 
-        return await self._ask(queue, {number: LookRequest(queue, seen) for number in numbers})
+        return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
 
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

@@ -22,14 +22,14 @@ from queuey.service.claims.requests import (
     outcome_of,
     too_late,
 )
-from queuey.service.claims.turns import Turns
+from queuey.service.claims.turns import PartitionRotation
 from queuey.service.core import GivenUp
 
 IsLate = Callable[[float], bool]
 """Tells, given the boot time of a decision, if its claims may be over before their caller hears of them."""
 
 
-class HandedOut(msgspec.Struct, gc=False):
+class ClaimDelivery(msgspec.Struct, gc=False):
     """A message given to a caller.
 
     Attributes:
@@ -44,7 +44,7 @@ class HandedOut(msgspec.Struct, gc=False):
     expires: float
 
 
-class JoinedAck(msgspec.Struct):
+class PiggybackedAck(msgspec.Struct):
     """Acknowledgements sent with a claim. All tries of a request share one, so that it is sent once.
 
     Attributes:
@@ -82,20 +82,20 @@ class JoinedAck(msgspec.Struct):
 class ClaimSearch:
     """Asks partitions for messages until one has some; ``gather``: until there are as many as wanted."""
 
-    def __init__(self, logs: LogCache, turns: Turns, queue: Queue, poll: Poll, *, gather: bool) -> None:
+    def __init__(self, logs: LogCache, turns: PartitionRotation, queue: Queue, poll: Poll, *, gather: bool) -> None:
         self._logs = logs
         self._turns = turns
         self._queue = queue
         self._poll = poll
         self._gather = gather
         self._asked: list[PollRequest] = []
-        self._found: list[HandedOut] = []
+        self._found: list[ClaimDelivery] = []
         self._decided = math.inf
         """Boot time of the first decision on their claims."""
 
     async def run(
-        self, partitions: Sequence[int], ack: JoinedAck, settles: Mapping[int, SettleRequest], is_late: IsLate
-    ) -> list[HandedOut]:
+        self, partitions: Sequence[int], ack: PiggybackedAck, settles: Mapping[int, SettleRequest], is_late: IsLate
+    ) -> list[ClaimDelivery]:
         """Returns the claimed messages. If it fails, they are released.
 
         Args:
@@ -147,7 +147,7 @@ class ClaimSearch:
             else:
                 self._turns.passed(self._queue.qid, number)
             self._found += [
-                HandedOut(message, receipt, deliveries, expires / 1000)
+                ClaimDelivery(message, receipt, deliveries, expires / 1000)
                 for message, deliveries, receipt, expires in given
             ]
             if self._has_enough():

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from functools import partial
 
 from queuey import ids
-from queuey.claims import ClaimTiming, Copies, CoverDraft, State, sift
+from queuey.claims import ClaimTiming, CoverDraft, ScanDuplicates, State, split_duplicates
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.messages import Message, Queue
-from queuey.service.claims.scans import Sift
+from queuey.service.claims.scans import SplitDuplicates
 from queuey.service.core import Core
 from queuey.storage import Store
 
@@ -32,20 +32,26 @@ class Duplicates:
         self._written: tuple[int, tuple[int, Position]] | None = None
         self._stored_until = 0
 
-    def sift(self, queue: Queue, state: State) -> Sift:
+    def split_duplicates(self, queue: Queue, state: State) -> SplitDuplicates:
         """Returns the filter that separates the messages of a scan from copies."""
         return partial(self._sift, queue, state) if queue.kind == "dedup" else _all_of_them
 
-    async def _sift(self, queue: Queue, state: State, copies: Copies, messages: list[Message]) -> list[Message]:
-        fresh, asked = sift(state.covers, copies, messages)
+    async def _sift(self, queue: Queue, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        fresh, asked = split_duplicates(state.covers, copies, messages)
         if asked:
             found = await self._core.in_thread(lambda: self._store.read_covers(queue, self._partition, asked))
             known = dict.fromkeys(asked, 0) | found
-            fresh, _ = sift(state.covers, copies, messages, known)
+            fresh, _ = split_duplicates(state.covers, copies, messages, known)
         return fresh
 
     def draft(
-        self, queue: Queue, state: State, copies: Copies, horizon: Position, now: int, below: Position = ids.LAST
+        self,
+        queue: Queue,
+        state: State,
+        copies: ScanDuplicates,
+        horizon: Position,
+        now: int,
+        below: Position = ids.LAST,
     ) -> CoverDraft | None:
         """Begins the next entry's changes of covers.
 
@@ -97,7 +103,7 @@ class Duplicates:
                 return
 
 
-async def _all_of_them(_copies: Copies, messages: list[Message]) -> list[Message]:
+async def _all_of_them(_copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
     return messages
 
 

@@ -57,11 +57,13 @@ class FollowUps:
 
     def deletions(self, state: State, own: int, now: float) -> list[int]:
         """Returns the entries whose deletions this process is to carry out, ``own`` among them."""
-        if not state.undeleted:
+        if not state.pending_deletes:
             return []
-        self._deleted.intersection_update(state.undeleted)
+        self._deleted.intersection_update(state.pending_deletes)
         return [
-            key for key in state.undeleted if key not in self._deleted and (key == own or self._is_overdue(key, now))
+            key
+            for key in state.pending_deletes
+            if key not in self._deleted and (key == own or self._is_overdue(key, now))
         ]
 
     def deleted(self, number: int) -> None:
@@ -72,7 +74,7 @@ class FollowUps:
     def all_deleted(self, state: State) -> int:
         """Returns the entry up to which all deletions are carried out, as far as this process knows; 0: none."""
         found = 0
-        for number in state.undeleted:
+        for number in state.pending_deletes:
             if number not in self._deleted:
                 break
             found = number
@@ -91,8 +93,8 @@ class FollowUps:
 
     def _forget(self, state: State) -> None:
         """Forgets work that another process has done, once that is more than the open work."""
-        if len(self._open) > 2 * (len(state.undeleted) + len(state.outbox)):
-            there = state.undeleted.keys() | state.outbox.keys()
+        if len(self._open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
+            there = state.pending_deletes.keys() | state.outbox.keys()
             self._open = {key: since for key, since in self._open.items() if key in there}
 
     def _is_overdue(self, key: object, now: float) -> bool:

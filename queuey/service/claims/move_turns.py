@@ -8,12 +8,12 @@ from itertools import islice
 import msgspec
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, Copies, EntryDraft, State
+from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, EntryDraft, ScanDuplicates, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MOST_PAGES, Chain, Read, Sift, conclude
+from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Read, SplitDuplicates, advance_cursor
 
 CHUNK = MOST_IDS
 """Max messages of a chunk."""
@@ -89,9 +89,9 @@ class MoveRequest(Request):
         self._found: list[Message] = []
         self._gone: list[Position] = []
         self._complete = False
-        self.chain = Chain()
+        self.chain = ContiguousRead()
         """Contiguous reads from the cursor, up to the horizon."""
-        self.copies = Copies()
+        self.copies = ScanDuplicates()
         """Found in a dedup queue, and not to be moved."""
         self.horizon: Position = FIRST
         """Of the first read."""
@@ -102,12 +102,14 @@ class MoveRequest(Request):
     def below(self) -> Position:
         return self._order.below
 
-    async def gather(self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, sift: Sift) -> None:
+    async def gather(
+        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, split_duplicates: SplitDuplicates
+    ) -> None:
         """Reads messages that may be taken: below the horizon, so that none can be undone any more."""
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
-        fresh, bound, reached = await self._scan(state, partition, read, sift)
+        fresh, bound, reached = await self._scan(state, partition, read, split_duplicates)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
         again, fetched = await self._fetch_again(ended, partition, fetch)
         found = sorted(again + fresh, key=lambda message: message.position)
@@ -126,7 +128,9 @@ class MoveRequest(Request):
             return move is None or not move.chunk
         return not move.ended and move.chunk in {0, self._order.moved}
 
-    async def _scan(self, state: State, partition: int, read: Read, sift: Sift) -> tuple[list[Message], Position, bool]:
+    async def _scan(
+        self, state: State, partition: int, read: Read, split_duplicates: SplitDuplicates
+    ) -> tuple[list[Message], Position, bool]:
         """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
         below, horizon = self._order.below, self.horizon
         lower = ids.following(state.cursor)
@@ -138,7 +142,7 @@ class MoveRequest(Request):
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
-            fresh += await sift(
+            fresh += await split_duplicates(
                 self.copies,
                 [one for one in page.messages if one.position < horizon and not state.is_known(one.position)],
             )
@@ -178,7 +182,7 @@ class MoveRequest(Request):
             draft.drop(self._gone)
             taken = draft.take(order.move, self._found)
         delete = self.queue.on_ack == "delete"
-        self.passed = conclude(draft, self.chain, delete=delete)
+        self.passed = advance_cursor(draft, self.chain, delete=delete)
         # With an entry full of copies that are to be deleted, the cursor may not have passed all of them.
         over = self._complete and not taken and not draft.withdraws and not (delete and draft.size >= MOST_IDS)
         if may and (over or order.stop or order.give_back):

@@ -27,7 +27,7 @@ from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import LookRequest
+from queuey.service.claims.requests import StateQuery
 from queuey.service.claims.scans import LOOK_BACK_EVERY
 from queuey.service.core import Core
 from queuey.storage import Store
@@ -80,7 +80,7 @@ class _Seen(msgspec.Struct, frozen=True):
     next: float
 
 
-class ClaimNews:
+class ClaimWakeups:
     """Wakes waiting claims. Used in the loop's thread, except for the functions that end a watch."""
 
     def __init__(self, store: Store, logs: LogCache, core: Core, timing: ClaimTiming) -> None:
@@ -161,7 +161,7 @@ class ClaimNews:
 
     async def _look(self, key: Key, watched: _Watched) -> None:
         stored, watched.stored = watched.stored, False
-        request = LookRequest(watched.queue, self._see)
+        request = StateQuery(watched.queue, self._see)
         self._logs.add(key, request)
         ended = False
         with suppress(QueueyError):

@@ -22,10 +22,10 @@ from typing import NamedTuple, TypeVar
 from queuey import ids
 from queuey.claims import (
     ClaimTiming,
-    Copies,
     Entry,
     EntryDraft,
     ReceiptStatus,
+    ScanDuplicates,
     State,
     UnknownFormat,
     decode_entry,
@@ -53,12 +53,12 @@ from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
     ClaimUndecided,
-    LookRequest,
     PollRequest,
     Request,
-    RequestLine,
+    RequestQueue,
     SentRequest,
     SettleRequest,
+    StateQuery,
     giving_back,
     leave,
     polls_of,
@@ -66,9 +66,9 @@ from queuey.service.claims.requests import (
     too_many,
     too_many_wait,
 )
-from queuey.service.claims.scans import Candidates, conclude
+from queuey.service.claims.scans import Candidates, advance_cursor
 from queuey.service.claims.totals import ClaimTotals
-from queuey.service.claims.upkeep import LogLength, Upkeep
+from queuey.service.claims.upkeep import LogCompaction, SnapshotPolicy
 from queuey.service.core import Core, Done
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -121,7 +121,7 @@ class PartitionLog:
         core: Core,
         timing: ClaimTiming,
         limits: Limits,
-        upkeep: Upkeep,
+        upkeep: SnapshotPolicy,
         totals: ClaimTotals,
         after: Callable[[PartitionLog], None] = lambda _log: None,
     ) -> None:
@@ -137,11 +137,11 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
-        self._line = RequestLine()
+        self._line = RequestQueue()
         self._took = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
         self._current = -1e9
-        self._length = LogLength(upkeep)
+        self._length = LogCompaction(upkeep)
         self._duplicates = self._finder.duplicates
         self._follow_ups = FollowUps()
         self._rounds: asyncio.Task[None] | None = None
@@ -215,7 +215,11 @@ class PartitionLog:
             if isinstance(taken[0], MoveRequest):
                 await self._duplicates.write(queue, state)
                 finder = self._finder
-                calls = partial(finder.fetch, queue), partial(finder.read, queue), finder.duplicates.sift(queue, state)
+                calls = (
+                    partial(finder.fetch, queue),
+                    partial(finder.read, queue),
+                    finder.duplicates.split_duplicates(queue, state),
+                )
                 await taken[0].gather(state, self._timing.expired(self._now()), self._partition, *calls)
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
@@ -267,7 +271,7 @@ class PartitionLog:
             # Before the entry of this round, which then says that it is done.
             await self._delete(queue, 0)
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
-        looks = [request.asked for request in taken if isinstance(request, LookRequest)]
+        looks = [request.asked for request in taken if isinstance(request, StateQuery)]
         if newest > self.state.number or any(asked > self._current for asked in looks):
             await self._read_from(queue, self.state)
         state = self.state
@@ -289,7 +293,7 @@ class PartitionLog:
 
     def _decide(self, queue: Queue, taken: Sequence[Request], found: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns it and the number of messages that its cursor passes."""
-        now, copies = self._now(), Copies() if found is None else found.scan.copies
+        now, copies = self._now(), ScanDuplicates() if found is None else found.scan.copies
         horizon, below = self._finder.scanner.horizon, ids.LAST
         if isinstance(taken[0], MoveRequest):
             copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
@@ -307,10 +311,10 @@ class PartitionLog:
             return draft, 0
         draft.drop(found.gone)
         if found.dead:
-            draft.bury(found.dead, queue_for(queue.name, queue.dead_letter))
+            draft.make_dead_letters(found.dead, queue_for(queue.name, queue.dead_letter))
         polls = [request.poll for request in polls_of(carried)]
         draft.deliver(polls, found.again, found.scan.fresh, most_deliveries(queue))
-        return draft, conclude(draft, found.scan.chain, delete=queue.on_ack == "delete")
+        return draft, advance_cursor(draft, found.scan.chain, delete=queue.on_ack == "delete")
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
         deleted = self._follow_ups.all_deleted(self.state)
@@ -411,7 +415,7 @@ class PartitionLog:
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
-            self._follow_ups.found([*state.undeleted, *state.outbox])
+            self._follow_ups.found([*state.pending_deletes, *state.outbox])
         for one in page.entries:
             if one.number > state.number:
                 entry = decode_entry(one.body)
@@ -511,7 +515,7 @@ class PartitionLog:
     async def _delete(self, queue: Queue, number: int) -> None:
         """Deletes the messages that the log asks to delete. If that fails, it is repeated later."""
         for key in self._follow_ups.deletions(self.state, number, self._core.boottime()):
-            places = [(self._partition, position) for position in self.state.undeleted[key]]
+            places = [(self._partition, position) for position in self.state.pending_deletes[key]]
             try:
                 await self._core.in_thread(partial(self._store.delete, queue, places))
             except QueueyError:

@@ -218,7 +218,7 @@ class SupersedeRequest(Request):
         draft.supersede(self.positions)
 
 
-class LookRequest(Request):
+class StateQuery(Request):
     """Reads a state that is at least as new as the request. The result is that of ``look``."""
 
     __slots__ = ("look",)
@@ -244,7 +244,7 @@ class SentRequest(Request):
         draft.report_sent(self.positions)
 
 
-class RequestLine:
+class RequestQueue:
     """The requests that wait for one log. One round at a time takes them.
 
     Attributes:

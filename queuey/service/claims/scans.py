@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, Copies, EntryDraft, State
+from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, EntryDraft, ScanDuplicates, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
 
@@ -37,11 +37,11 @@ MOST_PAGES = 64
 """Max pages of one scan. It goes on from there the next time."""
 
 Read = Callable[[Slice], Awaitable[Page]]
-Sift = Callable[["Copies", "list[Message]"], Awaitable["list[Message]"]]
+SplitDuplicates = Callable[["ScanDuplicates", "list[Message]"], Awaitable["list[Message]"]]
 """Returns messages that may be delivered, and records the others, which are copies in a dedup queue."""
 
 
-class Chain(msgspec.Struct):
+class ContiguousRead(msgspec.Struct):
     """Contiguous reads from the cursor on.
 
     Attributes:
@@ -76,10 +76,10 @@ class ScanResult(msgspec.Struct):
 
     fresh: list[Message]
     size: int = 0
-    chain: Chain = msgspec.field(default_factory=Chain)
+    chain: ContiguousRead = msgspec.field(default_factory=ContiguousRead)
     ahead: list[Position] = []
     end: Position | None = None
-    copies: Copies = msgspec.field(default_factory=Copies)
+    copies: ScanDuplicates = msgspec.field(default_factory=ScanDuplicates)
     stopped: bool = False
     full: bool = False
 
@@ -162,7 +162,9 @@ class Scanner:
         self._chain_at = 0.0
         self._looked_back = 0.0
 
-    async def scan(self, state: State, now: int, wanted: int, max_bytes: int, read: Read, sift: Sift) -> ScanResult:
+    async def scan(
+        self, state: State, now: int, wanted: int, max_bytes: int, read: Read, split_duplicates: SplitDuplicates
+    ) -> ScanResult:
         """Reads messages until there are enough.
 
         Args:
@@ -171,7 +173,7 @@ class Scanner:
             wanted: Enough messages.
             max_bytes: Bytes of the messages together, not counting the last one.
             read: Reads a slice.
-            sift: Separates messages from copies.
+            split_duplicates: Separates messages from copies.
         """
         found = ScanResult([])
         first = ids.following(state.cursor)
@@ -186,7 +188,7 @@ class Scanner:
         if past.lower < past.upper and boot >= self._chain_at:
             # If much is remembered the cursor must move, whoever waits for it.
             most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
-            left = await self._look_again(state, found, past, want, read, sift, most)
+            left = await self._look_again(state, found, past, want, read, split_duplicates, most)
             if found.chain.bound >= past.upper and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
             if want.satisfied(found):
@@ -199,16 +201,16 @@ class Scanner:
         upper = self.horizon if full else ids.LAST
         part = Slice(self._partition, lower, max(lower, upper), ahead=True)
         if lower == first:
-            found.chain, left = Chain(), None
+            found.chain, left = ContiguousRead(), None
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
-        await self._follow(state, found, part, forward, read, sift)
+        await self._follow(state, found, part, forward, read, split_duplicates)
         if full:
             found.full = True
             found.end = found.end or part.upper
         if left is not None and want.satisfied(found):
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:
-            await self._look_again(state, found, left, want, read, sift)
+            await self._look_again(state, found, left, want, read, split_duplicates)
             found.fresh.sort(key=lambda message: message.position)
         return found
 
@@ -224,7 +226,7 @@ class Scanner:
         part: Slice,
         want: _Want,
         read: Read,
-        sift: Sift,
+        split_duplicates: SplitDuplicates,
         most: float = math.inf,
     ) -> Slice | None:
         """Reads ids for a chain up to a new message, and messages from there.
@@ -242,7 +244,7 @@ class Scanner:
             part = replace(part, lower=end)
             if new:
                 # Late ones; or copies, of which there may be more.
-                await self._follow(state, found, replace(part, bodies=True), want, read, sift)
+                await self._follow(state, found, replace(part, bodies=True), want, read, split_duplicates)
                 return None
             if not page.more:
                 return None
@@ -250,7 +252,9 @@ class Scanner:
                 break
         return part
 
-    async def _follow(self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift) -> None:
+    async def _follow(
+        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, split_duplicates: SplitDuplicates
+    ) -> None:
         """Reads pages of a slice one after another until there is enough."""
         have = {message.position for message in found.fresh}
         # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
@@ -268,7 +272,7 @@ class Scanner:
                 found.ahead += positions
                 found.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
-            fresh = await sift(found.copies, fresh)
+            fresh = await split_duplicates(found.copies, fresh)
             _add(fresh, found, want.max_bytes)
             if not page.more or want.satisfied(found):
                 return
@@ -304,7 +308,7 @@ def _add(messages: Sequence[Message], found: ScanResult, max_bytes: int) -> None
         found.size += rendered_bytes(message.body, message.meta)
 
 
-def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:
+def advance_cursor(draft: EntryDraft, chain: ContiguousRead, *, delete: bool = False) -> int:
     """Moves a draft's cursor as far as a chain of reads allows; returns how many messages it passes.
 
     The draft has the deliveries. ``delete``: duplicates are to be deleted.

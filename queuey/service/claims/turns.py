@@ -29,7 +29,7 @@ class _Turn:
         self.began = self.ends = -1e9
 
 
-class Turns:
+class PartitionRotation:
     """Gives each partition of a queue its turn. Any thread may call it.
 
     Claims that come while a partition has its turn begin there and gather, while an entry is appended, for the next

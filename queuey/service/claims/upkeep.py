@@ -10,7 +10,7 @@ MARK_EVERY = 5.0
 """Interval in seconds between two marks of the log's growth."""
 
 
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Policy that keeps a log short.
 
     Attributes:
@@ -26,7 +26,7 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     kept_seconds: float = 60.0
 
 
-class LogLength:
+class LogCompaction:
     """A log's length, as one process has seen it.
 
     Attributes:
@@ -35,7 +35,7 @@ class LogLength:
 
     __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
 
-    def __init__(self, upkeep: Upkeep) -> None:
+    def __init__(self, upkeep: SnapshotPolicy) -> None:
         self._upkeep = upkeep
         self._entries = self._bytes = self._snapshot = 0
         self._marks: deque[tuple[float, int]] = deque()

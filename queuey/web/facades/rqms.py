@@ -15,7 +15,7 @@ from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
-from queuey.service import Draft, HandedOut
+from queuey.service import ClaimDelivery, Draft
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
@@ -223,7 +223,7 @@ def _number(text: object, least: float) -> float:
     return number
 
 
-def _fetched(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
+def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> Response:
     """Answers with items, ascending by their ids."""
     mark = mark_of(queue)
     items = []

@@ -15,7 +15,7 @@ from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
-from queuey.service import JoinedAck, QueueAccess
+from queuey.service import PiggybackedAck, QueueAccess
 from queuey.service.claims import JobState, ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
@@ -92,7 +92,7 @@ class ClaimViews(Views):
         self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object]
     ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues, unless an earlier try of the request has."""
-        ack = request.first = request.first or JoinedAck()
+        ack = request.first = request.first or PiggybackedAck()
         if ack.settled is not None:
             return _results(ack.texts, ack.settled)
         texts: list[str] = []
@@ -115,9 +115,9 @@ class ClaimViews(Views):
         ack.texts, ack.settled = texts, settled
         return _results(texts, settled)
 
-    def _acknowledged_first(self, request: Request, queue: Queue) -> JoinedAck:
+    def _acknowledged_first(self, request: Request, queue: Queue) -> PiggybackedAck:
         """Returns the receipts to acknowledge; an earlier try of the request may have done so."""
-        ack = request.first = request.first or JoinedAck()
+        ack = request.first = request.first or PiggybackedAck()
         if ack.settled is None and (body := read_body(request, self._limits.max_body)):
             errors = Errors()
             ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors).acknowledge or []

@@ -15,7 +15,7 @@ from queuey import ids
 from queuey.claims.receipts import delivery_text
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
-from queuey.service import HandedOut, Reading
+from queuey.service import ClaimDelivery, Reading
 from queuey.web.responses import PIECE_SIZE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
@@ -109,7 +109,7 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 
 
 def render_claims(
-    claims: Sequence[HandedOut], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
+    claims: Sequence[ClaimDelivery], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
 ) -> list[bytes]:
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     ending = mark.encode()

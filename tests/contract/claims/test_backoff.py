@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.claims import ClaimReceipt, ReceiptStatus
 from queuey.messages import Backoff, QueueSpec
-from queuey.service import HandedOut, QueueAccess, Service
+from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.storage import Store
 from tests.backends import APP, Clock
@@ -21,7 +21,7 @@ from tests.contract.samples import fresh_name, say
 FAILED = ReleaseReason("ValueError")
 
 
-def claim(service: Service, access: QueueAccess) -> list[HandedOut]:
+def claim(service: Service, access: QueueAccess) -> list[ClaimDelivery]:
     """Claims what there is."""
     return blocking(service.claims).claim(access, limit=10, ttl=60)
 

@@ -21,7 +21,7 @@ from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreInc
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service, Waiter, Watchers
+from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.core import Core
 from queuey.storage import Store
@@ -39,7 +39,7 @@ def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
     return service, service.enter(queue, lambda _queue: None)
 
 
-def texts(claimed: list[HandedOut]) -> list[str | bytes]:
+def texts(claimed: list[ClaimDelivery]) -> list[str | bytes]:
     """The bodies of what was given."""
     return [one.message.body for one in claimed]
 
@@ -329,16 +329,16 @@ def test_acknowledge_and_claim(store: Store) -> None:
     say(store, queue, "d", partition=2)
     [a] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1])
     number = store.read_log(queue, 1, 1).last
-    ack = JoinedAck([a.receipt])
+    ack = PiggybackedAck([a.receipt])
     [b] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
     assert b.message.position == places[1]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
     assert store.read_log(queue, 1, 1).last == number + 1
-    again = JoinedAck([a.receipt, b.receipt])
+    again = PiggybackedAck([a.receipt, b.receipt])
     [d] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[2], ack=again)
     assert d.message.body == "d"
     assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
-    both = JoinedAck([d.receipt, a.receipt])
+    both = PiggybackedAck([d.receipt, a.receipt])
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
@@ -354,11 +354,11 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     for number in (1, 2):
         say(store, queue, "a", "b", partition=number)
     held = [blocking(one.claims).claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
-    wrong = JoinedAck([structs.replace(held[0], number=99)])
+    wrong = PiggybackedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
         blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
     assert sum(counts.claimed for counts in one.claims.counts(access).values()) == 2
-    ack = JoinedAck(held)
+    ack = PiggybackedAck(held)
     assert texts(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, QueueSpec
-from queuey.service import HandedOut, QueueAccess, Service
+from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.storage import Store
 from tests.backends import APP
 from tests.blocking import blocking
@@ -20,7 +20,7 @@ MESSAGES = 600
 MOST = 3
 """Deliveries of a message."""
 
-End = Callable[[Service, QueueAccess, list[HandedOut]], object]
+End = Callable[[Service, QueueAccess, list[ClaimDelivery]], object]
 """Ends claims."""
 
 
@@ -44,7 +44,7 @@ class Callers:
         self._services = [Service(store) for store in stores]
         self._end = end
         self._events = itertools.count()
-        self.given: list[HandedOut] = []
+        self.given: list[ClaimDelivery] = []
         self.asked: list[int] = []
         self.refused: list[int] = []
         self.failed = False
@@ -84,7 +84,7 @@ def test_nothing_means_nothing(store: Store, other: Store) -> None:
     queue = make_queue(store)
     store.append(queue, [new(str(number)) for number in range(MESSAGES)])
 
-    def acknowledge(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
+    def acknowledge(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).acknowledge(access, [one.receipt for one in found])
 
     callers = Callers(queue, (store, other), acknowledge)
@@ -99,7 +99,7 @@ def test_no_delivery_too_many(store: Store, other: Store) -> None:
     queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
     store.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)])
 
-    def release(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
+    def release(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).release(access, [one.receipt for one in found])
 
     callers = Callers(queue, (store, other), release)

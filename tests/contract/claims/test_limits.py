@@ -16,7 +16,7 @@ from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, EntryDraft, Re
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
-from queuey.service import JoinedAck
+from queuey.service import PiggybackedAck
 from queuey.service.claims.finding import in_order
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
@@ -69,7 +69,7 @@ def test_so_many_of_a_queue(store: Store, other: Store) -> None:
     assert Counter(texts(given)) == {"1": 2, "2": 1}
     assert claim(here) == claim(there) == []
     ended = [one.receipt for one in given if one.message.body == "1"]
-    ack = JoinedAck(ended, [str(one) for one in ended])
+    ack = PiggybackedAck(ended, [str(one) for one in ended])
     assert texts(claim(there, partitions=[1], ack=ack)) == ["1", "1"]
     assert claim(here) == []
 

@@ -20,7 +20,7 @@ from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.partitions import by_key, key_digest
-from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
+from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service
 from queuey.service.claims.finding import in_order
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import PAGE
@@ -49,13 +49,13 @@ def send(service: Service, access: QueueAccess, *texts: str, ttl: int = 3600) ->
     return places
 
 
-def claim(way: tuple[Service, QueueAccess], limit: int = 9, ttl: float = 600, **asked: Any) -> list[HandedOut]:  # noqa: ANN401
+def claim(way: tuple[Service, QueueAccess], limit: int = 9, ttl: float = 600, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401
     """Claims messages."""
     service, access = way
     return blocking(service.claims).claim(access, limit=limit, ttl=ttl, **asked)
 
 
-def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[HandedOut]:
+def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[ClaimDelivery]:
     """Claims messages, as soon as there are any."""
     until = time.monotonic() + 60
     while not (found := claim(way, limit)) and time.monotonic() < until:
@@ -63,7 +63,7 @@ def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[HandedO
     return found
 
 
-def acknowledge(way: tuple[Service, QueueAccess], *claimed: HandedOut) -> None:
+def acknowledge(way: tuple[Service, QueueAccess], *claimed: ClaimDelivery) -> None:
     """Acknowledges messages."""
     service, access = way
     settled = blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
@@ -127,7 +127,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
     send(*here, "a1", "a2", "b1", "a3")
     [first] = claim(here, limit=1)
     entries = store.read_log(queue, 1, 1).last
-    assert texts(claim(here, limit=2, ack=JoinedAck([first.receipt]))) == ["a2", "b1"]
+    assert texts(claim(here, limit=2, ack=PiggybackedAck([first.receipt]))) == ["a2", "b1"]
     assert store.read_log(queue, 1, 1).last == entries + 1
 
 
@@ -146,11 +146,11 @@ def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
     assert texts(claim(there)) == ["a2", "a3"]
 
 
-def claim_of_log(store: Store, queue: Queue) -> list[HandedOut]:
+def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
     """What is outstanding, with bare ids as receipts."""
     service, access = enter(store, queue)
     return [
-        HandedOut(message, ClaimReceipt(1, *message.position), 1, 0.0)
+        ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
         for one in service.claims.outstanding(access, 9)
         for message in store.fetch(queue, [(1, one.position)])
     ]
@@ -266,9 +266,9 @@ def test_waiting_for_what_is_new(store: Store) -> None:
         assert texts(claim_when_woken(here, waiter)) == ["a1"]
 
 
-def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[HandedOut]:
+def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[ClaimDelivery]:
     """Claims a message, each time when the waiter is woken."""
-    found: list[HandedOut] = []
+    found: list[ClaimDelivery] = []
     until = time.monotonic() + 60
     while not found and time.monotonic() < until:
         assert waiter.woken.wait(60)

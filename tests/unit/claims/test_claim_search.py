@@ -10,10 +10,10 @@ import pytest
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue, rendered_bytes
-from queuey.service.claims.claiming import ClaimSearch, JoinedAck, by_partition
+from queuey.service.claims.claiming import ClaimSearch, PiggybackedAck, by_partition
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.turns import Turns
+from queuey.service.claims.turns import PartitionRotation
 from tests.sim.world import Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
@@ -32,10 +32,12 @@ class Scene:
     ) -> None:
         self.world = World(1)
         core = SimulatedCore(Process(self.world, 0.0), 0.001)
-        self.ack = JoinedAck(receipts)
+        self.ack = PiggybackedAck(receipts)
         self.asked: list[tuple[int, Request]] = []
         self.told: list[tuple[Any, Exception | None]] = []
-        search = ClaimSearch(cast(LogCache, self), Turns(lambda: 0.0, lambda: 0.0), QUEUE, poll, gather=gather)
+        search = ClaimSearch(
+            cast(LogCache, self), PartitionRotation(lambda: 0.0, lambda: 0.0), QUEUE, poll, gather=gather
+        )
         with core.loop.running():
             settles = {at: SettleRequest(QUEUE, "acknowledge", some) for at, some in by_partition(receipts).items()}
         self._settles = settles

@@ -8,16 +8,16 @@ from queuey import ids
 from queuey.claims import (
     ClaimReceipt,
     ClaimTiming,
-    Copies,
     CoverDraft,
     Entry,
     EntryDraft,
     Poll,
+    ScanDuplicates,
     State,
     decode_entry,
     digest_of,
     encode_entry,
-    sift,
+    split_duplicates,
 )
 from queuey.claims.entries import CoverChanges
 from queuey.ids import Position
@@ -43,9 +43,9 @@ def entered(
     state: State, seen: Sequence[Message], *, until: int, bound: int = 0, now: int = NOW, delete: bool = False
 ) -> tuple[list[int], Entry]:
     """Delivers what a scan has shown, and what a claim has left; returns the numbers and the entry."""
-    copies = Copies()
+    copies = ScanDuplicates()
     unknown = [message for message in seen if not state.is_known(message.position)]
-    fresh, _ = sift(state.covers, copies, unknown, {})
+    fresh, _ = split_duplicates(state.covers, copies, unknown, {})
     draft = EntryDraft(state, now, ClaimTiming(), CoverDraft(state.covers, copies, until))
     poll = Poll(100, 30.0, 1 << 20)
     again = [one for one in seen if state.has_ended(one.position, draft.expired)]
@@ -114,7 +114,7 @@ def test_a_representative_that_is_gone_after_the_cursor_has_passed_it() -> None:
     assert state.cursor > at(10)
     copy = State.decode(state.encode())
     assert divided(copy, [at(10)], 1) == ([], [at(10)], {at(10)})
-    draft = EntryDraft(state, NOW + 60_000, ClaimTiming(), CoverDraft(state.covers, Copies(), 60))
+    draft = EntryDraft(state, NOW + 60_000, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 60))
     draft.drop([at(10)])
     state.apply(2, draft.entry(7))
     assert state.is_done(at(10))
@@ -146,13 +146,13 @@ def test_stored_covers() -> None:
     entered(state, messages(20, 45, body="b"), until=50, bound=15)
     there = state.covers.storable(state.cursor, state.number)
     assert there == [(A, 50)]
-    draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, Copies(), 50))
+    draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 50))
     state.apply(3, draft.entry(7, stored=(state.number, state.cursor)))
     assert (list(state.covers.by_digest), state.covers.stored_until, state.covers.version) == ([B], 50, 3)
-    copies = Copies()
-    assert sift(state.covers, copies, messages(40, 60), None) == ([], {A: None})
-    fresh, asked = sift(state.covers, copies, messages(40, 60), dict(there))
+    copies = ScanDuplicates()
+    assert split_duplicates(state.covers, copies, messages(40, 60), None) == ([], {A: None})
+    fresh, asked = split_duplicates(state.covers, copies, messages(40, 60), dict(there))
     assert ([one.ticks for one in fresh], asked) == ([60], ())
-    assert sift(state.covers, Copies(), messages(70), None)[0] == messages(70)
+    assert split_duplicates(state.covers, ScanDuplicates(), messages(70), None)[0] == messages(70)
     entered(state, messages(20, body="b"), until=50, bound=60)
     assert state.covers.stored_until == 0

@@ -14,5 +14,5 @@ def test_what_another_process_has_done_is_forgotten() -> None:
         state.apply(number, Entry(finals=[(number, 0)], delete=True, deleted=number - 1))
         assert follow_ups.deletions(state, 0, float(number)) == []
         assert follow_ups.letters(state, [], float(number), 9) == {}
-    assert list(state.undeleted) == [999]
+    assert list(state.pending_deletes) == [999]
     assert len(follow_ups._open) < 10

@@ -12,7 +12,7 @@ from queuey.claims import MOST_OUTSTANDING, drafts
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
-from queuey.service import ClaimUseCases, HandedOut
+from queuey.service import ClaimDelivery, ClaimUseCases
 from queuey.service.claims import finding
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
@@ -46,7 +46,7 @@ class Weighing(ModelStore):
 
 def claimed(
     scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
-) -> list[HandedOut]:
+) -> list[ClaimDelivery]:
     """Claims messages; returns what was given."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)

@@ -14,7 +14,7 @@ import queuey
 from queuey.claims import ClaimReceipt
 from queuey.messages import Location, Queue
 from queuey.service import Limits
-from queuey.service.claims import HandedOut
+from queuey.service.claims import ClaimDelivery
 from tests.replacing import replace
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import Setup, Web
@@ -43,7 +43,7 @@ def test_many_queues_with_claims(count: int) -> None:
     web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=BOUND)))
     given = 0
 
-    def done(claimed: list[HandedOut] | None, error: Exception | None) -> None:
+    def done(claimed: list[ClaimDelivery] | None, error: Exception | None) -> None:
         nonlocal given
         assert error is None
         given += len(claimed or ())
@@ -87,7 +87,7 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
     """A process that reads a log anew for each request truncates it, too."""
     world, replicas, web = forgetting
     queues = [Queue(application="acme", name="q", uid=number, qid=number) for number in (1, 2)]
-    given: list[HandedOut] = []
+    given: list[ClaimDelivery] = []
     for _ in range(60):
         replicas.write(web.process, 1, "x", lambda _place: None)
         for queue in queues:
@@ -113,7 +113,7 @@ def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[
         deleted.extend(locations)
         delete(store, queue, locations)
 
-    def settle(queue: Queue, claimed: list[HandedOut] | None, _error: Exception | None) -> None:
+    def settle(queue: Queue, claimed: list[ClaimDelivery] | None, _error: Exception | None) -> None:
         receipts = [one.receipt for one in claimed or ()]
         # After the claims of both, so each request reads its log anew.
         web.process.soon(1.2, lambda: acknowledge(queue, receipts))

@@ -185,7 +185,7 @@ def test_a_dead_letter_frees_its_key() -> None:
     draft.deliver(polls, log.messages, log.messages, most=1)
     assert numbers(polls[0].given) == [3]
     draft = log.draft()
-    draft.bury([at(1)], "orders.dead")
+    draft.make_dead_letters([at(1)], "orders.dead")
     draft.deliver(polls, log.messages, log.messages, most=1)
     assert numbers(polls[0].given) == [2, 3]
 

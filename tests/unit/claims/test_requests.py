@@ -11,7 +11,7 @@ from queuey.claims import ClaimReceipt, EntryDraft, Poll
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
 from queuey.messages import LogPage, Queue
 from queuey.service.claims.duplicates import Duplicates
-from queuey.service.claims.requests import PollRequest, RequestLine, SettleRequest
+from queuey.service.claims.requests import PollRequest, RequestQueue, SettleRequest
 from tests.replacing import replace
 from tests.sim.replicas import ModelStore
 from tests.sim.test_sharing import QUEUE as HERE
@@ -28,7 +28,7 @@ def poll(limit: int = 10) -> PollRequest:
 
 async def test_what_has_its_answer_is_not_kept() -> None:
     """While an entry is in doubt no round takes requests, so those that were given up must go without one."""
-    line = RequestLine()
+    line = RequestQueue()
     line.add([poll()], 1.0)
     line.take()
     late, gone, waits = poll(), poll(), poll()
@@ -44,7 +44,7 @@ async def test_what_has_its_answer_is_not_kept() -> None:
 
 async def test_patience_counts_from_when_a_request_came_first() -> None:
     """What another worker has had for a while, or an earlier round, has no longer to wait than all others."""
-    line = RequestLine()
+    line = RequestQueue()
     request = poll()
     line.add([request], 1.0)
     assert line.take() == [request]

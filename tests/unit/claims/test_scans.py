@@ -18,7 +18,7 @@ from queuey.messages import Message, Page, Slice
 from queuey.service.claims import scans
 from queuey.service.claims.duplicates import _all_of_them
 from queuey.service.claims.partition_log import WORTH
-from queuey.service.claims.scans import CHAIN, CHAIN_EVERY, CHAIN_SOON, PAGE, Read, Scanner, ScanResult, conclude
+from queuey.service.claims.scans import CHAIN, CHAIN_EVERY, CHAIN_SOON, PAGE, Read, Scanner, ScanResult, advance_cursor
 from tests.replacing import replace_in
 
 NOW = 1_750_000_000_000
@@ -106,7 +106,7 @@ class Partition:
         """Delivers messages, and moves the cursor."""
         draft = EntryDraft(self.state, NOW, ClaimTiming())
         draft.deliver([Poll(len(messages), 60, 1 << 30)], [], messages)
-        passed = 0 if found is None else conclude(draft, found.chain)
+        passed = 0 if found is None else advance_cursor(draft, found.chain)
         if draft.changes or passed >= WORTH * SHORT // CHAIN:
             self.state.apply(self.state.number + 1, draft.entry(1))
 

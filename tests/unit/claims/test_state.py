@@ -451,7 +451,7 @@ def test_dead_letters() -> None:
     state = State()
     claim(state, 1, 2, ttl=1)
     draft = EntryDraft(state, NOW + 2500, TIMING)
-    draft.bury([at(1), at(3)], "orders.dead")
+    draft.make_dead_letters([at(1), at(3)], "orders.dead")
     draft.drop([at(2)])
     apply(state, draft)
     state = State.decode(state.encode())
@@ -469,7 +469,7 @@ def test_who_works_for_too_long_is_told_what_became_of_the_message(what: str) ->
     state = State()
     first = claim(state, 1, 2, 3, ttl=1)
     draft = EntryDraft(state, NOW + 2500, TIMING)
-    draft.bury([at(1)], "orders.dead")
+    draft.make_dead_letters([at(1)], "orders.dead")
     apply(state, draft)
     state.apply(state.number + 1, Entry(at=NOW + 2500, move=MoveStep(1, taken=[at(2), at(3), at(4)])))
     chunk = state.number
@@ -490,9 +490,9 @@ def test_deletions() -> None:
     state.apply(2, Entry(finals=[at(2)], delete=True))
     state.apply(3, Entry(finals=[at(3)]))
     state = State.decode(state.encode())
-    assert state.undeleted == {1: [at(1)], 2: [at(2)]}
+    assert state.pending_deletes == {1: [at(1)], 2: [at(2)]}
     state.apply(4, Entry(deleted=1))
-    assert state.undeleted == {2: [at(2)]}
+    assert state.pending_deletes == {2: [at(2)]}
 
 
 def test_only_the_next_entry() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.claims.turns import AVOIDED, LONGEST, QUEUES, ROUND, SHORTEST, Turns
+from queuey.service.claims.turns import AVOIDED, LONGEST, QUEUES, ROUND, SHORTEST, PartitionRotation
 
 QUEUE = 7
 
@@ -28,12 +28,14 @@ def never(_number: int) -> float:
     return -1e9
 
 
-def turns(clock: Clock, first: float = 0.0) -> Turns:
+def turns(clock: Clock, first: float = 0.0) -> PartitionRotation:
     """Returns turns of a process that begins where ``first`` says."""
-    return Turns(clock, lambda: first)
+    return PartitionRotation(clock, lambda: first)
 
 
-def heads(known: Turns, clock: Clock, partitions: int, seconds: float, refused: Callable[[int], float]) -> list[int]:
+def heads(
+    known: PartitionRotation, clock: Clock, partitions: int, seconds: float, refused: Callable[[int], float]
+) -> list[int]:
     """Returns the partitions that come first while a claim begins every millisecond."""
     found: list[int] = []
     for _ in range(round(seconds * 1000)):

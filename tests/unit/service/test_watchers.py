@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from queuey.messages import Queue
 from queuey.service import Waiter, Watchers
-from queuey.service.watching import FEW, Trigger
+from queuey.service.watching import FEW, WakeSource
 
 
 class Watched:
@@ -15,7 +15,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.watched: dict[tuple[int, int], Callable[[], None]] = {}
-        self.trigger = Trigger(self.watch, for_all=True)
+        self.trigger = WakeSource(self.watch, for_all=True)
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
         """Refuses to be asked twice."""
@@ -48,7 +48,7 @@ def test_one_watch_for_all() -> None:
     watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(1000)]
     for waiter in waiters:
-        waiter.expect([(queue, (1,), store.trigger)])
+        waiter.subscribe([(queue, (1,), store.trigger)])
     assert list(store.watched) == [(7, 1)]
     store.watched[7, 1]()
     assert [waiter.woken for waiter in waiters] == [1] * 1000
@@ -65,7 +65,7 @@ def test_many_partitions_are_one_watch_each() -> None:
     watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(10)]
     for number, waiter in enumerate(waiters):
-        waiter.expect([(queue, range(1, 2 + FEW + number), store.trigger)])
+        waiter.subscribe([(queue, range(1, 2 + FEW + number), store.trigger)])
     assert len(store.watched) == 255
     assert len(watchers) == 10
     store.watched[7, 255]()
@@ -77,10 +77,10 @@ def test_expecting_something_else() -> None:
     store, queue = Watched(), queue_of(3)
     watchers = Watchers()
     waiter = Counting(watchers)
-    waiter.expect([(queue, (1, 2), store.trigger)])
-    waiter.expect([(queue, (2, 3), store.trigger)])
+    waiter.subscribe([(queue, (1, 2), store.trigger)])
+    waiter.subscribe([(queue, (2, 3), store.trigger)])
     assert sorted(store.watched) == [(7, 2), (7, 3)]
-    waiter.expect([(queue, (9,), store.trigger)])
+    waiter.subscribe([(queue, (9,), store.trigger)])
     assert not store.watched
 
 
@@ -92,7 +92,7 @@ def test_a_thread_that_writes_makes_one_call() -> None:
     watchers.tell = calls.append
     waiters = [Counting(watchers) for _ in range(100)]
     for waiter in waiters:
-        waiter.expect([(queue, (1,), store.trigger)])
+        waiter.subscribe([(queue, (1,), store.trigger)])
     for _ in range(5):
         store.watched[7, 1]()
     assert len(calls) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import QueueChanged, StoreUnavailable
-from queuey.service import JoinedAck, Limits
+from queuey.service import Limits, PiggybackedAck
 from queuey.service.claims.requests import SettleRequest
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
@@ -59,13 +59,13 @@ def ask(owner: Caller) -> Ask:
 def settling() -> Iterator[list[int]]:
     """How many receipts each acknowledgement had that reached the service."""
     seen: list[int] = []
-    real = JoinedAck.take
+    real = PiggybackedAck.take
 
-    async def counting(ack: JoinedAck, settles: Mapping[int, SettleRequest]) -> None:
+    async def counting(ack: PiggybackedAck, settles: Mapping[int, SettleRequest]) -> None:
         seen.append(sum(len(each.receipts) for each in settles.values()))
         await real(ack, settles)
 
-    with replace(JoinedAck.take, counting):
+    with replace(PiggybackedAck.take, counting):
         yield seen
 
 

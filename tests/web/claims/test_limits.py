@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.claims import MOST_OUTSTANDING
-from queuey.service import HandedOut, Service
+from queuey.service import ClaimDelivery, Service
 from queuey.storage import Store
 from tests.blocking import blocking
 from tests.contract.samples import new
@@ -20,7 +20,7 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Calle
     service: Service = app.registry.service
     queue = store.queue("queuey", "q")
     access = service.enter(queue, lambda _queue: None)
-    claimed: list[HandedOut] = []
+    claimed: list[ClaimDelivery] = []
     for _ in range(MOST_OUTSTANDING // ROUND):
         store.append(queue, [new("x") for _ in range(ROUND)])
         claimed += blocking(service.claims).claim(access, limit=ROUND, ttl=43_200, partitions=[1])

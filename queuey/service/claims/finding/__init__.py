@@ -84,8 +84,8 @@ class Finder:
                 wish = Wish(wanted, left, places.of_key, limited_key_of, exact=exact)
             found.scan = await self.ordered.scan(state, wish, read, partial(self.fetch, queue))
         else:
-            sift = self.duplicates.sift(queue, state)
-            found.scan = await self.scanner.scan(state, now, wanted, left, read, sift)
+            split_duplicates = self.duplicates.split_duplicates(queue, state)
+            found.scan = await self.scanner.scan(state, now, wanted, left, read, split_duplicates)
         return found
 
     async def _find_ended(

@@ -19,7 +19,7 @@ from queuey.claims import MOST_ABOVE, MOST_WAITING, State, Waiting
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
-from queuey.service.claims.scans import MOST_PAGES, PAGE, Chain, Read, Scanner, ScanResult
+from queuey.service.claims.scans import MOST_PAGES, PAGE, ContiguousRead, Read, Scanner, ScanResult
 from queuey.service.limits import Limits
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
@@ -93,14 +93,14 @@ class OrderedScanner:
         """Returns the start of reads: no further on, though others have delivered messages there."""
         return max(self.waiting.front, ids.following(state.cursor))
 
-    def _chain(self, state: State, found: Collection[Position]) -> Chain:
+    def _chain(self, state: State, found: Collection[Position]) -> ContiguousRead:
         """Returns a proof for the cursor: the front, and waiting messages up to the first one that was not found."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
             if position not in found:
                 break
-        return Chain(self.waiting.front, seen)
+        return ContiguousRead(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish, fetch: Fetch) -> None:
         """Fetches waiting messages that are free, further ones if some are gone."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import KeyInUse, StoreUnavailable
 from queuey.messages import Queue
-from queuey.service import Draft, HandedOut, Service
+from queuey.service import ClaimDelivery, Draft, Service
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Placed
 from queuey.service.reading import SHORT_BYTES
@@ -240,7 +240,7 @@ def _draft(given: requests.Sent, kept: Kept, trace: str) -> Draft:
     return draft_of(given, delay, time.time(), kept.size, trace, fifo=False)
 
 
-def _received(claimed: Sequence[HandedOut], queue: Queue, region: str, given: requests.ReceiveMessage) -> Result:
+def _received(claimed: Sequence[ClaimDelivery], queue: Queue, region: str, given: requests.ReceiveMessage) -> Result:
     if not claimed:
         return {}
     system = frozenset((*given.attribute_names, *given.message_system_attribute_names))

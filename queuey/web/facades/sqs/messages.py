@@ -15,7 +15,7 @@ import msgspec
 
 from queuey import deadletters, ids
 from queuey.messages import Message, Meta, Queue, body_bytes
-from queuey.service import Draft, HandedOut
+from queuey.service import ClaimDelivery, Draft
 from queuey.web.facades.facade import message_id
 from queuey.web.facades.sqs.attributes import arn_of
 from queuey.web.facades.sqs.errors import SqsError, invalid
@@ -215,7 +215,7 @@ def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) 
 
 
 def received(
-    one: HandedOut, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
+    one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
     """Returns a message as it is answered.
 
@@ -274,7 +274,7 @@ def _is_wanted(name: str, names: Iterable[str]) -> bool:
 
 
 def _system(
-    one: HandedOut,
+    one: ClaimDelivery,
     beside: Beside,
     queue: Queue,
     origin: tuple[str, ids.Position],
