@@ -29,6 +29,7 @@
     │   ├── RecordChanged         a record has another version than the caller knows
     │   ├── MoveUnderWay          messages of the queue are being moved already
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
+    │   ├── TimeZoneUnknown       the machine does not know the time zone of a schedule
     │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already

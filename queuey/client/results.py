@@ -1,4 +1,4 @@
-"""What the client's calls return: frozen, typed, with the names of the API's JSON when encoded."""
+"""Results of the client's calls: frozen, typed, with the names of the API's JSON when encoded."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class QueueRead(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller has not read of a queue, or the error of one that cannot be read.
+    """Unread messages of a queue, or the error of one that cannot be read.
 
     Example:
         >>> for part in client.unread(["orders", "nothing"]):

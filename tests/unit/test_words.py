@@ -16,10 +16,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("queuey", "qdo")
 RIDDLES = frozenset({"What", "Whether", "Says", "Is", "Has", "Lets", "Takes"})
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
-TODO = (
-    "queuey/client/results.py",
-)
-"""Packages that do not keep the rules yet."""
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -38,13 +34,6 @@ class Source(NamedTuple):
 def sources() -> list[Source]:
     paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return [Source(path, text := path.read_text(), ast.parse(text)) for path in paths]
-
-
-def checked() -> Iterator[Source]:
-    for source in sources():
-        name = source.path.relative_to(ROOT).as_posix()
-        if not name.startswith(TODO):
-            yield source
 
 
 def docstrings(source: Source) -> Iterator[tuple[int, str]]:
@@ -82,7 +71,7 @@ def test_no_riddles() -> None:
     """No docstring or comment begins with a relative clause or with a verb that hides its subject."""
     found = [
         f"{source.at(line)}: {text.strip()[:80]!r}"
-        for source in checked()
+        for source in sources()
         for line, text in itertools.chain(docstrings(source), comments(source))
         if first_word(text) in RIDDLES
     ]
@@ -114,7 +103,7 @@ def test_constants_begin_with_their_measure() -> None:
     """A reader of a number sees first whether it is a bound, an interval or a timeout."""
     found = [
         f"{source.at(line)}: {name}: {text.strip()[:80]!r}"
-        for source in checked()
+        for source in sources()
         for line, name, text in constants(source)
         if not text.startswith(MEASURES)
     ]
@@ -150,7 +139,7 @@ def test_overrides_have_no_docstring() -> None:
     """What a method does stands where it is declared first."""
     found = [
         f"{source.at(function.lineno)}: {one.name}.{name}"
-        for source in checked()
+        for source in sources()
         for one in ast.walk(source.tree)
         if isinstance(one, ast.ClassDef)
         for name, function in functions(one).items()
