@@ -213,7 +213,7 @@ def _require(version: int, application: int, path: Path) -> None:
         message = f"{path} is a database of another program"
         raise StoreIncompatible(message)
     if version != FORMAT:
-        message = f"{path} has format {version}; this version of queuey knows format {FORMAT}"
+        message = f"{path} has format {version}; this version of queuey knows format {FORMAT}. Choose another --data"
         raise StoreIncompatible(message)
 
 

@@ -14,7 +14,7 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
-from queuey.storage.cassandra.clocks import clock, id_generator
+from queuey.storage.cassandra.clocks import clock_check, id_generator
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
@@ -254,7 +254,7 @@ MUTATIONS = {
     "a check for each acknowledgement": Mutation(
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=16
     ),
-    "two witnesses": Mutation(("G1",), partial(replace_in, clock, WITNESSES, 1), first=58, storm=SharedStorm),
+    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=58, storm=SharedStorm),
     "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=46, storm=SharedStorm),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, first=74),
 }

@@ -210,6 +210,7 @@ NO_QUEUES = {
         "cron",
         "cursor",
         "delay",
+        "description",
         "early",
         "encoding",
         "error",

@@ -417,9 +417,11 @@ def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
     """One caller writes only so many entries at once."""
     owner.create("q")
     sent = form(browser, f"{Q}/acts/send") | {"body": "x"}
-    replies = [browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}) for number in range(RATE.burst + 1)]
-    assert {reply.status for reply in replies[:-1]} == {303}
-    assert replies[-1].status == 429
+    statuses = [
+        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status for number in range(2 * RATE.burst)
+    ]
+    assert set(statuses[: RATE.burst]) == {303}
+    assert 429 in statuses
 
 
 def test_keys(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
