@@ -241,7 +241,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
         itself = reply.status == 400 and route == "POST /v1/{app}/_moves"
         assert reply.status in {200, 201} or missing or itself, place
     else:
-        without = 403 if row["original"] == "yes" else 401
+        without = 403 if row["compat"] == "yes" else 401
         assert reply.status == {"expired": 401, "anonymous": without}.get(column, 403), place
     assert (SECRET in reply.text) == (allowed and route in READING and "{ids}" not in route), place
     if route == "GET /v1/{app}" and allowed:
