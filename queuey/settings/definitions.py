@@ -38,14 +38,19 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
             "data centres."
         ),
     ] = AUTO
-    read: Annotated[ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: as for writes.")] = (
-        AUTO
-    )
+    read: Annotated[
+        ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: the level of writes.")
+    ] = AUTO
     delay: Annotated[
         float | None, Meta(description="Seconds that range reads stay behind the clock.", ge=0, le=3600)
     ] = None
     deadline: Annotated[
-        float | None, Meta(description="Seconds within which a write must be done to be acknowledged.", ge=0.05, le=120)
+        float | None,
+        Meta(
+            description="Timeout of a write, in seconds; a write that takes longer is not acknowledged.",
+            ge=0.05,
+            le=120,
+        ),
     ] = None
 
 
@@ -61,10 +66,7 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
     ] = "QUORUM"
     serial: Annotated[
         Literal["SERIAL", "LOCAL_SERIAL"],
-        Meta(
-            description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them. "
-            "Idempotency keys are agreed on by all data centres in any case."
-        ),
+        Meta(description="Serial consistency of changes. `LOCAL_SERIAL`: only if a single data centre makes changes."),
     ] = "SERIAL"
 
 
@@ -72,16 +74,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting of the service: name, type, help and default."""
 
     host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
+    port: Annotated[int, Meta(description="TCP port; 0: any free port.", ge=0, le=65535)] = 5000
     tls_cert: Annotated[
-        Path | None, Meta(description="Certificate chain (PEM). With it and `tls_key` the service speaks https.")
+        Path | None, Meta(description="Certificate chain (PEM). With `tls_key`, the service serves https.")
     ] = None
     tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
-    workers: Annotated[int, Meta(description="Worker processes, each with its own store.", ge=1, le=64)] = 1
+    workers: Annotated[
+        int, Meta(description="Number of worker processes. Each opens the store for itself.", ge=1, le=64)
+    ] = 1
     shutdown_timeout: Annotated[
         float,
         Meta(
-            description="Seconds that a stop may take. Requests that were begun are finished within this time.",
+            description="Timeout of a stop, in seconds. Requests that have begun are finished within it.",
             ge=1,
             le=3600,
         ),
@@ -89,28 +93,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     profile: Annotated[
         Path | None,
         Meta(
-            description="File with the URL and the key, for the command line and the client; mode 0600.",
+            description="File with the URL and the key for the command line and the client; mode 0600.",
             extra={"default": "`queuey/profile.toml` in the user's configuration directory"},
         ),
     ] = None
 
     console: Annotated[
         bool,
-        Meta(description="Serve the [console](console.md) at `/console`: pages for operators, for which they log in."),
+        Meta(description="Serve the console at `/console`: pages for operators, with a login."),
     ] = False
 
     store: Annotated[
         str,
         Meta(
-            description="Where messages are kept: `sqlite`, a file in `data`; or "
-            "`cassandra://host1,host2:9042/keyspace`. The port is optional."
+            description="`sqlite`: a file in `data`. Or `cassandra://host1,host2:9042/keyspace`; the port is optional."
         ),
     ] = "sqlite"
     deadline: Annotated[
         float,
         Meta(
-            description="Seconds after which a call to the store gives up. On SQLite it waits a third of that time for "
-            "another process's write lock.",
+            description="Timeout of a call to the store, in seconds. SQLite waits a third of it for another process's "
+            "write lock.",
             ge=1,
             le=120,
         ),
@@ -126,18 +129,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sync: Annotated[
         Literal["full", "normal"],
         Meta(
-            description="What an acknowledgement means on SQLite. `full`: the message is on the disk and survives a "
-            "power cut. `normal` is faster: a power cut may lose the last messages, a crash of the service loses none."
+            description="`full`: an acknowledged message survives a power cut. `normal` is faster; a power cut may "
+            "lose the last ones."
         ),
     ] = "full"
     readers: Annotated[
-        int, Meta(description="Connections of a worker for reading SQLite; further reads wait.", ge=1, le=64)
+        int,
+        Meta(
+            description="Read connections of a worker to SQLite. While all are in use, further reads wait.", ge=1, le=64
+        ),
     ] = 4
 
     default_ttl: Annotated[
         int,
         Meta(
-            description="Time to live, in seconds, of a message if neither the message nor its queue has one.",
+            description="TTL of messages in seconds, if neither the message nor its queue has one.",
             ge=1,
             le=MAX_TTL,
         ),
@@ -145,24 +151,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_ttl: Annotated[
         int,
         Meta(
-            description="Seconds for which the key of a post with an `Idempotency-Key` is remembered: as long as its "
-            "messages live, but at least a minute and at most this.",
+            description="Max seconds that the service remembers an `Idempotency-Key`.",
             ge=60,
             le=604_800,
         ),
     ] = 86_400
-    max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
+    max_body: Annotated[int, Meta(description="Max size of a message body in bytes.", ge=1, le=1 << 30)] = 262_144
     max_batch_bytes: Annotated[
-        int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
+        int, Meta(description="Max size of a request with several messages in bytes.", ge=1, le=1 << 30)
     ] = 8_388_608
     page_bytes: Annotated[
-        int, Meta(description="Bytes after which an answer with messages ends.", ge=1, le=1 << 30)
+        int, Meta(description="Size in bytes after which a page of messages ends.", ge=1, le=1 << 30)
     ] = 8_388_608
     max_wait: Annotated[
         float,
         Meta(
-            description="Longest long poll in seconds; 0 turns long polls off. More is refused with 400: Qdo and the "
-            "client's `tail` ask for 20, its loops that claim for a third of their `ttl`, at most 20 (by default 10).",
+            description="Max duration of a long poll in seconds; 0 turns long polls off.",
             ge=0,
             le=MAX_WAIT,
         ),
@@ -171,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[
         int,
         Meta(
-            description="Requests that a worker handles at the same time in threads; small posts need none.",
+            description="Max requests that a worker handles in threads at the same time; small posts need no thread.",
             ge=1,
             le=1024,
         ),
@@ -179,8 +183,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[
         int,
         Meta(
-            description="Connections that a worker keeps open. For a further one, the one that has been idle "
-            "longest is closed; if none is idle, it gets 503.",
+            description="Max open connections of a worker.",
             ge=1,
             le=65536,
         ),
@@ -188,8 +191,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory: Annotated[
         int,
         Meta(
-            description="Bytes of bodies and answers that a worker holds at most, but at least three times the largest "
-            "request. One application alone gets two thirds of them.",
+            description="Max bytes of bodies and answers that a worker holds.",
             ge=1 << 20,
             le=1 << 40,
         ),
@@ -197,9 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     claims_memory: Annotated[
         int,
         Meta(
-            description="Bytes that a worker keeps of claims, about: 5,000 for each partition of which messages are "
-            "claimed, and 250 for each message that is claimed, or done before an older one. Beyond that it forgets "
-            "the partitions that were used longest ago, and reads their claims from the store when they are needed.",
+            description="Max bytes of claims that a worker caches, about.",
             ge=1 << 20,
             le=1 << 40,
         ),
@@ -207,8 +207,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wait_slots: Annotated[
         int,
         Meta(
-            description="Long polls and streams that one application has at the same time in a worker, at most half as "
-            "many as `connections`; further ones get 503. All applications together have half as many again.",
+            description="Max long polls and streams of one application in a worker; further ones get 503.",
             ge=0,
             le=32_768,
         ),
@@ -216,8 +215,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rates: Annotated[
         Rates,
         Meta(
-            description="How many requests a second an application, and each user of it, may make in a worker; further "
-            "ones get 429. See [rates](#rates).",
+            description="Max requests a second of an application and of each user in a worker; further ones get 429.",
             extra={"default": "no limits"},
         ),
     ] = Rates()
@@ -225,7 +223,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     users: Annotated[
         Users,
         Meta(
-            description="Whom each application trusts to say who its users are, and what users may do.",
+            description="The issuers that each application trusts, and what their users may do.",
             extra={"default": "none"},
         ),
     ] = msgspec.field(default_factory=dict)
@@ -233,7 +231,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     facades: Annotated[
         Facades,
         Meta(
-            description="Which other systems' protocols the service speaks. See [facades](#facades).",
+            description="The protocols of other systems that the service speaks.",
             extra={"default": "none"},
         ),
     ] = Facades()
@@ -241,7 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Annotated[
         PublishedMetrics,
         Meta(
-            description="What operators see without a credential. See [metrics](operations.md#metrics).",
+            description="What `/metrics` publishes without a credential.",
             extra={"default": "`publish=on`"},
         ),
     ] = PublishedMetrics()
@@ -254,37 +252,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "text"
 
     cassandra_user: Annotated[
-        str | None, Meta(description="User name, if Cassandra asks for one. Needs `cassandra_password`.", min_length=1)
+        str | None,
+        Meta(description="User name, if Cassandra requires a login. Needs `cassandra_password`.", min_length=1),
     ] = None
     cassandra_password: Annotated[
         SecretName | None,
-        Meta(description="Where the user's password is: `env:NAME` (a variable) or `file:PATH` (first line)."),
+        Meta(description="Place of the password: `env:NAME` (a variable) or `file:PATH` (first line)."),
     ] = None
     cassandra_tls: Annotated[
-        bool, Meta(description="Encrypt connections to Cassandra. Each of the three files below turns it on, too.")
+        bool, Meta(description="Encrypt connections to Cassandra. Each of the next three settings turns it on, too.")
     ] = False
     cassandra_tls_ca: Annotated[
         Path | None,
-        Meta(description="Certificates (PEM) to check Cassandra's certificate with, instead of the system's."),
+        Meta(description="CA certificates (PEM) for Cassandra's certificate, instead of the system's."),
     ] = None
     cassandra_tls_cert: Annotated[
-        Path | None, Meta(description="Certificate (PEM) of this client, if Cassandra asks for one.")
+        Path | None, Meta(description="Client certificate (PEM), if Cassandra requires one.")
     ] = None
     cassandra_tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `cassandra_tls_cert`.")] = None
     cassandra_tls_hostname: Annotated[
         bool, Meta(description="Check that a node's certificate names the address of the connection.")
     ] = True
     cassandra_local_dc: Annotated[
-        str | None, Meta(description="Data centre of this machine; needed when there are several.", min_length=1)
+        str | None, Meta(description="Data centre of this machine; required if there are several.", min_length=1)
     ] = None
     cassandra_timeout: Annotated[
-        float, Meta(description="Seconds that one request to Cassandra may take.", ge=0.1, le=60)
+        float, Meta(description="Timeout of a request to Cassandra, in seconds.", ge=0.1, le=60)
     ] = 4.0
     cassandra_speculative: Annotated[
         float,
         Meta(
-            description="Seconds after which a request that may be repeated also goes to a second node, or a quarter "
-            "of its timeout if that is less; 0: never.",
+            description="Seconds until a repeatable request also goes to a second node; 0: never.",
             ge=0,
             le=60,
         ),
@@ -292,24 +290,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cassandra_clock_difference: Annotated[
         float | None,
         Meta(
-            description="Seconds by which the clocks of two machines may differ. Best left out: see "
-            "[times](operations-cassandra.md#times).",
+            description="Max difference between the clocks of two machines, in seconds. Best left unset.",
             ge=0.01,
             le=60,
         ),
     ] = None
 
     consistency_weak: Annotated[
-        Consistency, Meta(description="What `weak` means: how messages of `weak` queues are written and read.")
+        Consistency, Meta(description="Meaning of `weak`: levels for writes and reads of messages in `weak` queues.")
     ] = msgspec.field(name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0))
-    consistency_strong: Annotated[Consistency, Meta(description="What `strong` means.")] = msgspec.field(
+    consistency_strong: Annotated[Consistency, Meta(description="Meaning of `strong`.")] = msgspec.field(
         name="consistency.strong", default=Consistency()
     )
-    consistency_very_strong: Annotated[Consistency, Meta(description="What `very_strong` means.")] = msgspec.field(
+    consistency_very_strong: Annotated[Consistency, Meta(description="Meaning of `very_strong`.")] = msgspec.field(
         name="consistency.very_strong", default=Consistency(write="EACH_QUORUM")
     )
     consistency_catalogue: Annotated[
-        CatalogueConsistency, Meta(description="How queues, applications, keys and offsets are changed and read.")
+        CatalogueConsistency,
+        Meta(description="Levels for changes and reads of queues, applications, keys and offsets."),
     ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
 

@@ -26,7 +26,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
 Prefix = Annotated[
     str | None,
     Meta(
-        description="Path under which the service serves it beside its own API, such as `/mq`; none: it does not.",
+        description="Path of the facade beside the service's own API, such as `/mq`; unset: not served.",
     ),
 ]
 
@@ -36,7 +36,7 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redelivery: Annotated[
         float,
         Meta(
-            description="Seconds after which a message that was fetched and not deleted is delivered again.",
+            description="Seconds until a message that was fetched and not deleted is delivered again.",
             ge=1,
             le=43_200,
         ),
@@ -44,8 +44,7 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unsynced: Annotated[
         bool,
         Meta(
-            description="Serve on a store that answers before a message is on a disk (fsync), which MQ never did. "
-            "Otherwise the service does not start."
+            description="Serve on a store that answers before a message is on disk (fsync). `off`: do not start on it."
         ),
     ] = False
 
@@ -57,21 +56,15 @@ class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = False
     zookeeper: Annotated[
         str | None,
-        Meta(
-            description="ZooKeeper servers in which the service registers, such as `zk1:2181,zk2:2181/emodb`, for Java "
-            "clients that look for it there; none: it does not."
-        ),
+        Meta(description="ZooKeeper servers to register in, such as `zk1:2181,zk2:2181/emodb`; unset: none."),
     ] = None
     cluster: Annotated[
         str,
-        Meta(description="The cluster that these clients are made for: the first part of the registered names."),
+        Meta(description="Cluster that the Java clients look for: the first part of the registered names."),
     ] = "local_default"
     address: Annotated[
         str | None,
-        Meta(
-            description="Host and port that are registered, such as `queues.example.com:8080`, if clients do not reach "
-            "the service where it listens. Its health has to be one port above."
-        ),
+        Meta(description="Host and port to register, such as `queues.example.com:8080`; unset: the listening address."),
     ] = None
 
 
@@ -83,11 +76,7 @@ class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefix: Prefix = None
     secret: Annotated[
         str | None,
-        Meta(
-            description="Where the secret is from which those of access keys follow: `env:NAME` (a variable) or "
-            "`file:PATH` (first line), the same for all processes. None: the file `sqs.secret` in `data`, which is "
-            "made if it is not there; on Cassandra one has to be named."
-        ),
+        Meta(description="Place of the secret for access keys: `env:NAME` (a variable) or `file:PATH` (first line)."),
     ] = None
 
 
@@ -106,10 +95,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
     ] = "queuey"
     hosts: Annotated[
         str | None,
-        Meta(
-            description="Names under which clients of MQ and RQMS reach the service, separated by spaces, such as "
-            "`mq.example.com`. Addresses and names without a dot need not be listed."
-        ),
+        Meta(description="Host names by which clients of MQ and RQMS reach the service, separated by spaces."),
     ] = None
     emodb: Annotated[
         EmodbFacade,

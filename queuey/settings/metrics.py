@@ -16,8 +16,8 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Annotated[
         str,
         Meta(
-            description="Queues whose backlog of jobs is among them: patterns such as `acme/thumb*`, separated by "
-            "spaces. At most 100 queues are shown, and their names to everybody who reaches `/metrics`.",
+            description="Queues whose job backlog is published: patterns such as `acme/thumb*`, separated by spaces. "
+            "Max 100 queues. Everybody who reaches `/metrics` sees their names.",
             extra={"default": "none"},
         ),
     ] = ""

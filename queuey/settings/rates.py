@@ -12,17 +12,21 @@ MIN_RATE = 0.001
 """Min requests a second; a lower rate is a typing error."""
 
 _RATE = Meta(
-    description="Requests a second that an application may make in a worker, its users' included; 0: any number.",
+    description="Max requests a second of an application with its users, in a worker; 0: no limit.",
     ge=0,
     le=1_000_000,
 )
 _BURST = Meta(
-    description="Requests that it may make at once after a pause; 0: as many as in a second, at least one.",
+    description="Max requests of it at once after a pause; 0: those of one second, at least one.",
     ge=0,
     le=1_000_000,
 )
-_USER_RATE = Meta(description="The same for each user of an application.", ge=0, le=1_000_000)
-_USER_BURST = Meta(description="The same for each user.", ge=0, le=1_000_000)
+_USER_RATE = Meta(description="Max requests a second of each user, in a worker; 0: no limit.", ge=0, le=1_000_000)
+_USER_BURST = Meta(
+    description="Max requests of a user at once after a pause; 0: those of one second, at least one.",
+    ge=0,
+    le=1_000_000,
+)
 
 
 class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,7 +48,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     applications: Annotated[
         dict[str, OwnRates],
         Meta(
-            description="Only in a file: tables with these fields for single applications.",
+            description="Only in a file: a table with these fields for each application that differs.",
             extra={"default": "none"},
         ),
     ] = {}

@@ -40,78 +40,74 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Literal["Bearer", "BrowserID"],
         Meta(description="`Bearer`: tokens (JWT) of an OpenID provider. `BrowserID`: assertions of a mail address."),
     ] = "Bearer"
-    issuer: Annotated[
-        Word, Meta(description="Who issues them: exactly the `iss` of the tokens; with `BrowserID` a host.")
-    ]
+    issuer: Annotated[Word, Meta(description="The exact `iss` of the tokens. With `BrowserID`: a host.")]
     audience: Annotated[
         Word | tuple[Word, ...],
         Meta(
-            description="For whom they are issued: one of these is in the `aud` of each. With `BrowserID` it is an "
-            "origin such as `https://queuey.example.org`."
+            description="Accepted `aud`: a value or a list. With `BrowserID`: an origin such as "
+            "`https://queuey.example.org`."
         ),
     ]
     keys: Annotated[
         str,
         Meta(
-            description="URL or file of the issuer's public keys: a JSON Web Key Set, with `BrowserID` the issuer's "
-            "support document. A URL begins with `https://`, or with `http://` on this machine.",
+            description="URL or file of the issuer's JSON Web Key Set. With `BrowserID`: of its support document.",
             min_length=1,
         ),
     ]
     user: Annotated[
         Word,
         Meta(
-            description="The claim of a token that names the user. `email` is safe only if the issuer checks "
-            "addresses. Not with `BrowserID`."
+            description="Claim that names the user. `email` is safe only if the issuer verifies addresses. Not with "
+            "`BrowserID`."
         ),
     ] = "sub"
     origins: Annotated[
         tuple[Origin, ...],
         Meta(
-            description="Origins of pages that may speak with the application's queues from a browser, such as "
+            description="Origins of pages that may use the application's queues from a browser, such as "
             "`https://app.example.com`."
         ),
     ] = ()
     leeway: Annotated[
-        float, Meta(description="Seconds by which the issuer's clock may differ from this one.", ge=0, le=300)
+        float, Meta(description="Max difference between the issuer's clock and this one, in seconds.", ge=0, le=300)
     ] = 30.0
     domains: Annotated[
         tuple[str, ...],
-        Meta(description="With `BrowserID`: the mail domains that the issuer may speak for; by default its own host."),
+        Meta(description="With `BrowserID`: mail domains that the issuer may certify; unset: its own host."),
     ] = ()
     queues: Annotated[
         dict[str, tuple[UserVerb, ...]],
-        Meta(description="What users may do with queues of their own: verbs by pattern, such as `inbox-{user}`."),
+        Meta(description="Rights in queues of the user's own: verbs by pattern, such as `inbox-{user}`."),
     ] = {}
     roles: Annotated[
         dict[Role, tuple[RoleVerb, ...]],
         Meta(
-            description="What users with a role may do with all queues of the application: verbs by role, such as "
-            "`queue-admins`. Not with `BrowserID`."
+            description="Rights in all queues of the application: verbs by role, such as `queue-admins`. Not with "
+            "`BrowserID`."
         ),
     ] = {}
-    roles_claim: Annotated[
-        Word, Meta(description="The claim of a token that has the user's roles: a text, or a list of texts.")
-    ] = "groups"
+    roles_claim: Annotated[Word, Meta(description="Claim with the user's roles: a text, or a list of texts.")] = (
+        "groups"
+    )
     client: Annotated[
         Word | None,
         Meta(
-            description="The client id under which the [console](console.md#users-of-an-openid-provider) is registered "
-            "with the issuer: users log in there. It is one of the audiences."
+            description="Client id of the [console](console.md#users-of-an-openid-provider) at the issuer; one of the "
+            "audiences."
         ),
     ] = None
     secret: Annotated[
         str | None,
         Meta(
-            description="Where the secret of that client is: `env:NAME` or `file:PATH`. Without it the client is "
-            "public; then only PKCE protects the login."
+            description="Place of the client's secret: `env:NAME` or `file:PATH`; unset: a public client, protected by "
+            "PKCE alone."
         ),
     ] = None
     scope: Annotated[
         str,
         Meta(
-            description="What the console asks the issuer for at the login. Some issuers give mail addresses and "
-            "groups only with a scope of their own, such as `openid email groups`.",
+            description="Scope that the console requests at the login, such as `openid email groups`.",
             pattern=r"\Aopenid( [!-~]+)*\Z",
             max_length=255,
         ),
