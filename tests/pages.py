@@ -56,6 +56,7 @@ RUN_BY = {
     "docs/compat/emodb.md": {"": TYPED},
     "docs/compat/sqs.md": {"": TYPED},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
+    "docs/index.md": {"Start": "tests/test_docs_links.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
     "docs/moves.md": {"": TYPED},
     "docs/operations-cassandra.md": {

@@ -318,6 +318,14 @@ def test_services_of_the_readme_run_side_by_side() -> None:
     assert set(re.findall(r"127\.0\.0\.1:(50\d\d)", text_of("README.md"))) == set(ports)
 
 
+def test_the_landing_page_shows_the_readme() -> None:
+    """Programs and guarantees of docs/index.md are those of the README, whose programs tests run."""
+    readme = {block.text for block in pages.blocks("README.md")}
+    assert [block for block in pages.blocks("docs/index.md", below="Start") if block.text not in readme] == []
+    rows = {page: re.findall(r"^\| An? .*", text_of(page), re.MULTILINE) for page in ("docs/index.md", "README.md")}
+    assert rows["docs/index.md"] == [row.replace("docs/", "") for row in rows["README.md"]] != []
+
+
 WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")
 
 
