@@ -4,12 +4,3 @@ The web reads requests into them and answers with them, the client reads answers
 made of them. :mod:`queuey.web.fields` reads each field of a request as its type says. A bound that a setting may lower
 is named by :func:`queuey.api.values.bounded`.
 """
-
-from __future__ import annotations
-
-import atexit
-import gc
-
-# msgspec 0.22 reads freed memory when the interpreter's last collection clears structs that derive from each other.
-# Frozen objects are left out of that collection.
-atexit.register(gc.freeze)

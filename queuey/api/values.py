@@ -41,8 +41,15 @@ def words(*choices: str, description: str = "") -> Meta:
 
 
 Wait = Annotated[float, bounded("max_wait", "Seconds to wait if there is nothing to answer", ge=0, le=MAX_WAIT)]
+# Not Meta(pattern=…): msgspec 0.22 frees a pattern wrongly in a union with a list, and crashes as the interpreter ends.
 Partitions = (
-    Annotated[str, Meta(pattern=r"^(\*|([0-9]+(,[0-9]+)*)?)$", description="Comma list of partitions, `*` for all")]
+    Annotated[
+        str,
+        Meta(
+            description="Comma list of partitions, `*` for all",
+            extra_json_schema={"pattern": r"^(\*|([0-9]+(,[0-9]+)*)?)$"},
+        ),
+    ]
     | list[Annotated[int, Meta(ge=0)]]
 )
 Flag = bool | int | str
