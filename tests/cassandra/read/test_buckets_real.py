@@ -255,7 +255,8 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     written: list[tuple[Position, str]] = []
     levels: list[int] = []
 
-    def write(store: CassandraStore, size: int, ttl: int = 3 * DAY, *, pause: float = 0.5) -> int:
+    def write(store: CassandraStore, size: int, ttl: int = 3 * DAY, *, pause: float = 0.3 * S) -> int:
+        # Time moves by less than S/2 at once, as a clock check that is on its way would find the clock off otherwise.
         texts = [f"{len(written) + number}" for number in range(size)]
         written.extend(zip(store.append(queue, [new(text, ttl) for text in texts]), texts, strict=True))
         [buffer] = store._writer._buffers.values()
