@@ -42,8 +42,8 @@ demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real
 inbox: $(OIDC) ## Run an app with an inbox for each user, to be looked at in two browser windows
 	exec $(BIN)/python deploy/demo/inbox/run.py
 
-test: $(DEV) ## Run the test suite without the slow tests
-	$(PYTEST) -m "not slow"
+test: $(DEV) ## Run the test suite without the slow tests; repeats up to three that fail once, and shows why they failed
+	$(PYTEST) -m "not slow" --reruns 1 --max-suite-reruns 3
 
 quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the HTTP API; in less than two minutes
 	$(PYTEST) -m "not slow" --without-servers -r fE $(QUICK)

@@ -53,6 +53,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SLOW_ENDS))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows why a test was repeated: one that fails at times is to be mended."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"FAILED ONCE: {report.nodeid}", red=True)
+        terminalreporter.line(report.longreprtext)
+
+
 @pytest.fixture(scope="session")
 def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
     """The URL of a keyspace for the contract suite; each test finds it emptied."""
