@@ -7,7 +7,7 @@ A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, ma
 ``login``                 the scheme of the user and the password: ``digest`` (ZooKeeper's own) or ``sasl``
 ``login_file``            a file with ``user:password``, so that no list of processes shows them
 ``private``               whether nodes are open only to their creator; yes where there is a login
-``tls``                   whether connections are encrypted; yes where one of the next four is given
+``tls``                   whether connections are encrypted; yes where a certificate or another option of TLS is given
 ``ca``, ``cert``, ``key``  files with certificates, the member's own certificate, and its key
 ``key_password``          of the key
 ``check_hostname``        whether certificates must name the host; yes

@@ -31,10 +31,10 @@ SECURITY = {
 
 ABOUT = (
     "Malformed HTTP gets a status of 400 to 431 without a body from the HTTP server itself, and the connection is "
-    "closed. Every other answer is one of those named here. The resources that the original had "
-    "(an application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, "
-    "and 403 to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other "
-    "methods are 405 with `Allow`, and requests without a credential get 401. The header `Warning` names "
+    "closed. Every other answer is one of those named here. An application, a queue and messages by id answer other "
+    "methods than those named here with 404 and `Allow`, and requests without a credential with 403. All other "
+    "resources have HEAD where they have GET, and OPTIONS. They answer other methods with 405 and `Allow`, and "
+    "requests without a credential with 401. The header `Warning` names "
     "fields of a query that are not known; with `strict=1` they are refused by 400. On a post it says that a body "
     "which looks like a batch was stored as one message, because it was not sent as `application/json`."
 )

@@ -80,6 +80,7 @@ def cases() -> dict[str, Values]:
         "affinity": {"nodeAffinity": {}},
     }
     everything["image"]["pullSecrets"] = ["registry"]
+    everything["settings"]["consistency"] = {"weak": {"delay": 8}}
     everything["workers"]["archive"] |= {"secrets": ["zk-login"], "resources": {"limits": {"memory": "1Gi"}}}
     alone = copy.deepcopy(cassandra) | {"migrate": {"enabled": False}, "replicas": 1, "monitor": {"enabled": True}}
     alone["settings"]["facades"] = {"only": "mq", "app": "shop"}
@@ -292,8 +293,8 @@ def test_values_become_settings(charts: dict[str, Rendered], tmp_path: Path) -> 
     assert found.rates.applications["the reports"].user == 0.5
     assert found.tls_cert is not None
     assert found.tls_cert.is_file()
-    other = settings_file(charts["cassandra"], service(charts["cassandra"]), tmp_path / "other")
-    assert settings.load({}, {}, config=other).settings.consistency_strong.delay == 8
+    other = settings_file(charts["everything"], service(charts["everything"]), tmp_path / "other")
+    assert settings.load({}, {}, config=other).settings.consistency_weak.delay == 8
 
 
 def test_variables_of_kubernetes(chart: Rendered) -> None:
