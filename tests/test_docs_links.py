@@ -310,6 +310,22 @@ def test_picture() -> None:
     assert not any("later" in text for text in shown)
 
 
+COLOURED = re.compile(r"([^{}]+)\{[^{}]*(?:fill|stroke):#[^{}]*\}")
+
+
+@pytest.mark.parametrize("picture", sorted(path.name for path in (ROOT / "docs").glob("*.svg")))
+def test_pictures_fit_dark_pages(picture: str) -> None:
+    """Each picture is shown by a page, and gives every colour a second one for dark pages."""
+    text = (ROOT / "docs" / picture).read_text()
+    light, _, dark = re.sub(r"\s*:\s*", ":", text.partition("<style>")[2].partition("</style>")[0]).partition(
+        "prefers-color-scheme:dark"
+    )
+    coloured = [{one.strip() for rule in COLOURED.findall(css) for one in rule.split(",")} for css in (light, dark)]
+    assert coloured[0] - coloured[1] == set() != coloured[0]
+    assert re.findall(r' (?:fill|stroke)="#', text) == []
+    assert any(f"({picture})" in text_of(page) for page in PAGES)
+
+
 def test_services_of_the_readme_run_side_by_side() -> None:
     """Each service that the README starts listens on a port of its own, and what follows asks that one."""
     starts = re.findall(r"^\S*queuey serve\b(.*)", text_of("README.md"), re.MULTILINE)
