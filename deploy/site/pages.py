@@ -6,6 +6,7 @@ MkDocs calls these functions by their names.
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
@@ -22,8 +23,12 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "deploy/local/README.md": "local-servers.md",
+    "queuey/web/console/static/icon.svg": "logo.svg",
+    "deploy/site/iframe-worker.js": "assets/iframe-worker.js",
+    "deploy/site/site.css": "assets/site.css",
 }
-"""Pages outside of ``docs``, and their names on the site (MkDocs takes a README for its folder's first page)."""
+"""Pages and files outside of ``docs``, and their names on the site (MkDocs takes a README for its folder's first page).
+"""
 API = "reference/http.md"
 """The page made from the OpenAPI document, which is beside it."""
 MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
@@ -32,8 +37,10 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for plugins
-    """Lists the decisions in the navigation, in the order of their numbers, and has the styles of the API's page."""
-    config.extra_css.append("assets/api_page.css")
+    """Lists the decisions in the navigation, adds styles, and links the repository if ``pyproject.toml`` names it."""
+    config.extra_css += ["assets/api_page.css", "assets/site.css"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.repo_url = project.get("urls", {}).get("Repository")
     decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
     for section in config.nav:
         for entry in next(iter(section.values())):
