@@ -47,7 +47,10 @@ TEXTS = {
 """What a block of the language ``text`` is."""
 TYPED = "tests/acceptance/test_commands_of_pages.py"
 RUN_BY = {
-    "README.md": {"Run": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py"},
+    "README.md": {
+        "Start": "tests/cli/test_docs.py",
+        "Run": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py",
+    },
     "docs/access.md": {"": TYPED},
     "docs/claims.md": {"": "tests/acceptance/test_docs.py"},
     "docs/cli.md": {"": TYPED},

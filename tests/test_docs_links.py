@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise
+from os.path import normpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
 )
+INDEXES = ("docs/index.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
 VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_loading.CONFIG}
 VARIABLES |= {line.variable for line in qdo_settings.table().values()}
@@ -145,10 +147,15 @@ def test_links(page: str) -> None:
 
 
 def test_every_page_can_be_reached() -> None:
-    """The index leads to every page of the documentation."""
-    linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)\s]+)\)", text_of("docs/index.md"))}
-    pages = {(ROOT / page).resolve() for page in PAGES if page.startswith("docs/")}
-    assert pages - linked - {ROOT / "docs" / "index.md"} == set()
+    """The index leads to every page of the documentation, and to decisions through their own index."""
+    linked = {
+        (ROOT / page / ".." / target).resolve()
+        for page in INDEXES
+        for target in re.findall(r"\]\(([^)\s#]+)", text_of(page))
+    }
+    assert {page for page in PAGES if page.startswith("docs/") and (ROOT / page).resolve() not in linked} == {
+        INDEXES[0]
+    }
 
 
 def test_glossary() -> None:
@@ -194,7 +201,7 @@ def test_options_and_variables(page: str) -> None:
     """Every option that the text names is one of some command, every variable of ours is read by something."""
     if page == "deploy/local/README.md":
         assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
-    elif page not in {"docs/performance-sqlite.md", "docs/decisions/0006-hatchling-and-plain-constraints.md"}:
+    elif page not in {"docs/performance-sqlite.md", "docs/decisions/libraries.md"}:
         assert options_in(page) - options() == set()
     assert set(re.findall(r"\b(?:QUEUEY|QDO)_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
 
@@ -334,12 +341,30 @@ def test_services_of_the_readme_run_side_by_side() -> None:
     assert set(re.findall(r"127\.0\.0\.1:(50\d\d)", text_of("README.md"))) == set(ports)
 
 
-def test_the_landing_page_shows_the_readme() -> None:
-    """Programs and guarantees of docs/index.md are those of the README, whose programs tests run."""
-    readme = {block.text for block in pages.blocks("README.md")}
-    assert [block for block in pages.blocks("docs/index.md", below="Start") if block.text not in readme] == []
-    rows = {page: re.findall(r"^\| An? .*", text_of(page), re.MULTILINE) for page in ("docs/index.md", "README.md")}
-    assert rows["docs/index.md"] == [row.replace("docs/", "") for row in rows["README.md"]] != []
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page by their headings, with the targets of links as paths from the root."""
+    folder = Path(page).parent
+    text = re.sub(r"\]\((?![a-z]+:)([^)#]+)", lambda found: f"]({normpath(folder / found[1])}", text_of(page))
+    _, *parts = re.split(r"^##? (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_landing_page_is_the_twin_of_the_readme() -> None:
+    """docs/index.md and the README begin alike: what it is, how to start, guarantees, figures, pictures."""
+    readme, landing = sections("README.md"), sections("docs/index.md")
+    shared = list(landing)[: list(landing).index("Learn it")]
+    assert shared == list(readme)[: len(shared)]
+    assert {name for name in shared if name != "Start" and landing[name] != readme[name]} == set()
+    shown = [block.text for block in pages.blocks("docs/index.md", below="Start")]
+    assert shown == [block.text for block in pages.blocks("README.md", below="Start")][: len(shown)] != []
+
+
+def test_figures_of_the_landing_page_were_measured() -> None:
+    """Each figure stands in the pages about performance."""
+    figures = re.findall(r"^\| ([\d,]+) ", sections("docs/index.md")["How fast it is"], re.MULTILINE)
+    measured = "".join(text_of(page) for page in PAGES if page.startswith("docs/performance"))
+    assert len(figures) == 4
+    assert [figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d,])", measured)] == []
 
 
 WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")

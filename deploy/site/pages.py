@@ -37,11 +37,12 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for plugins
-    """Lists the decisions in the navigation, adds styles, and links the repository if ``pyproject.toml`` names it."""
+    """Lists the decisions by number, adds styles, and links the repository if ``pyproject.toml`` names it."""
     config.extra_css += ["assets/api_page.css", "assets/site.css"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     config.repo_url = project.get("urls", {}).get("Repository")
-    decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    names = {path.name for path in (ROOT / "docs" / "decisions").glob("*.md")}
+    decisions = ["index.md", "libraries.md", *sorted(names - {"index.md", "libraries.md"})]
     for section in config.nav:
         for entry in next(iter(section.values())):
             if isinstance(entry, dict) and entry.get("Decisions") == "decisions":

@@ -2,7 +2,7 @@
 
 PyJWT checks the signature; what a token says is checked here, before that, because it costs less and because what the
 token says of itself decides nothing: which issuers are trusted, where their keys are and which algorithms go with a
-kind of key is known beforehand. See docs/decisions/0023.
+kind of key is known beforehand. See docs/decisions/libraries.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 PyBrowserID implements the protocol: which keys sign what, and which hosts may issue for a mail address. Two of its
 parts are replaced. It asks no server, because it would ask any that an assertion names: the issuers, their keys and the
-mail domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/0024.
+mail domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/libraries.md.
 """
 
 from __future__ import annotations
