@@ -31,6 +31,35 @@ OUTSIDE = {
 """
 API = "reference/http.md"
 """The page made from the OpenAPI document, which is beside it."""
+BACKGROUND = (
+    "architecture",
+    "changelog",
+    "contributing",
+    "decisions/",
+    "local-",
+    "performance",
+    "readme",
+    "reference/",
+)
+"""How the names of pages begin that the search lists behind those for users."""
+KEYWORDS = {
+    "access.md": ["api key", "permissions", "rights"],
+    "api.md": ["cursor", "delayed message", "idempotency key", "long poll", "ttl", "retention"],
+    "claims.md": ["dead letter", "dedup", "job queue", "ordered", "poison message", "priority", "retry"],
+    "client.md": ["python", "asyncio"],
+    "concepts.md": ["horizon", "offset", "partition", "read delay"],
+    "inbox.md": ["browser", "javascript", "notification", "websocket"],
+    "kubernetes.md": ["docker", "helm"],
+    "operations.md": ["backup", "metrics", "monitoring", "prometheus", "restore"],
+    "qdo-cli.md": ["dead letter", "lag", "redrive"],
+    "qdo.md": ["at least once", "consumer group", "fence", "lag", "offset", "rebalance", "retry"],
+    "schedules.md": ["cron", "schedule"],
+    "settings.md": ["configuration", "environment variable", "rate limit"],
+    "spark.md": ["exactly once"],
+    "tasks.md": ["celery", "retry"],
+    "users.md": ["inbox", "openid", "unread"],
+}
+"""Words by which the search finds a page first."""
 MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
 """Why no test runs a block: it stands behind the language, where the site's Markdown would not take it."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -69,6 +98,9 @@ def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401
     """Turns links between files into links between pages, and into plain text where the file is no page."""
     here = page.file.src_uri
+    if here.startswith(BACKGROUND):
+        page.meta["search"] = {"boost": 0.01}
+    page.meta["tags"] = KEYWORDS.get(here, [])
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
     def link(found: re.Match[str]) -> str:

@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import FloatRect
 
 from deploy.site import docstrings
+from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
+from tests.servers import chromium
 
 ROOT = Path(__file__).parents[2]
+NODE = shutil.which("node")
+WANTED = {
+    "api key": "access",
+    "at least once": "qdo",
+    "backup": "operations",
+    "cancel a job": "claims",
+    "celery": "moving-from-celery",
+    "consumer group": "qdo",
+    "cron": "schedules",
+    "cursor": "api",
+    "dead letter": "claims",
+    "dedup": "claims",
+    "delayed message": "api",
+    "docker": "kubernetes",
+    "exactly once": "spark",
+    "horizon": "concepts",
+    "idempotency key": "api",
+    "inbox": "inbox",
+    "install": "install",
+    "kafka": "qdo-migration",
+    "lag": "qdo",
+    "long poll": "api",
+    "metrics": "operations",
+    "move messages": "moves",
+    "ordered queue": "claims",
+    "priority": "claims",
+    "python client": "client",
+    "rate limit": "settings",
+    "read delay": "concepts",
+    "redrive": "qdo-cli",
+    "restore": "operations",
+    "retry": "claims",
+    "sqs": "compat/sqs",
+    "tls": "operations",
+    "unread": "users",
+    "websocket": "inbox",
+}
+"""Queries, and a page that a reader wants to see among the first three."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +90,44 @@ def test_reference(site: Path) -> None:
     page = (site / "reference" / "client.html").read_text()
     assert 'id="queuey.client.Client.send"' in page
     assert ":class:" not in page
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_search(site: Path) -> None:
+    """The site's search lists what a reader wants to see among the first three pages."""
+    queries = "\n".join(WANTED)
+    script = Path(__file__).with_name("search.js")
+    ended = subprocess.run([str(NODE), script, site], input=queries, capture_output=True, check=True, text=True)
+    found = dict(zip(WANTED, map(json.loads, ended.stdout.splitlines()), strict=True))
+    assert {query: found[query][:5] for query, page in WANTED.items() if f"{page}.html" not in found[query][:3]} == {}
+
+
+def test_words_for_the_search_are_of_pages() -> None:
+    """The search's words and its pages in the background name pages that there are."""
+    docs = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} | set(OUTSIDE.values())
+    assert KEYWORDS.keys() - docs == set()
+    assert {part for part in BACKGROUND if not any(page.startswith(part) for page in docs)} == set()
+
+
+@pytest.mark.skipif(chromium.CHROMIUM is None, reason="needs Chromium")
+def test_without_a_server(site: Path) -> None:
+    """Opened as files, the site searches, and its pictures follow the palette that the reader picks."""
+    with chromium.chromium() as browser:
+        page = browser.new_page(color_scheme="dark", viewport={"width": 1300, "height": 900})
+        page.goto((site / "concepts.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.keyboard.type("priority")
+        page.locator(".md-search-result__link[href*='claims.html']").first.wait_for(timeout=chromium.PATIENCE)
+        page.keyboard.press("Escape")
+        picture = page.locator("img[src='read-delay.svg']")
+        picture.scroll_into_view_if_needed()
+        box = picture.bounding_box()
+        assert box is not None
+        middle = FloatRect(x=box["x"] + 20, y=box["y"] + 20, width=box["width"] - 40, height=box["height"] - 40)
+        dark = page.screenshot(clip=middle)
+        page.get_by_title("Light").click()
+        page.locator("body[data-md-color-scheme=default]").wait_for(timeout=chromium.PATIENCE)
+        assert page.screenshot(clip=middle) != dark
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
