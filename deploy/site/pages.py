@@ -82,6 +82,8 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
     made: dict[str, str | bytes] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
+    # The README's first sections are those of the landing page.
+    made["readme.md"] = "# First steps\n\n" + "".join((ROOT / "README.md").read_text().partition("## Run\n")[1:])
     made[API] = "# HTTP API, operation by operation\n"
     made["reference/openapi.json"] = encode(document())
     made["assets/api_page.css"] = api_page.style()
