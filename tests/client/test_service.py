@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from queuey.client import (
     AsyncClient,
+    Backoff,
     Client,
     Conflict,
     GroupNotFound,
@@ -60,6 +61,7 @@ def test_a_queue_lives_from_create_to_delete(queuey: Queuey) -> None:
     assert (caught.value.status, caught.value.code) == (409, "QueueExists")
     updated = queuey.update_queue(name, partitions=3, ttl=None, principals=None)
     assert (updated.partitions, updated.ttl, updated.principals) == (3, None, ())
+    assert queuey.update_queue(name, backoff=Backoff(first=5.0, most=600.0)).backoff == Backoff(first=5.0, most=600.0)
     with pytest.raises(InvalidRequest) as refused:
         queuey.update_queue(name, partitions=1)
     assert refused.value.code == "InvalidUpdate"

@@ -140,6 +140,8 @@ def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
     principals = body.get("principals")
     if principals is not None and not isinstance(principals, str):
         body["principals"] = list(principals)
+    if isinstance(backoff := body.get("backoff"), Backoff):
+        body["backoff"] = msgspec.to_builtins(backoff)
     return body
 
 
