@@ -61,6 +61,7 @@ RUN_BY = {
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
     "docs/index.md": {"Start": "tests/test_docs_links.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
+    "docs/install.md": {"As a tool": "tests/dist/test_tools.py"},
     "docs/moves.md": {"": TYPED},
     "docs/operations-cassandra.md": {
         "Backup and restore": "tests/deploy/test_backup.py",

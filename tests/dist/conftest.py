@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tarfile
+from pathlib import Path
+
 import pytest
 
 from tests.dist.building import ROOT, Built, build
@@ -11,3 +15,16 @@ from tests.dist.building import ROOT, Built, build
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """What ``make dist`` would build of the checkout."""
     return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def checkout(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What stands for a checkout in which ``make dist`` has run: the unpacked sdist, with the wheel where pages have it."""
+    directory = tmp_path_factory.mktemp("checkout")
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(directory, filter="data")
+    (tree,) = directory.iterdir()
+    (tree / "dist").mkdir()
+    for place in (tree, tree / "dist"):
+        shutil.copy(built.wheel, place)
+    return tree

@@ -5,25 +5,20 @@ These tests need pip and an index, or wheels that pip is told to use: they fail 
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
-import subprocess
-import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import queuey
-from tests.dist.building import ROOT, Built, extras
+from tests.dist.building import Built, extras
+from tests.dist.environments import CONSTRAINTS, Environment
 from tests.dist.install_lines import InstallLine, printed
-from tests.servers.served import Served, environment
+from tests.servers.served import Served
 
 pytestmark = pytest.mark.slow
 
-CONSTRAINTS = str(ROOT / "constraints.txt")
 USES = {
     "browserid": "import queuey.web.credentials.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
@@ -36,45 +31,6 @@ USES = {
     "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
 }
 """What an extra is for, as a program."""
-
-
-class Environment:
-    """A virtual environment that knows nothing of this checkout.
-
-    Args:
-        home: Where it is made.
-    """
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.programs = home / "bin"
-        # An empty variable counts as none; the cache is for what the programs keep of their own.
-        self.variables = environment(PYTHONPATH="", XDG_CACHE_HOME=str(home / "cache"))
-        self.variables["PIP_CACHE_DIR"] = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
-        self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
-
-    def shell(self, command: str, directory: Path, **variables: str) -> str:
-        """Runs a command of a shell with this environment's programs; returns what it printed."""
-        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
-        ended = subprocess.run(
-            ["/bin/sh", "-euc", command],
-            cwd=directory,
-            env=self.variables | {"PATH": path} | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-        return ended.stdout
-
-    def install(self, target: str, *, directory: Path) -> None:
-        """Installs something with the pinned versions."""
-        self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)
-
-    def python(self, program: str) -> str:
-        """Runs a program, away from the checkout."""
-        return self.shell(f"python -c {shlex.quote(program)}", self.home)
 
 
 @pytest.fixture
@@ -92,19 +48,6 @@ def plain(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
     made.install(str(built.wheel), directory=home)
     yield made
     shutil.rmtree(home)
-
-
-@pytest.fixture(scope="module")
-def checkout(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What stands for a checkout in which ``make dist`` has run: the unpacked sdist, with the wheel where pages have it."""
-    directory = tmp_path_factory.mktemp("checkout")
-    with tarfile.open(built.sdist) as sdist:
-        sdist.extractall(directory, filter="data")
-    (tree,) = directory.iterdir()
-    (tree / "dist").mkdir()
-    for place in (tree, tree / "dist"):
-        shutil.copy(built.wheel, place)
-    return tree
 
 
 def test_every_extra_is_used() -> None:

@@ -1,0 +1,53 @@
+"""Virtual environments that know nothing of this checkout. They need pip and an index, or wheels that pip is told to use."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.dist.building import ROOT
+from tests.servers.served import environment
+
+CONSTRAINTS = str(ROOT / "constraints.txt")
+
+
+class Environment:
+    """A virtual environment that knows nothing of this checkout.
+
+    Args:
+        home: Where it is made.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.programs = home / "bin"
+        # An empty variable counts as none; the cache is for what the programs keep of their own.
+        self.variables = environment(PYTHONPATH="", XDG_CACHE_HOME=str(home / "cache"))
+        self.variables["PIP_CACHE_DIR"] = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+        self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
+
+    def shell(self, command: str, directory: Path, **variables: str) -> str:
+        """Runs a command of a shell with this environment's programs; returns what it printed."""
+        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        ended = subprocess.run(
+            ["/bin/sh", "-euc", command],
+            cwd=directory,
+            env=self.variables | {"PATH": path} | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+        return ended.stdout
+
+    def install(self, target: str, *, directory: Path) -> None:
+        """Installs something with the pinned versions."""
+        self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)
+
+    def python(self, program: str) -> str:
+        """Runs a program, away from the checkout."""
+        return self.shell(f"python -c {shlex.quote(program)}", self.home)

@@ -1,0 +1,100 @@
+"""Each release's wheel, installed by itself: its client and the present service, its service and the present client.
+
+The wheels of earlier releases are built from their tags in git; without a tag a release is skipped. The present
+version takes part, as if it had been released.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import queuey
+from tests.dist.building import ROOT, Built, build
+from tests.dist.environments import Environment
+from tests.releases import recording
+from tests.releases.compared import LIVE, differences
+from tests.releases.recording import Released, folders
+from tests.servers.served import Served
+
+pytestmark = pytest.mark.slow
+
+
+class Installed(NamedTuple):
+    """A release in an environment of its own."""
+
+    released: Released
+    program: ModuleType
+    environment: Environment
+
+    def differences(self, answers: dict[str, Any]) -> list[str]:
+        """Compares the answers of the program with those that the release recorded."""
+        return differences(self.released.answers, answers, drawn=LIVE)
+
+    def serve(self, directory: Path) -> Served:
+        """Returns the release's service, to be started."""
+        program = [str(self.environment.programs / "queuey")]
+        return Served(directory, program=program, variables=self.environment.variables)
+
+
+def wheel_of(version: str, built: Built, target: Path) -> Path:
+    """Returns the wheel of a release."""
+    if version == queuey.__version__:
+        return built.wheel
+    tagged = subprocess.run(["git", "archive", f"v{version}"], cwd=ROOT, capture_output=True, check=False)
+    if tagged.returncode:
+        pytest.skip(f"no tag v{version} in git")
+    (target / "tree").mkdir()
+    subprocess.run(["tar", "x"], cwd=target / "tree", input=tagged.stdout, check=True)
+    return build(target / "tree", target).wheel
+
+
+@pytest.fixture(scope="module", params=folders(), ids=[folder.name for folder in folders()])
+def installed(
+    request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """Each release, installed."""
+    folder: Path = request.param
+    released = recording.read(folder)
+    home = tmp_path_factory.mktemp("release")
+    environment = Environment(home / "environment")
+    environment.install(str(wheel_of(released.version, built, home)), directory=home)
+    program = importlib.import_module(f"tests.releases.{folder.name}.program")
+    yield Installed(released, program, environment)
+    shutil.rmtree(home)
+
+
+def test_its_client_with_the_present_service(installed: Installed, tmp_path: Path) -> None:
+    """A program on the release's client gets from the present service the answers that it got then."""
+    with Served(tmp_path) as served:
+        profile = served.profile
+        words = [str(installed.program.__file__), profile.url, profile.key, profile.application]
+        printed = installed.environment.shell(shlex.join(["python", *words]), tmp_path)
+    answers = dict(json.loads(line) for line in printed.splitlines())
+    assert installed.differences(answers) == []
+
+
+def test_its_service_with_the_present_client(installed: Installed, tmp_path: Path) -> None:
+    """The same program on the present client gets from the release's service the answers that it got then."""
+    with installed.serve(tmp_path) as served, served.client() as client:
+        kept = installed.program.fill(client)
+        answers = {name: recording.plain(answer) for name, answer in installed.program.ask(client, kept)}
+    assert installed.differences(answers) == []
+
+
+def test_upgrade(installed: Installed, tmp_path: Path) -> None:
+    """The present service goes on with the data directory that the release's service filled."""
+    with installed.serve(tmp_path) as served, served.client() as client:
+        kept = installed.program.fill(client)
+    with Served(tmp_path) as served, served.client() as client:
+        answers = {name: recording.plain(answer) for name, answer in installed.program.ask(client, kept)}
+    assert installed.differences(answers) == []

@@ -1,0 +1,256 @@
+"""A release's record: its store, all rows as the storage contract shows them, the requests of its client, the answers.
+
+Everything was recorded with a clock that stood still, so the same code gives the same answers at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+
+from qdo.coordination import Member, TargetAssignment
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.records import Sight
+from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
+from queuey import ids
+from queuey.client import Client
+from queuey.messages import QueueSpec, Record, Scope, Slice
+from queuey.storage import Store
+from queuey.storage.sqlite import SqliteOptions, open_store
+from queuey.web import make_app
+from tests.backends import APP, Clock
+from tests.in_process import InProcess
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+URL = f"http://127.0.0.1:5000/v1/{APP}/"
+KEY = "a-key-of-the-releases"
+DIGEST = hashlib.sha256(KEY.encode()).digest()
+COVERS = {bytes([number]) * 16: ids.TICKS_MAX - number for number in (1, 2)}
+WORK = "the work of a job on Spark"
+UNRECORDED = {"accept", "accept-encoding", "authorization", "connection", "content-length", "host", "user-agent"}
+"""Headers that say nothing of what is asked."""
+GROUPS = {"readers": 3, "readers of a long list": 150}
+"""Names of Qdo's groups, and the number of partitions that each shares: long values are stored in another way."""
+
+
+class Exchange(msgspec.Struct):
+    """A request of the client, and the answer; bodies are JSON where they can be."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    sent: Any
+    status: int
+    answer_headers: dict[str, str]
+    answer: Any
+
+
+class Released(msgspec.Struct):
+    """What a release recorded.
+
+    Attributes:
+        version: Of Queuey.
+        clock: The time at which everything was recorded (ticks).
+        kept: What the program's second part needs of the first.
+        rows: Of the store, see :func:`rows`.
+        exchanges: Requests of the second part, in order.
+        answers: Of the client, by the program's names for them.
+        offsets: Of Qdo's groups, by group and partition.
+        tables: Hashes of the files in ``cql`` by name.
+    """
+
+    version: str
+    clock: int
+    kept: dict[str, Any]
+    rows: dict[str, Any]
+    exchanges: list[Exchange]
+    answers: dict[str, Any]
+    offsets: dict[str, dict[str, Any]]
+    tables: dict[str, str]
+
+
+def folders() -> list[Path]:
+    """Returns the folders of all releases, oldest first."""
+    return sorted(HERE.glob("v*_*_*"), key=lambda path: [int(part) for part in path.name[1:].split("_")])
+
+
+def read(folder: Path) -> Released:
+    """Returns a release's record."""
+    return msgspec.json.decode(gzip.decompress((folder / "record.gz").read_bytes()), type=Released)
+
+
+def unpack(packed: Path, target: Path) -> None:
+    """Writes a file that a release packed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gzip.decompress(packed.read_bytes()))
+
+
+@contextmanager
+def opened(directory: Path, clock: int) -> Iterator[Store]:
+    """Opens a SQLite store at a time that stands still; nothing is swept."""
+    with closing(open_store(directory, options=SqliteOptions(clock=Clock(clock), sweep_interval=None))) as store:
+        yield store
+
+
+@contextmanager
+def served(store: Store) -> Iterator[Recording]:
+    """Serves a store in this process."""
+    transport = InProcess(make_app(store))
+    try:
+        yield Recording(transport)
+    finally:
+        transport.close()
+
+
+class Recording(httpx2.BaseTransport):
+    """A transport that records what goes through it."""
+
+    def __init__(self, inner: httpx2.BaseTransport) -> None:
+        self._inner = inner
+        self.exchanges: list[Exchange] = []
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Has a request answered, and records both."""
+        response = self._inner.handle_request(request)
+        content = response.read()
+        exchange = Exchange(
+            method=request.method,
+            path=request.url.raw_path.decode(),
+            headers=_told(request.headers),
+            sent=readable(request.read()),
+            status=response.status_code,
+            answer_headers=_told(response.headers),
+            answer=readable(content),
+        )
+        self.exchanges.append(exchange)
+        return response
+
+    def client(self) -> Client:
+        """Returns a client whose requests are recorded."""
+        return Client(URL, key=KEY, transport=self)
+
+
+def _told(headers: httpx2.Headers) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name not in UNRECORDED}
+
+
+def readable(content: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns the JSON of a body; of another body its bytes as text, each byte a character."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content.decode("latin-1")
+
+
+def written(body: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """Inverse of :func:`readable`."""
+    return body.encode("latin-1") if isinstance(body, str) else json.dumps(body).encode()
+
+
+def fill_rest(store: Store) -> None:
+    """Writes what no request of a client writes: limited keys, Spark's ledger, a document, covers."""
+    store.add_key(APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*")))
+    store.create_application("other")
+    store.enter(WORK, 7, b"done", expected=None)
+    store.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX))
+    store.write_covers(store.queue(APP, "dedup"), 1, list(COVERS.items()))
+    gone, _ = store.create_queue(APP, "gone", QueueSpec())
+    store.delete_queue(store.purge_queue(gone))
+
+
+def rows(store: Store) -> dict[str, Any]:
+    """Returns every row of a store, as the storage contract shows them."""
+    queues = store.list_queues(APP)
+    found: dict[str, object] = {
+        "identity": store.identity(),
+        "applications": [str(one) for one in store.applications()],
+        "keys": store.keys(APP),
+        "ledger": store.entry(WORK, 7),
+        "documents": {kind: store.records(kind, APP) for kind in ("kind", "schedule")},
+        "named": store.find_named(store.queue(APP, "plain"), "the name"),
+    }
+    for queue in queues:
+        partitions = range(1, queue.partitions + 1)
+        found[queue.name] = {
+            "row": queue,
+            "messages": [_messages(store, queue, partition) for partition in partitions],
+            "extent": store.inspect(queue)[1],
+            "offsets": {group: store.offsets(queue, group) for group in store.groups(queue)},
+            "log": [store.read_log(queue, partition, 1) for partition in partitions],
+            "covers": [sorted(store.read_covers(queue, 1, COVERS).values())],
+        }
+    shown: dict[str, Any] = plain(found)
+    return shown
+
+
+def _messages(store: Store, queue: Any, partition: int) -> list[Any]:  # noqa: ANN401 - a queue of the store
+    part = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
+    return [message for batch in store.scan(queue, part) for message in batch]
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns a value as JSON has it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+async def offsets(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns the offsets, the targets and the owners of all groups in a file of Qdo's."""
+    found: dict[str, dict[str, Any]] = {}
+    url = f"local://{path}"
+    async with asyncio.timeout(60):
+        for group in GROUPS:
+            coordinator = open_coordinator(url, group)
+            await coordinator.open()
+            try:
+                target = await coordinator.target()
+                recorded = await coordinator.offsets()
+            finally:
+                await coordinator.close()
+            assert target is not None
+            found[group] = {
+                "offsets": {str(partition): plain(offset) for partition, offset in recorded.items()},
+                "owners": {str(partition): member for partition, member in target.owners.items()},
+                "absent": dict(target.absent),
+                "static": sorted(target.static),
+            }
+    return found
+
+
+async def fill_groups(path: Path) -> None:
+    """Writes what a group keeps when its members have gone: the target, and offsets of several kinds."""
+    queue = Queue("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70", APP, "a queue/with a slash")
+    for group, number_of_partitions in GROUPS.items():
+        partitions = [Partition(queue, number) for number in range(1, 1 + number_of_partitions)]
+        coordinator = open_coordinator(f"local://{path}", group)
+        await coordinator.open()
+        try:
+            await coordinator.set_offsets({partitions[0]: f"{7:032x}"})
+            member = Member(
+                "the member", Subscription(frozenset({queue.name}), ("q*",)), static=True, sight=Sight(("q*",))
+            )
+            session = await coordinator.join(member, lambda event: None)
+            assert await session.lead()
+            owners = dict.fromkeys(partitions, member.id)
+            target = TargetAssignment(owners, {"another": 1.5e9}, frozenset({"another", member.id}))
+            assert await session.set_target(target, (await session.target()).version)
+            held = await session.claim(partitions)
+            await session.commit([(held[partition], f"{partition.number:032x}") for partition in partitions])
+            await session.leave()
+        finally:
+            await coordinator.close()
+
+
+def tables() -> dict[str, str]:
+    """Returns the hashes of the files with Cassandra's tables."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "cql").glob("*.cql"))}

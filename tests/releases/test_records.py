@@ -1,0 +1,115 @@
+"""Each release's record, read with the present code: its store, its requests, its answers, Qdo's file, its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx2
+import pytest
+from packaging.version import Version
+
+import queuey
+from queuey.client import Client
+from tests.releases import recording
+from tests.releases.compared import differences
+from tests.releases.recording import KEY, URL, Exchange, Released, folders
+
+FOLDERS = folders()
+
+
+@pytest.fixture(params=FOLDERS, ids=[folder.name for folder in FOLDERS])
+def folder(request: pytest.FixtureRequest) -> Path:
+    """The folder of each release in turn."""
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture
+def released(folder: Path) -> Released:
+    """Its record."""
+    return recording.read(folder)
+
+
+@pytest.fixture
+def data(folder: Path, tmp_path: Path) -> Path:
+    """The directory with its store."""
+    recording.unpack(folder / "store.gz", tmp_path / "data" / "queuey.sqlite3")
+    return tmp_path / "data"
+
+
+def test_each_release_has_a_record() -> None:
+    """The present version has a record, unless it is one that is being worked on."""
+    versions = [Version(recording.read(folder).version) for folder in FOLDERS]
+    assert [f"v{version}".replace(".", "_") for version in versions] == [folder.name for folder in FOLDERS]
+    present = Version(queuey.__version__)
+    assert versions[-1] == present or present.is_devrelease
+
+
+def test_store_opens(released: Released, data: Path) -> None:
+    """The store of a release opens, and every row is as the release wrote it."""
+    with recording.opened(data, released.clock) as store:
+        assert differences(released.rows, recording.rows(store)) == []
+
+
+def test_requests_get_their_answers(released: Released, data: Path) -> None:
+    """The requests of a release's client get the answers that they got then, on the store of then."""
+    with recording.opened(data, released.clock) as store, recording.served(store) as service:
+        for exchange in released.exchanges:
+            service.handle_request(request_of(exchange)).read()
+    assert len(service.exchanges) == len(released.exchanges)
+    for before, now in zip(released.exchanges, service.exchanges, strict=True):
+        assert now.status == before.status, now
+        assert differences([before.answer_headers, before.answer], [now.answer_headers, now.answer]) == [], now.path
+
+
+def request_of(exchange: Exchange) -> httpx2.Request:
+    """Returns a recorded request, to be sent again."""
+    headers = {"authorization": f"Application {KEY}"} | exchange.headers
+    url = URL.partition("/v1/")[0] + exchange.path
+    return httpx2.Request(exchange.method, url, headers=headers, content=recording.written(exchange.sent))
+
+
+def parts(method: str, path: str) -> dict[str, str]:
+    """Returns the method, the path and the parameters of a request."""
+    split = urlsplit(path)
+    return {"method": method, "path": split.path} | dict(parse_qsl(split.query))
+
+
+class Replayed(httpx2.BaseTransport):
+    """A service of a release: it gives the recorded answers, in order, to the recorded requests."""
+
+    def __init__(self, exchanges: list[Exchange]) -> None:
+        self._exchanges = iter(exchanges)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Gives the next answer, if the request is the one that it was given to."""
+        recorded = next(self._exchanges)
+        path = request.url.raw_path.decode()
+        assert differences(parts(recorded.method, recorded.path), parts(request.method, path)) == []
+        assert differences(recorded.sent, recording.readable(request.read())) == []
+        answer = recording.written(recorded.answer)
+        return httpx2.Response(recorded.status, headers=recorded.answer_headers, content=answer)
+
+
+def test_client_reads_old_answers(folder: Path, released: Released) -> None:
+    """A program of a release runs unchanged on the present client, with the answers of that release's service."""
+    program = importlib.import_module(f"tests.releases.{folder.name}.program")
+    with Client(URL, key=KEY, transport=Replayed(released.exchanges)) as client:
+        answers = {name: recording.plain(answer) for name, answer in program.ask(client, released.kept)}
+    assert differences(released.answers, answers) == []
+
+
+def test_groups_keep_their_offsets(folder: Path, released: Released, tmp_path: Path) -> None:
+    """Qdo reads what groups of a release left: offsets, targets, members that are missed."""
+    recording.unpack(folder / "groups.gz", tmp_path / "groups.sqlite3")
+    assert differences(released.offsets, asyncio.run(recording.offsets(tmp_path / "groups.sqlite3"))) == []
+
+
+def test_tables_stay(released: Released) -> None:
+    """The files of Cassandra's tables are never edited once they are released; new ones come after them."""
+    present = recording.tables()
+    assert {name: present.get(name) for name in released.tables} == released.tables
+    assert sorted(present)[: len(released.tables)] == sorted(released.tables)

@@ -1,0 +1,37 @@
+"""Archives that earlier releases wrote."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey.pipeline.archive import replay
+from queuey.pipeline.archive.replay import ReplayOptions
+from queuey.spark.options import Subscribe
+from tests.backends import APP
+from tests.releases import recording
+from tests.releases.recording import folders
+from tests.spark.kept import Kept, quiet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders(), ids=[folder.name for folder in folders()])
+def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A replay of a release's archive gives the messages that the release archived."""
+    with tarfile.open(folder / "archive.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    options = ReplayOptions(store=embedded.named, archive=str(tmp_path / "archive"), selection=Subscribe(("plain",)))
+    replay.replay(spark, options, quiet)
+    found = {
+        (one.partition, *one.position): recording.plain(one.body)
+        for one in embedded.all(embedded.store.queue(APP, "plain"))
+    }
+    archived = [one for part in recording.read(folder).rows["plain"]["messages"] for one in part]
+    due = [one for one in archived if one["ticks"] <= recording.read(folder).clock]
+    assert found == {(one["partition"], one["ticks"], one["low"]): one["body"] for one in due}
