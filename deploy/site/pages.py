@@ -22,6 +22,7 @@ OUTSIDE = {
     "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
     "deploy/local/README.md": "local-servers.md",
     "queuey/web/console/static/icon.svg": "logo.svg",
     "deploy/site/iframe-worker.js": "assets/iframe-worker.js",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queuey.ids import TICKS_PER_SECOND
 from queuey.pipeline.archive import replay
 from queuey.pipeline.archive.replay import ReplayOptions
 from queuey.spark.options import Subscribe
@@ -32,6 +33,7 @@ def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Pat
         (one.partition, *one.position): recording.plain(one.body)
         for one in embedded.all(embedded.store.queue(APP, "plain"))
     }
-    archived = [one for part in recording.read(folder).rows["plain"]["messages"] for one in part]
-    due = [one for one in archived if one["ticks"] <= recording.read(folder).clock]
+    released = recording.read(folder)
+    stored = [one for part in released.rows["plain"]["messages"] for one in part]
+    due = [one for one in stored if one["ticks"] < released.clock + TICKS_PER_SECOND]
     assert found == {(one["partition"], one["ticks"], one["low"]): one["body"] for one in due}
