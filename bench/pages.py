@@ -1,8 +1,8 @@
-"""``python -m bench.pages FILE…``: puts results, as ``--json`` wrote them, into ``docs/performance*.md``.
+"""``python -m bench.pages FILE…``: puts results, as ``--json`` wrote them, into the pages.
 
-A section of these pages begins with ``### `measure```. Its tables and notes are replaced, and the line that names the
-commit; other sentences stay. A measure that a page lists without a section gets one. The table of figures for users
-is filled from the same results.
+A section of ``docs/measurements`` begins with ``### `measure```. Its tables and notes are replaced, and the line that
+names the commit; other sentences stay. A measure that a page lists without a section gets one. The table of
+``docs/performance.md`` is filled from the same results, and its charts are drawn from it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import charts
 from bench.results import FOR_THE_PAGE, Report, number
 from bench.started.processes import ROOT
 
@@ -130,11 +131,12 @@ def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
     """Writes the pages, and says which measures no page lists."""
     taken = read([Path(name) for name in arguments])
     written = ""
-    for path in sorted(docs.glob("performance*.md")):
+    for path in [*sorted(docs.glob("measurements/*.md")), docs / FOR_USERS]:
         text = path.read_text("utf-8")
         text = for_users(text, taken) if path.name == FOR_USERS else page(text, taken)
         path.write_text(text, "utf-8")
         written += text
+    charts.draw(docs)
     missing = [name for name in taken if f"### `{name}`" not in written]
     if missing:
         print("No page lists " + ", ".join(missing))

@@ -201,7 +201,7 @@ def test_options_and_variables(page: str) -> None:
     """Every option that the text names is one of some command, every variable of ours is read by something."""
     if page == "deploy/local/README.md":
         assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
-    elif page not in {"docs/performance-sqlite.md", "docs/decisions/libraries.md"}:
+    elif page not in {"docs/measurements/sqlite.md", "docs/decisions/libraries.md"}:
         assert options_in(page) - options() == set()
     assert set(re.findall(r"\b(?:QUEUEY|QDO)_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
 

@@ -72,15 +72,20 @@ def expired_left(directory: Path) -> int:
 def fill_queues(directory: Path, count: int) -> None:
     """Writes ``count`` queues ``q0000000`` and so on into a prepared, closed store, past its contract.
 
-    A million calls would take minutes; what is measured are the calls made afterwards.
+    Only the first is created; the others are its copies. A million calls would take minutes; what is measured are the
+    calls made afterwards.
     """
+    with contextlib.closing(open_store(directory)) as store:
+        store.create_queue(APPLICATION, "q0000000", QueueSpec())
     connection = apsw.Connection(str(directory / FILE))
-    columns = "application, name, uid, qid, partitions, type, consistency, created"
+    drawn = ("name", "uid", "qid")
+    alike = ", ".join(str(row[1]) for row in connection.execute("PRAGMA table_info(queues)") if row[1] not in drawn)
     with connection:
         first: int = connection.execute("SELECT next_queue_id FROM clock").fetchall()[0][0]  # type: ignore[assignment]
         connection.executemany(
-            f"INSERT INTO queues ({columns}) VALUES (?, ?, ?, ?, 1, 'user', 'strong', 1.7e9)",
-            ((APPLICATION, f"q{n:07d}", first + 2 * n, first + 2 * n + 1) for n in range(count)),
+            f"INSERT INTO queues ({', '.join(drawn)}, {alike}) "
+            f"SELECT ?, ?, ?, {alike} FROM queues WHERE application = ? AND name = ?",
+            ((f"q{n:07d}", first + 2 * n, first + 2 * n + 1, APPLICATION, "q0000000") for n in range(1, count)),
         )
         connection.execute(
             "UPDATE clock SET next_queue_id = ?, catalogue_version = catalogue_version + 1", (first + 2 * count,)

@@ -1,6 +1,6 @@
 """What calls cost on Cassandra, counted where requests are sent: statements, round trips, rows, and bytes of answers.
 
-The table of `docs/performance-cassandra.md` shows these counts. Time plays no part.
+The table of `docs/measurements/cassandra.md` shows these counts. Time plays no part.
 """
 
 from __future__ import annotations

@@ -1,0 +1,193 @@
+"""``python -m bench.charts``: draws the charts of ``docs/performance.md``.
+
+They are drawn from the tables of that page and of the measurements. A chart has only figures of one run: rows of a
+table that were measured together with its first one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.started.processes import ROOT
+
+DOCS = ROOT / "docs"
+PAGE = "performance.md"
+WIDTH, LEFT, RIGHT = 740, 300, 620
+"""Pixels of a chart, and where its bars begin and end at most."""
+ROW, TOP, BAR = 26, 62, 16
+STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#263238}.h{font-weight:600;font-size:14px}.s{font-size:12px;fill:#546e7a}"
+    ".bg{fill:#fff}.ours{fill:#00897b}.other{fill:#90a4ae}.rule{stroke:#cfd8dc}.span{stroke:#80cbc4;stroke-width:5}"
+    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#a7b3bf}.bg{fill:#14181f}.ours{fill:#4db6ac}"
+    ".other{fill:#6b7885}.rule{stroke:#37414d}.span{stroke:#2f6d67}}"
+)
+JOBS = {
+    "queuey": "Queuey",
+    "skip locked, 10": "SKIP LOCKED on Postgres, 10 connections",
+    "skip locked, 1": "SKIP LOCKED on Postgres, 1 connection",
+    "celery, prefork": "Celery on Redis",
+    "procrastinate": "procrastinate on Postgres",
+    "rq": "RQ on Redis",
+}
+"""Sides of the measure ``jobs`` that are shown, and their labels."""
+
+
+class Line(NamedTuple):
+    """A line of a table of figures; times are in milliseconds, None if they were not measured."""
+
+    label: str
+    rate: float
+    p50: float | None
+    p99: float | None
+    run: str
+
+
+class Bar(NamedTuple):
+    """A bar of a chart."""
+
+    label: str
+    value: float
+    kind: str = "ours"
+
+
+def lines(page: str, store: str) -> list[Line]:
+    """Returns the lines of a store's table that were measured together with its first one."""
+    table = page.partition(f"| on {store} |")[2].partition("\n\n")[0]
+    found: list[Line] = []
+    what = ""
+    for row in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        what = cells[0] or what
+        callers = f" ({cells[1]})" if cells[1] else ""
+        run = re.sub(r"^`[\w-]+`,? ", "", cells[6])
+        found.append(Line(what + callers, _number(cells[2]), _time(cells[3]), _time(cells[4]), run))
+    return [line for line in found if line.run == found[0].run]
+
+
+def _number(cell: str) -> float:
+    return float(cell.replace(",", ""))
+
+
+def _time(cell: str) -> float | None:
+    return float(cell.removesuffix(" ms")) if cell else None
+
+
+def jobs(page: str, step: str) -> list[Bar]:
+    """Returns the bars for a step of the measure ``jobs``."""
+    section = page.partition("### `jobs`")[2].partition("\n### ")[0]
+    rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
+    bars = [
+        Bar(label, _number(rates[f"{step}: {side}"]), "ours" if side == "queuey" else "other")
+        for side, label in JOBS.items()
+    ]
+    return sorted(bars, key=lambda bar: -bar.value)
+
+
+def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
+    """Returns a chart of horizontal bars, in groups with a scale each."""
+    parts, y = [], TOP - ROW
+    for heading, bars in groups.items():
+        most = max(bar.value for bar in bars)
+        parts.append(f'<text class="s" x="16" y="{y + 13}">{escape(heading)}</text>')
+        for bar in bars:
+            y += ROW
+            long = max(2.0, (RIGHT - LEFT) * bar.value / most)
+            parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(bar.label)}</text>')
+            parts.append(f'<rect class="{bar.kind}" x="{LEFT}" y="{y}" width="{long:.1f}" height="{BAR}" rx="2"/>')
+            parts.append(f'<text x="{LEFT + long + 8:.1f}" y="{y + 13}">{bar.value:,.0f}</text>')
+        y += ROW + 14
+    return _drawn(title, parts, y)
+
+
+def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
+    """Returns a chart of times on a logarithmic scale: a span from the p50 to the p99 of each line."""
+    shown = [line for some in groups.values() for line in some if line.p50 and line.p99]
+    first = math.floor(math.log10(min(line.p50 or 1.0 for line in shown)))
+    last = math.ceil(math.log10(max(line.p99 or 1.0 for line in shown)))
+
+    def x(milliseconds: float) -> float:
+        return LEFT + (RIGHT - LEFT) * (math.log10(milliseconds) - first) / (last - first)
+
+    parts, y = [], TOP - ROW
+    for heading, some in groups.items():
+        parts.append(f'<text class="s" x="16" y="{y + 13}">{escape(heading)}</text>')
+        for line in some:
+            if line.p50 and line.p99:
+                y += ROW
+                parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(line.label)}</text>')
+                parts.append(_span(x(line.p50), x(line.p99), y + 8))
+                text = f"{line.p50:g} to {line.p99:g} ms"
+                parts.append(f'<text class="s" x="{x(line.p99) + 10:.1f}" y="{y + 13}">{text}</text>')
+        y += ROW + 14
+    rules = [_rule(x(10.0**power), y, f"{10.0**power:g} ms") for power in range(first, last + 1)]
+    return _drawn(title, [*rules, *parts], y + 20)
+
+
+def _span(begin: float, end: float, y: int) -> str:
+    dots = "".join(f'<circle class="ours" cx="{at:.1f}" cy="{y}" r="5"/>' for at in (begin, end))
+    return f'<line class="span" x1="{begin:.1f}" y1="{y}" x2="{end:.1f}" y2="{y}"/>{dots}'
+
+
+def _rule(x: float, bottom: int, label: str) -> str:
+    line = f'<line class="rule" x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom - 14}"/>'
+    return f'{line}<text class="s" x="{x:.1f}" y="{bottom + 4}" text-anchor="middle">{label}</text>'
+
+
+def _drawn(title: str, parts: Sequence[str], height: int) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t">'
+    titles = f'<title id="t">{escape(title)}</title>\n<style>{STYLE}</style>'
+    back = f'<rect class="bg" width="{WIDTH}" height="{height}" rx="8"/>'
+    heading = f'<text class="h" x="16" y="24">{escape(title)}</text>'
+    return "\n".join([head, titles, back, heading, *parts, "</svg>", ""])
+
+
+def _rates(store: str, title: str) -> Callable[[str, str], str]:
+    def draw(page: str, _: str) -> str:
+        return bar_chart(
+            title, {"messages a second (callers)": [Bar(line.label, line.rate) for line in lines(page, store)]}
+        )
+
+    return draw
+
+
+def _times(page: str, _: str) -> str:
+    stores = {f"on {store} (callers)": lines(page, store) for store in ("SQLite", "Cassandra")}
+    return time_chart("Time of a request, p50 to p99", stores)
+
+
+def _jobs(_: str, sqlite: str) -> str:
+    steps = {
+        "handled": "tasks that one worker process runs, a second",
+        "sends, 1 a call": "tasks sent one by one, a second",
+    }
+    return bar_chart("Tasks beside other job queues", {text: jobs(sqlite, step) for step, text in steps.items()})
+
+
+CHARTS: dict[str, Callable[[str, str], str]] = {
+    "performance-sqlite.svg": _rates("SQLite", "Posts and reads on SQLite"),
+    "performance-cassandra.svg": _rates("Cassandra", "Posts and reads on Cassandra"),
+    "performance-times.svg": _times,
+    "performance-tasks.svg": _jobs,
+}
+"""The charts: each is drawn from the page of figures and the measurements on SQLite."""
+
+
+def draw(docs: Path = DOCS) -> None:
+    """Writes the charts beside the page."""
+    for name, chart in drawn(docs).items():
+        (docs / name).write_text(chart, "utf-8")
+
+
+def drawn(docs: Path = DOCS) -> dict[str, str]:
+    """Returns the charts by the names of their files."""
+    page, sqlite = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite.md"))
+    return {name: chart(page, sqlite) for name, chart in CHARTS.items()}
+
+
+if __name__ == "__main__":
+    draw()
