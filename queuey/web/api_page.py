@@ -1,4 +1,4 @@
-"""An OpenAPI document as a page to read: HTML with styles and without scripts, which needs nothing from elsewhere."""
+"""An OpenAPI document as a page to read: HTML that needs nothing from elsewhere, with a script only if it may send."""
 
 from __future__ import annotations
 
@@ -27,21 +27,43 @@ def style() -> str:
 
 
 @cache
-def policy() -> str:
-    """Returns the Content-Security-Policy of :func:`page`: its own styles are allowed, and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
+def script() -> str:
+    """Returns the script that adds forms to :func:`page`, which send its requests."""
+    return Path(__file__).with_name("api_page.js").read_text()
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def policy(*, sends: bool) -> str:
+    """Returns the Content-Security-Policy of :func:`page`: what is in it is allowed by its hash, and nothing else.
+
+    ``'self'`` would not do for scripts, because it allows every address of the service, stored messages included.
+    """
+    sending = f"script-src {_digest(script())}; connect-src 'self'; require-trusted-types-for 'script'; "
     return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; {sending if sends else ''}style-src {_digest(style())}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
-def page(document: Part, link: str) -> str:
+def page(document: Part, link: str, *, sends: bool = False) -> str:
+    """Returns the page.
+
+    Args:
+        document: The OpenAPI document.
+        link: Its address.
+        sends: With forms that send requests.
+    """
     title = escape(f"{document['info']['title']} {document['info']['version']}: HTTP API")
+    forms = f'<script type="module">{script()}</script>\n' if sends else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{style()}</style>\n</head>\n"
-        f'<body class="api-page">\n<h1>{title}</h1>\n{contents(document, link)}</body>\n</html>\n'
+        f'<body class="api-page">\n<h1>{title}</h1>\n{contents(document, link)}{forms}</body>\n</html>\n'
     )
 
 
@@ -55,7 +77,7 @@ def contents(document: Part, link: str) -> str:
     parts = document["components"]
     return (
         f'<div class="api">\n{_index(document)}<main>\n<p>{_text(document["info"]["description"])}</p>\n'
-        f'<p>This page is made from the <a href="{escape(link)}">OpenAPI document</a>.</p>\n'
+        f'<p>This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.</p>\n'
         f"{''.join(_credential(scheme) for scheme in parts['securitySchemes'].values())}{''.join(operations)}"
         f'<h2 id="errors">Errors</h2>\n{_answers(parts["responses"], "error-")}'
         f'<h2 id="types">Types</h2>\n{"".join(_schema(name, schema) for name, schema in parts["schemas"].items())}'
@@ -78,7 +100,7 @@ def _label(method: str) -> str:
 
 def _index(document: Part) -> str:
     items = [
-        f'<li><a href="#{escape(operation["operationId"])}">{_label(method)} {escape(operation["summary"])}</a></li>\n'
+        f'<li><a href="#{escape(operation["operationId"])}">{_label(method)} {_text(operation["summary"])}</a></li>\n'
         for methods in document["paths"].values()
         for method, operation in methods.items()
     ]
@@ -112,7 +134,7 @@ def _operation(method: str, path: str, operation: Part) -> str:
     errors = [status for status in operation["responses"] if status not in answers]
     links = ", ".join(f'<a href="#error-{status}">{status}</a>' for status in errors)
     return (
-        f'<section id="{escape(operation["operationId"])}">\n<h2>{escape(operation["summary"])}</h2>\n'
+        f'<section id="{escape(operation["operationId"])}">\n<h2>{_text(operation["summary"])}</h2>\n'
         f"<p>{_label(method)} {_code(path)}</p>\n{about}"
         f"{_table(('parameter', 'in', 'meaning', 'type'), parameters)}{body}{_answers(answers)}"
         f"<p>Errors: {links}</p>\n</section>\n"

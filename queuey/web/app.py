@@ -70,6 +70,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     private: Container[str] = (),
     served: Facades | None = None,
     secret: bytes = b"",
+    on_loopback: bool = False,
     includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router
@@ -86,6 +87,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         private: Applications that do not reveal to other callers which queues exist.
         served: Which facades there are; None: none.
         secret: From which the secrets of access keys follow; see :mod:`queuey.web.facades.sqs.access_keys`.
+        on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
         includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
@@ -96,6 +98,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     registry.callers = FacadeCallers()
     registry.signed = SignedCallers(store)
     registry.secret = secret
+    registry.on_loopback = on_loopback
     known = [ApplicationKeys(store), registry.callers, registry.signed]
     registry.authenticate = Authenticator([*known, *readers], clock=clock)
     registry.authorization = Authorization(service, registry.authenticate, private)

@@ -62,7 +62,7 @@ class Application:
 
     async def _start(self) -> None:
         settings = load({}, os.environ).settings
-        self._opened = await asyncio.to_thread(open_service, settings, self._includes)
+        self._opened = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
         self._gateway = make_gateway(self._opened.app, settings)
         self._gateway.start(asyncio.get_running_loop())
         service = self._opened.app.registry.service

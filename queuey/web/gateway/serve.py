@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from queuey.errors import QueueyError
 from queuey.service import Limits, Service
 from queuey.service.workers import WorkerIdentity
-from queuey.settings import Settings, part
+from queuey.settings import Settings, is_loopback, part
 from queuey.storage import Store
 from queuey.storage.opening import examiner, no_password, open_store
 from queuey.web.credentials.users import providers_of, readers_of
@@ -74,10 +74,15 @@ Include = Callable[[Any], None]
 """Adds to a configuration of Pyramid's."""
 
 
-def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened:
+def open_service(settings: Settings, includes: Iterable[Include] = (), *, listens: bool = True) -> Opened:
     """Opens the store and builds the application, in the process that serves it.
 
     A Cassandra store need not be reachable: requests get 503 until it is.
+
+    Args:
+        settings: Of the service.
+        includes: Add to it.
+        listens: At the host of the settings. False: a server of somebody else's does, at any host.
 
     Raises:
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
@@ -107,6 +112,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened
         private=frozenset(settings.users),
         served=settings.facades,
         secret=secret,
+        on_loopback=listens and is_loopback(settings.host),
         includes=includes,
     )
     return Opened(app, store, stopping.set)

@@ -37,7 +37,9 @@ def always(request: Request) -> bool:
     return True
 
 
-def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
+def resources(
+    service: Service, authorization: Authorization, files: FileViews
+) -> list[tuple[str, str, dict[str, View | Handler]]]:
     """Returns name, pattern and views of every resource, in the order of matching."""
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     moves = MoveViews(service, authorization)
@@ -57,7 +59,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ),
         ("v1.root", "/", {"GET": hello.show}),
         ("v1.hello", "/v1", {"GET": hello.show}),
-        *_of_files(FileViews(service.limits)),
+        *_of_files(files),
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
         ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),
@@ -155,6 +157,8 @@ def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Hand
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    for name, pattern, views in resources(config.registry.service, config.registry.authorization):
+    registry = config.registry
+    files = FileViews(registry.service.limits, on_loopback=registry.on_loopback)
+    for name, pattern, views in resources(registry.service, registry.authorization, files):
         path = pattern if pattern.endswith("/") else pattern + SLASH
         config.add_resource(name, path, views, original=name in ORIGINAL)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from urllib.parse import urlsplit
 
 from queuey.service import Limits
+from queuey.settings import is_loopback
 from queuey.web import api_page
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
@@ -19,8 +21,8 @@ def _document(limits: Limits) -> bytes:
 
 
 @cache
-def _page(limits: Limits, link: str) -> bytes:
-    return api_page.page(document(limits), link).encode()
+def _page(limits: Limits, link: str, *, sends: bool) -> bytes:
+    return api_page.page(document(limits), link, sends=sends).encode()
 
 
 @cache
@@ -31,8 +33,9 @@ def _client(name: str) -> bytes:
 class FileViews:
     """Views of ``/v1/openapi.json``, ``/docs`` and ``/client``."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, on_loopback: bool) -> None:
         self._limits = limits
+        self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
         """Serves the OpenAPI document, with the address that the caller has used as the server's."""
@@ -40,15 +43,18 @@ class FileViews:
         return Response(200, b'{"servers":%b,%b' % (servers, _document(self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document as a page. It is the same for everybody, until another version runs."""
+        """Serves the OpenAPI document as a page, with forms that send requests if only this machine can see it."""
         # The link to the document is relative, because a proxy may serve everything under a path.
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
+        sends = self._on_loopback and _names_this_machine(request)
+        keeping = "no-store" if sends else "public, max-age=3600"
         return Response(
             200,
-            _page(self._limits, link),
+            _page(self._limits, link, sends=sends),
             ("Content-Type", "text/html; charset=utf-8"),
-            ("Content-Security-Policy", api_page.policy()),
-            ("Cache-Control", "public, max-age=3600"),
+            ("Content-Security-Policy", api_page.policy(sends=sends)),
+            ("Cache-Control", keeping),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),
         )
@@ -65,3 +71,12 @@ class FileViews:
             ("Cache-Control", "public, max-age=3600"),
             ("X-Content-Type-Options", "nosniff"),
         )
+
+
+def _names_this_machine(request: Request) -> bool:
+    """Returns whether the request's host is a loopback address: a name that was bound to one again is none."""
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    except ValueError:
+        return False
+    return host is not None and is_loopback(host)

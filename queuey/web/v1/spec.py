@@ -30,13 +30,12 @@ SECURITY = {
 }
 
 ABOUT = (
-    "Malformed HTTP gets a status of 400 to 431 without a body from the HTTP server itself, and the connection is "
-    "closed. Every other answer is one of those named here. An application, a queue and messages by id answer other "
-    "methods than those named here with 404 and `Allow`, and requests without a credential with 403. All other "
-    "resources have HEAD where they have GET, and OPTIONS. They answer other methods with 405 and `Allow`, and "
-    "requests without a credential with 401. The header `Warning` names "
-    "fields of a query that are not known; with `strict=1` they are refused by 400. On a post it says that a body "
-    "which looks like a batch was stored as one message, because it was not sent as `application/json`."
+    "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
+    "one of those named here. The header `Warning` names unknown fields of a query; with `strict=1` they get 400. On a "
+    "post it says that a body that looks like a batch was stored as one message, because it was not sent as "
+    "`application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and `/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to "
+    "methods that are not named here, and 403 to requests without a credential. All other resources support OPTIONS, "
+    "and HEAD wherever there is GET; other methods get 405 with `Allow`, and requests without a credential get 401."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
@@ -169,12 +168,6 @@ def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Opera
 
 QUEUE_OPERATIONS = (
     _operation(
-        "GET /v1/@all",
-        "List applications, for operators",
-        queues.ApplicationList,
-        query=queues.ListQuery,
-    ),
-    _operation(
         f"POST {APP}",
         "Create queue",
         {201: ResponseSpec({JSON: queues.CreatedQueue}), 200: ResponseSpec({JSON: queues.CreatedQueue})},
@@ -196,6 +189,12 @@ QUEUE_OPERATIONS = (
     _operation(f"DELETE {QUEUE}", "Delete queue", values.Done),
     _operation(f"DELETE {QUEUE}/messages", "Purge queue", values.Done),
     _operation(f"GET {QUEUE}/info", "Describe queue", queues.QueueInfo),
+    _operation(
+        "GET /v1/@all",
+        "List applications, for operators",
+        queues.ApplicationList,
+        query=queues.ListQuery,
+    ),
 )
 MESSAGE_OPERATIONS = (
     _operation(
@@ -449,7 +448,7 @@ DOCUMENT_OPERATION = _operation(
 PAGE_OPERATION = _operation(
     "GET /docs",
     "Read this document, as a page",
-    {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "No scripts, nothing from elsewhere"})},
+    {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Only what is in the page"})},
     errors=(400,),
     anonymous=True,
 )

@@ -1,4 +1,7 @@
-"""The page of the API at ``/docs``: everything that the OpenAPI document says, under a policy that allows no script."""
+"""The page of the API at ``/docs``: everything that the OpenAPI document says, under a policy that allows no script.
+
+On the machine itself it has one, for forms that send requests; ``tests/console/test_api_page.py`` uses them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from urllib.parse import urljoin
 
 import pytest
 
-from queuey.web import api_page
+from queuey.web import api_page, make_app
 from queuey.web.v1.spec import OPERATIONS, document
-from tests.web.caller import Caller
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
 
 
 class Page(HTMLParser):
@@ -75,25 +79,76 @@ def test_colours_of_the_whole_page_follow_the_reader(anonymous: Caller) -> None:
     assert re.findall(r"^(.+?) \{[^}]*color-scheme: light dark", style, re.MULTILINE) == [":root:has(> .api-page)"]
 
 
+def policy_of(answer: Reply) -> dict[str, str]:
+    """The parts of an answer's Content-Security-Policy."""
+    parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    return dict(parts)
+
+
+def in_page(answer: Reply, element: str) -> tuple[str, str]:
+    """The text of the one element with that name and text, and how a policy allows it."""
+    [text] = re.findall(rf"<{element}[^>]*>(.*?)</{element}>", answer.text, re.DOTALL)
+    return text, f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+CLOSED = {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'"}
+
+
 def test_policy(anonymous: Caller) -> None:
     """The policy allows the styles that are in the page, and the page has nothing that the policy forbids."""
     answer = anonymous.get("/docs")
-    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
-    [style] = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == {
-        "default-src": "'none'",
-        "style-src": f"'sha256-{digest}'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
+    style, allowed = in_page(answer, "style")
+    assert policy_of(answer) == {**CLOSED, "style-src": allowed}
     assert "url(" not in style
     assert "@import" not in style
     page = Page(answer.text)
     names = {name for name, _ in page.attributes}
     assert names == {"class", "charset", "content", "href", "id", "lang", "name"}
     assert set(page.elements) & {"script", "link", "img", "form", "iframe", "object", "base"} == set()
+
+
+@pytest.fixture
+def local(between: InterposedStore) -> Caller:
+    """Asks a service that listens on a loopback address."""
+    return Caller(make_app(between.store, on_loopback=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:5000", "127.0.0.2", "LOCALHOST:1", "[::1]:5000"])
+def test_policy_of_the_page_with_forms(local: Caller, host: str) -> None:
+    """On this machine the page has one script, which may ask its own origin and make no elements of text."""
+    answer = local("GET", "/docs", headers={"Host": host})
+    assert policy_of(answer) == {
+        **CLOSED,
+        "style-src": in_page(answer, "style")[1],
+        "script-src": in_page(answer, "script")[1],
+        "connect-src": "'self'",
+        "require-trusted-types-for": "'script'",
+    }
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    page = Page(answer.text)
+    assert {name for name, _ in page.attributes if name.startswith("on")} == set()
+    assert page.elements.count("script") == 1
+
+
+@pytest.mark.parametrize(
+    "host", ["queues.example.com", "127.0.0.1.example.com", "localhost.example", "10.0.0.1", "[::1"]
+)
+def test_other_names_of_this_machine_get_no_forms(local: Caller, host: str) -> None:
+    """Under a name that a stranger may have bound to this machine, the page has no field for a key."""
+    assert "script" not in Page(local("GET", "/docs", headers={"Host": host}).text).elements
+
+
+def test_services_for_others_have_no_forms(anonymous: Caller) -> None:
+    """A service that other machines reach has no forms, whatever the host of the request is."""
+    assert "script" not in Page(anonymous("GET", "/docs", headers={"Host": "127.0.0.1"}).text).elements
+
+
+def test_the_page_stays_small() -> None:
+    """Styles and script together have at most 12 kB, and the script needs nothing from elsewhere."""
+    assert len(api_page.style().encode()) + len(api_page.script().encode()) <= 12_000
+    assert "import" not in api_page.script()
+    assert "http" not in api_page.script()
 
 
 def test_everything_is_on_the_page(anonymous: Caller) -> None:
@@ -107,7 +162,7 @@ def test_everything_is_on_the_page(anonymous: Caller) -> None:
         assert path in page.words
         for operation in methods.values():
             assert operation["operationId"] in ids
-            assert operation["summary"] in page.words
+            assert operation["summary"].replace("`", "") in page.words
             for parameter in operation["parameters"]:
                 assert parameter["name"] in page.words
                 assert parameter["description"].replace("`", "") in page.words
