@@ -148,7 +148,7 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
     expect(section.get_by_role("status")).to_have_text("404 Not Found")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         assert accessibility(page, axe, ".api-key, #postMessages, #updateQueue") == []
 
 
