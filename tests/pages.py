@@ -52,6 +52,7 @@ RUN_BY = {
         "Run": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py",
     },
     "docs/access.md": {"": TYPED},
+    "docs/api.md": {"": "tests/web/document/test_reference.py"},
     "docs/claims.md": {"": "tests/acceptance/test_docs.py"},
     "docs/cli.md": {"": TYPED},
     "docs/client.md": {"": "tests/client/test_docs.py"},

@@ -63,6 +63,9 @@ KEYWORDS = {
 """Words by which the search finds a page first."""
 MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
 """Why no test runs a block: it stands behind the language, where the site's Markdown would not take it."""
+BLOCK = r"^```{}\n((?:(?!```).*\n)*)```$"
+TABS = re.compile("\n\n".join(map(BLOCK.format, ("sh", "python", "javascript"))), re.MULTILINE)
+"""An example in three languages."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -98,8 +101,20 @@ def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
     return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
 
 
+def _tabs(found: re.Match[str]) -> str:
+    """Returns the three blocks of an example as tabs."""
+    languages = (("curl", "sh"), ("Python", "python"), ("JavaScript", "javascript"))
+    tabs = (
+        f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, found.groups(), strict=True)
+    )
+    return "\n".join(re.sub(r"^(?!===)(?=.)", "    ", tab, flags=re.MULTILINE) for tab in tabs)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401
-    """Turns links between files into links between pages, and into plain text where the file is no page."""
+    """Turns links between files into links between pages, and examples in three languages into tabs.
+
+    A link to a file that is no page becomes plain text.
+    """
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
         page.meta["search"] = {"boost": 0.01}
@@ -116,4 +131,4 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
             return text if (ROOT / path).exists() else found[0]
         return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
 
-    return LINK.sub(link, MARK.sub(r"\1", markdown))
+    return LINK.sub(link, TABS.sub(_tabs, MARK.sub(r"\1", markdown)))

@@ -29,7 +29,7 @@ _ROW = re.compile(r"^\| (`.*`) \| (text|value) `\[1\]` \| (?:none|`(.*)`) \|$", 
 def rows() -> list[tuple[str, str, str | None]]:
     """Each way of sending that the table names, what it says comes back, and of which type."""
     text = PAGE.read_text()
-    section = text[text.index("### What comes back") : text.index("## Consumer offsets")]
+    section = text.partition("### What comes back")[2].partition("\n## ")[0]
     return [
         (way, kind, named or None)
         for ways, kind, named in _ROW.findall(section)
@@ -85,7 +85,7 @@ def test_what_comes_back(
 def test_the_table_is_read() -> None:
     """Every row of the table is tried."""
     text = PAGE.read_text()
-    section = text[text.index("### What comes back") : text.index("## Consumer offsets")]
+    section = text.partition("### What comes back")[2].partition("\n## ")[0]
     assert len(_ROW.findall(section)) == section.count("\n| ") - 1  # less its head
 
 

@@ -15,6 +15,7 @@ from playwright.sync_api import FloatRect
 
 from deploy.site import docstrings
 from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
+from tests.pages import blocks
 from tests.servers import chromium
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,15 @@ def test_without_a_server(site: Path) -> None:
         page.get_by_title("Light").click()
         page.locator("body[data-md-color-scheme=default]").wait_for(timeout=chromium.PATIENCE)
         assert page.screenshot(clip=middle) != dark
+
+
+def test_examples_in_three_languages_are_tabs(site: Path) -> None:
+    """Each example of the API has a tab for curl, Python and JavaScript, with its block inside."""
+    page = (site / "api.html").read_text()
+    examples = [block for block in blocks("docs/api.md") if block.language == "python"]
+    assert page.count('class="tabbed-set') == len(examples) > 20
+    assert page.count('class="tabbed-block"') == 3 * len(examples)
+    assert "```" not in page
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.openapi import JSON, Example
 from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document
 from tests.web.caller import Caller, Reply
+from tests.web.document.alike import Known, is_like
 from tests.web.gateway_calls import KEY, stop_all
 
 OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}
@@ -30,12 +30,12 @@ class Player:
     def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
         self._owner = Caller(app, f"Application {KEY}", base="/v1/shop")
         self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/shop")
-        self._known: dict[str, str] = {}
+        self._known = Known()
 
     def play(self, example: Example) -> Reply:
         """Sends the request of an example."""
         operation = OPERATIONS_BY_ID[example.operation]
-        given = json.loads(self._translated(json.dumps(msgspec.to_builtins(example))))
+        given = json.loads(self._known.translated(json.dumps(msgspec.to_builtins(example))))
         path = operation.path.format_map({k: quote(v, safe=":@") for k, v in given.get("path", {}).items()})
         body = given.get("body", "")
         headers = dict(given.get("headers", {}))
@@ -46,25 +46,8 @@ class Player:
         query = urlencode(given.get("query", {}))
         reply = caller(operation.method, f"{path}?{query}" if query else path, body, headers=headers)
         if reply.is_json and example.answer is not None:
-            self._learn(example.answer, reply.json)
+            self._known.learn(example.answer, reply.json)
         return reply
-
-    def _translated(self, text: str) -> str:
-        return (
-            re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)
-            if self._known
-            else text
-        )
-
-    def _learn(self, shown: Any, answered: Any) -> None:  # noqa: ANN401 - JSON
-        if isinstance(shown, dict) and isinstance(answered, dict):
-            for name in shown.keys() & answered.keys():
-                self._learn(shown[name], answered[name])
-        elif isinstance(shown, list) and isinstance(answered, list):
-            for one, other in zip(shown, answered, strict=False):
-                self._learn(one, other)
-        elif isinstance(shown, str) and isinstance(answered, str) and shown != answered:
-            self._known[shown] = answered
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +68,6 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
 def published() -> dict[str, Any]:
     """The document."""
     return document()
-
-
-def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Returns whether two values have the same names and kinds of values; null is like anything."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_like(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_like, one, other))
-    kinds = [float if type(each) is int else type(each) for each in (one, other)]
-    return kinds[0] is kinds[1] or None in (one, other)
 
 
 def test_every_operation_has_an_example() -> None:

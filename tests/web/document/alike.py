@@ -1,0 +1,39 @@
+"""Answers that a page shows, beside those that come: alike but for ids and the like, which later requests name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Returns whether two values have the same names and kinds of values; null is like anything."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_like(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_like, one, other))
+    kinds = [float if type(each) is int else type(each) for each in (one, other)]
+    return kinds[0] is kinds[1] or None in (one, other)
+
+
+class Known:
+    """Texts of shown answers, and what was answered in their place."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def translated(self, text: str) -> str:
+        """Puts the texts that were answered into a request, in place of those shown."""
+        if not self._known:
+            return text
+        return re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)
+
+    def learn(self, shown: Any, answered: Any) -> None:  # noqa: ANN401 - JSON
+        if isinstance(shown, dict) and isinstance(answered, dict):
+            for name in shown.keys() & answered.keys():
+                self.learn(shown[name], answered[name])
+        elif isinstance(shown, list) and isinstance(answered, list):
+            for one, other in zip(shown, answered, strict=False):
+                self.learn(one, other)
+        elif isinstance(shown, str) and isinstance(answered, str) and shown != answered:
+            self._known[shown] = answered

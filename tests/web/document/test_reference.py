@@ -1,0 +1,153 @@
+"""The examples of ``docs/api.md``, played in their order in each of three languages against a service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from deploy.npm import NAME, pack
+from queuey.web.v1.spec import OPERATIONS
+from tests.contract.samples import eventually
+from tests.javascript.test_node import NODE, needs_node
+from tests.pages import Block, Reader, blocks, to_run
+from tests.servers.served import Served
+from tests.web.document.alike import Known, is_like
+
+PAGE = "docs/api.md"
+URL = "http://127.0.0.1:5000"
+LANGUAGES = ["sh", "python", "javascript"]
+SECONDS = 1
+"""Until an example that follows a queue is stopped."""
+FILES = {"readThisDocument", "getTheClientForBrowsers", "getTypesOfTheClientForBrowsers"}
+"""Operations of pages and files, for browsers."""
+FOR_OTHERS = {"v1.docs", "v1.client", "v1.client_types", "v1.applications"}
+"""Routes for browsers and operators."""
+FOR_OTHER_CLIENTS = {"v1.me", "v1.openapi", "v1.root"}
+"""Routes that the Python client does not use."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A service that nobody has used."""
+    with Served(tmp_path) as served:
+        yield served
+
+
+def unused(app: Any, served: Served) -> set[str]:  # noqa: ANN401 - Pyramid's router
+    """The routes of the API that have never answered well; the counts may be a second old."""
+    with urlopen(f"{served.profile.url}/metrics") as answer:
+        text = answer.read().decode()
+    used = re.findall(r'^queuey_requests_total\{route="(v1\.\w+)",status="2', text, re.MULTILINE)
+    return {name for name in app.registry.endpoints if name.startswith("v1.")} - FOR_OTHERS - set(used)
+
+
+def values_in(output: str) -> list[Any]:
+    """The JSON values in what commands printed, one after another."""
+    found, decoder = [], json.JSONDecoder()
+    while begins := re.search(r"[{\[]", output):
+        try:
+            value, end = decoder.raw_decode(output, begins.start())
+        except ValueError:
+            value, end = None, begins.end()
+        found += [value] if value is not None else []
+        output = output[end:]
+    return found
+
+
+def requests_of(block: Block) -> Iterator[tuple[str, str]]:
+    """Method and path of each request of a block of curl's."""
+    for line in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
+        words = shlex.split(line.replace("\\\n", ""))
+        sends = any(word in {"-d", "--json"} for word in words)
+        method = words[words.index("-X") + 1] if "-X" in words else "POST" if sends else "GET"
+        [address] = [word for word in words if word.startswith(("$api", URL))]
+        yield method, urlsplit(address.replace("$api", f"{URL}/v1/queuey")).path.rstrip("/") or "/"
+
+
+def test_every_operation_is_shown() -> None:
+    """There is a request by curl for each operation of the OpenAPI document."""
+    shown = {request for block in to_run(PAGE, languages={"sh"}) for request in requests_of(block)}
+    missing = set()
+    for operation in OPERATIONS:
+        form = re.sub(
+            r"\\\{(\w+)\\\}", lambda name: "queuey" if name[1] == "app" else "[^/]+", re.escape(operation.path)
+        )
+        if not any(method == operation.method and re.fullmatch(form, path) for method, path in shown):
+            missing.add(operation.id)
+    assert missing == FILES
+
+
+def test_each_example_has_three_languages() -> None:
+    """Examples come as curl, Python and JavaScript, in this order, which the site makes tabs of."""
+    found = [block.language for block in blocks(PAGE) if block.language in LANGUAGES and not block.mark]
+    alone = {'curl "$api/_moves" -H "$auth"', 'curl "http://127.0.0.1:5000/v1/@all'}
+    more = [block for block in to_run(PAGE, languages={"sh"}) if block.text.startswith(tuple(alone))]
+    assert len(found) - len(more) == 3 * found.count("python") == 3 * found.count("javascript")
+
+
+def test_curl(served: Served, tmp_path: Path) -> None:
+    """Each command succeeds, and the last one of a block answers as the page shows below it."""
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
+        operator = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])[0]
+    reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=operator)
+    known, ran = Known(), []
+    [first, *rest] = [block for block in blocks(PAGE) if block.language in {"sh", "json"} and not block.mark]
+    output = ""
+    for block in rest:
+        if block.language == "json":
+            shown = json.loads(block.text)
+            assert is_like(values_in(output)[-1], shown), f"{PAGE}:{block.line} {output}"
+            known.learn(shown, values_in(output)[-1])
+            continue
+        text = known.translated(first.text + block.text).replace(URL, served.profile.url)
+        text = re.sub(r"^(curl -N .*)$", rf"timeout {SECONDS} \1 || test $? -eq 124", text, flags=re.MULTILINE)
+        output = reader.run(PAGE, Block("sh", text, block.line))
+        ran.append(block)
+    assert len(ran) > 20
+
+
+def test_python(app: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
+    """Each block runs after those before it, and together they use every route."""
+    monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
+    names: dict[str, Any] = {}
+    for block in to_run(PAGE, languages={"python"}):
+        exec(compile("\n" * (block.line - 1) + block.text, PAGE, "exec"), names)
+    names["client"].close()
+    assert eventually(lambda: unused(app, served) == FOR_OTHER_CLIENTS, 10), unused(app, served)
+
+
+@needs_node
+def test_javascript(app: Any, served: Served, tmp_path: Path) -> None:  # noqa: ANN401
+    """Each block runs after those before it in a module, and together they use every route."""
+    with tarfile.open(pack(tmp_path)) as package:
+        package.extractall(tmp_path / "node_modules" / NAME, filter="data")
+    for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
+        path.rename(path.parents[1] / path.name)
+    lines: list[str] = []
+    for number, block in enumerate(to_run(PAGE, languages={"javascript"})):
+        lines += [""] * (block.line - 2 - len(lines)) + ["{" if number else ""]
+        lines += [*block.text.replace(URL, served.profile.url).splitlines(), "}" if number else ""]
+    (tmp_path / "api.mjs").write_text("\n".join(lines))
+    done = subprocess.run(
+        [str(NODE), "api.mjs"],
+        cwd=tmp_path,
+        env={**os.environ, "KEY": str(served.profile.key)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert eventually(lambda: unused(app, served) == set(), 10), unused(app, served)
