@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise
@@ -47,7 +47,7 @@ VARIABLES |= {line.variable for line in qdo_settings.table().values()}
 class Program(NamedTuple):
     """A program with commands."""
 
-    commands: Mapping[str, str]
+    commands: Collection[str]
     load: Callable[[str], Any]
 
 

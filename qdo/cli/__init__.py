@@ -17,21 +17,24 @@ from queuey.terminal.setting_values import SettingsError
 __all__ = ["main"]
 
 COMMANDS = {
-    "work": "Handle the messages of queues, sharing their partitions with the other workers of a group.",
-    "status": "Show a group: its members, who owns what, offsets and how many messages are behind them.",
-    "groups": "List the groups that the coordination service knows, or forget one.",
-    "offsets": "Show and move how far a group has come.",
-    "deadletter": "List dead letters, and send them back to their queues.",
-    "curator": "Move messages between Apache Curator's queues in ZooKeeper and Queuey.",
+    "work": ("work:work", "Handle the messages of queues, sharing their partitions with the other workers of a group."),
+    "status": (
+        "status:status",
+        "Show a group: its members, who owns what, offsets and how many messages are behind them.",
+    ),
+    "groups": ("groups:groups", "List the groups that the coordination service knows, or forget one."),
+    "offsets": ("offsets:app", "Show and change the offsets of a group, which must have no members for a change."),
+    "deadletter": ("deadletter:app", "List dead letters, and send them back to their queues."),
+    "curator": ("curator:app", "Move messages between Apache Curator's queues in ZooKeeper and Queuey."),
 }
-"""The commands in the order shown, each with its line in the list."""
+"""By name, in the order shown: where it is, and its line in the list."""
 
 _WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument, SettingsError)
 
 
 class QdoCommands(LazyGroup):
-    LISTED = COMMANDS
-    MODULES = {name: f"qdo.cli.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
+    PACKAGE = "qdo.cli"
+    COMMANDS = COMMANDS
 
 
 load = QdoCommands.load

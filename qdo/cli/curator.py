@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from qdo.cli import output
 from qdo.cli.opening import open_client
 from qdo.cli.options import MEETING, with_settings
-from qdo.cli.output import DryRun, Json
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
+from queuey.terminal import output, times
 from queuey.terminal.bars import bar
+from queuey.terminal.commands import group
+from queuey.terminal.output import DryRun, Json
+from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.curator.drain import Drained, Left, Target
@@ -24,11 +27,7 @@ if TYPE_CHECKING:
     from qdo.curator.place import QueuePlace
     from queuey.client import AsyncClient
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Move messages between Apache Curator's queues in ZooKeeper and Queuey.",
-)
+app = group()
 
 Path = Annotated[str, typer.Argument(help="Path of the Curator queue: /apps/orders.", show_default=False)]
 QueueName = Annotated[str, typer.Argument(help="Queue of Queuey.", show_default=False)]
@@ -53,9 +52,7 @@ def drain(
     recipe: Recipe = "queue",
     lock_path: LockPath = None,
     limit: Limit = None,
-    ttl: Annotated[
-        int | None, typer.Option(min=1, help="Seconds that the messages live.", show_default="the queue's")
-    ] = None,
+    ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
     partition: Annotated[
         int | None, typer.Option(min=1, help="Partition for all messages, in order.", show_default="any")
     ] = None,
@@ -83,7 +80,7 @@ def drain(
                 dry_run=dry_run,
             )
             with bar() as move_bar:
-                told = _nothing if move_bar is None else lambda done, total: move_bar(f"{path} to {queue}", done, total)
+                told = partial(move_bar, f"{path} to {queue}")
                 return await Drain(place, client, plan, told=told).run()
 
     found = asyncio.run(run())
@@ -132,7 +129,7 @@ def fill(
                 dry_run=dry_run,
             )
             with bar() as move_bar:
-                told = _nothing if move_bar is None else lambda done, total: move_bar(f"{queue} to {path}", done, total)
+                told = partial(move_bar, f"{queue} to {path}")
                 return await Fill(place, client, plan, told=told).run()
 
     found = asyncio.run(run())
@@ -181,7 +178,7 @@ def peek(
 
 def _row(item: PeekedItem) -> list[object]:
     what = [f"priority {item.priority}"] if item.priority is not None else []
-    what += [f"due {output.instant(item.due)}"] if item.due else []
+    what += [f"due {iso(item.due)}"] if item.due else []
     what += [f"id {item.id}"] if item.id is not None else []
     what += ["locked"] if item.locked else []
     more = item.count - len(item.messages)
@@ -194,10 +191,6 @@ def _note_left(count: int, samples: list[Left], what: str) -> None:
         output.note(f"{what.capitalize()} {one.name} stays: it {one.reason}")
     if count > len(samples):
         output.note(f"{count - len(samples)} more stay.")
-
-
-def _nothing(_done: int, _total: int | None) -> None:
-    """No-op in place of a progress bar."""
 
 
 def _in_chroot(place: QueuePlace, path: str) -> str:

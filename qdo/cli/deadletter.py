@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from qdo.cli import output
 from qdo.cli.opening import open_client
 from qdo.cli.options import QUEUES, with_settings
-from qdo.cli.output import DryRun, Json
 from qdo.cli.settings import SERVICE, WorkSettings
+from queuey.terminal import output, times
+from queuey.terminal.commands import group
 from queuey.terminal.deadletters import WHICH, Choose, Listing, choosing, tell
+from queuey.terminal.output import DryRun, Json
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient
     from queuey.client.deadletters import DeadLetterFilter, Redriven
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="List dead letters, and send them back to their queues.",
-)
+app = group()
 
 _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 
@@ -48,9 +43,7 @@ def list_dead_letters(settings: WorkSettings, choose: Choose, json: Json = False
 def redrive(
     settings: WorkSettings,
     choose: Choose,
-    ttl: Annotated[
-        int | None, typer.Option(min=1, help="Seconds that the messages live.", show_default="the queue's")
-    ] = None,
+    ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import typer
-
-from qdo.cli import output
 from qdo.cli.opening import open_group
 from qdo.cli.options import MEETING, with_settings
-from qdo.cli.output import Json
 from qdo.cli.settings import WorkSettings
+from queuey.terminal import output
+from queuey.terminal.output import Json
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings(*MEETING)
 def groups(settings: WorkSettings, json: Json = False) -> None:
     """List the groups that the coordination service knows; with --json one a line. Needs no service."""

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
-from qdo.cli.output import DryRun, Json, Yes
-from qdo.cli.selection import chosen, deleted, existing, hidden, id_of
+from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
 from queuey.client import EARLIEST
+from queuey.terminal import output
+from queuey.terminal.commands import group
+from queuey.terminal.output import DryRun, Json, Yes
+from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
@@ -24,11 +26,7 @@ if TYPE_CHECKING:
     from qdo.moves import Move
     from qdo.partitions import Partition
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Show and change the offsets of a group. They can be changed only while the group has no members.",
-)
+app = group()
 
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
@@ -64,8 +62,8 @@ def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) 
     rows = [
         (
             *_names(one),
-            output.point(recorded[one].id),
-            output.instant(recorded[one].at),
+            point(recorded[one].id),
+            iso(recorded[one].at),
             recorded[one].member or "from outside",
         )
         for one in partitions
@@ -232,9 +230,7 @@ def _print_moves(
         if json:
             places = {"from": move.before, "to": move.after} if move else {"from": None, "to": None}
             output.emit({**_place(partition), **places, "changed": changes and not dry_run, "note": fate})
-        rows.append(
-            (*_names(partition), *((output.point(move.before), output.point(move.after)) if move else ("", "")), fate)
-        )
+        rows.append((*_names(partition), *((point(move.before), point(move.after)) if move else ("", "")), fate))
     if not json:
         output.table(["queue", "partition", "from", "to", ""], rows)
     count = sum(move.changes for move in planned)

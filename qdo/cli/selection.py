@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.cli import output
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
-from queuey.client import EARLIEST, id_before, order_of
+from queuey.client import EARLIEST, id_before, order_of, time_of
 from queuey.client.lookup import look_up
-from queuey.terminal import time_parsing
+from queuey.terminal import output, time_parsing
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
@@ -140,3 +139,10 @@ def moment(text: str, now: float) -> datetime:
         raise InvalidArgument(f"{text!r} is a cursor, not a time") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
+
+
+def point(identifier: str | None) -> str:
+    """Returns an id with its time."""
+    if identifier in {None, EARLIEST}:
+        return "none" if identifier is None else "earliest"
+    return f"{identifier} ({time_parsing.iso(time_of(identifier).timestamp())})"

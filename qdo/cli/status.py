@@ -16,22 +16,19 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from qdo.cli import output
 from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
-from qdo.cli.output import Json
-from qdo.cli.selection import chosen
+from qdo.cli.selection import chosen, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset
-from queuey.terminal import plural, time_parsing
+from queuey.terminal import output, plural, time_parsing
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from qdo.coordination import CommittedOffset, Coordinator, Member
     from queuey.client import AsyncClient
-
-app = typer.Typer(add_completion=False)
 
 _CLEAR = "\x1b[2J\x1b[H"
 AT_A_TIME = 8
@@ -94,7 +91,6 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag_unknown: str | None = None
 
 
-@app.command()
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def status(
     settings: WorkSettings,
@@ -261,7 +257,7 @@ def _print(found: GroupStatus) -> None:
     if found.members:
         print()
         members = (
-            (one.id, one.owns, output.instant(one.since), "yes" if one.static else "", f"{one.service}/{one.app}")
+            (one.id, one.owns, time_parsing.iso(one.since), "yes" if one.static else "", f"{one.service}/{one.app}")
             for one in found.members
         )
         output.table(["member", "owns", "since", "static", "service"], members)
@@ -286,8 +282,8 @@ def _row(one: PartitionStatus) -> tuple[object, ...]:
         one.partition,
         one.owner or "nobody",
         one.target if one.target != one.owner else "",
-        output.point(one.offset),
-        output.instant(one.recorded or 0.0),
+        point(one.offset),
+        "" if one.recorded is None else time_parsing.iso(one.recorded),
         "" if one.lag is None else one.lag if one.lag_exact else f"about {one.lag}",
         time_parsing.length(one.lag_seconds) if one.lag and one.lag_seconds is not None else "",
     )

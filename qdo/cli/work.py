@@ -9,14 +9,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 from msgspec import structs
 
-from qdo.cli import logs, output
+from qdo.cli import logs
 from qdo.cli import settings as table
 from qdo.cli.ending import EndedInTime, end_at_once_if_told, end_child_if_blocked, ended_if_blocked
 from qdo.cli.opening import make_coordinator, open_client
@@ -25,6 +24,7 @@ from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import look_up
+from queuey.terminal import did_you_mean, output
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -35,15 +35,12 @@ if TYPE_CHECKING:
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
 
-app = typer.Typer(add_completion=False)
-
 log = logging.getLogger("qdo.cli")
 
 MAX_NAMES = 1000
 """Max names of queues that a misspelled name is compared with."""
 
 
-@app.command()
 @with_settings(*table.table())
 def work(settings: WorkSettings) -> None:
     """Handle the messages of queues: share their partitions with the other workers of a group, or claim them.
@@ -110,11 +107,9 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
     with suppress(ClientError):
         names = (await client.name_page(limit=MAX_NAMES)).names
     missing = ", ".join(settings.queue)
-    alike = sorted({name for wanted in settings.queue for name in get_close_matches(wanted, names)})
-    hint = f" Is {' or '.join(alike)} meant?" if alike else ""
     output.note(
-        f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s.{hint} Create it: queuey queue create; "
-        "or wait longer: --wait-for-queue"
+        f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{did_you_mean(settings.queue, names)} "
+        "Create it: queuey queue create; or wait longer: --wait-for-queue"
     )
     worker.stop()
     return True

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
 from queuey.cli.queues import backlog_text
-from queuey.cli.reading import Partitions, Queue, body_bytes, body_text, json_fields, note_absence
-from queuey.cli.service_options import connected, existing
+from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, note_absence
+from queuey.cli.service_options import Queue, connected, on_existing, queue_names
+from queuey.terminal import output, times
+from queuey.terminal.output import Json
 from queuey.terminal.time_parsing import length
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
     from queuey.client import Client, Job, JobQueue
     from queuey.client.claims.results import Claimed, OutstandingJob, Refused
-
-claim_app = typer.Typer(add_completion=False)
-ack_app = typer.Typer(add_completion=False)
-release_app = typer.Typer(add_completion=False)
-jobs_app = typer.Typer(add_completion=False)
 
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
@@ -49,7 +44,6 @@ Receipts = Annotated[
 ]
 
 
-@claim_app.command()
 @connected
 def claim(
     client: Client,
@@ -60,20 +54,22 @@ def claim(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages. 1; with a program no limit.")
     ] = None,
-    ttl: Annotated[float, typer.Option(help="Seconds until other callers may get the messages.")] = 30.0,
+    ttl: Annotated[
+        float, times.duration("Time after which other callers may get the messages.", show_default="30s")
+    ] = 30.0,
     wait: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds to wait for messages if there are none. 0; with a program for ever."),
+        float | None, times.duration("How long to wait for messages if there are none. 0; with a program for ever.")
     ] = None,
     retry: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="Seconds until a message whose program failed is delivered again; else the queue's backoff."
+        times.duration(
+            "Time until a message whose program failed is delivered again.", show_default="the queue's backoff"
         ),
     ] = None,
     partitions: Partitions = "*",
     then: Annotated[
-        list[str] | None, typer.Option(help="Another queue, for when those before it have nothing; up to 9.")
+        list[str] | None,
+        typer.Option(help="Another queue, for when those before it have nothing; up to 9.", autocompletion=queue_names),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -105,21 +101,18 @@ def claim(
         output.note("There is nothing to claim now.")
 
 
-@ack_app.command()
-@connected
+@on_existing
 def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
     """Acknowledge claimed messages: they are not delivered again."""
-    with existing(queue):
-        _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
+    _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
 
 
-@release_app.command()
-@connected
+@on_existing
 def release(
     client: Client,
     queue: Queue,
     receipt: Receipts = None,
-    delay: Annotated[float | None, typer.Option(min=0, help="Seconds until they are delivered again.")] = None,
+    delay: Annotated[float | None, times.duration("Time until they are delivered again.")] = None,
     reason: Annotated[
         str | None, typer.Option(help="Why they failed. Without --delay the queue's backoff decides then.")
     ] = None,
@@ -127,13 +120,11 @@ def release(
     json: Json = False,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a time."""
-    with existing(queue):
-        release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
-        _settle(release, receipt, "released", json=json)
+    release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
+    _settle(release, receipt, "released", json=json)
 
 
-@jobs_app.command()
-@connected
+@on_existing
 def jobs(
     client: Client,
     queue: Queue,
@@ -141,9 +132,8 @@ def jobs(
     json: Json = False,
 ) -> None:
     """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
-    with existing(queue):
-        backlog = client.job_queue(queue).backlog()
-        found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
+    backlog = client.job_queue(queue).backlog()
+    found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
     if json:
         import msgspec

@@ -10,17 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
 from queuey.errors import SettingsError
 from queuey.extras import install_command
 from queuey.settings import DEV_ISSUER
+from queuey.terminal import output, times
+from queuey.terminal.commands import group
+from queuey.terminal.output import Json
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Try users on this machine before there is an issuer. A service that others can reach refuses this one.",
-)
+app = group()
 KEY, KEYS, CONFIG = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
 AUDIENCE = "queuey-dev"
 
@@ -49,7 +46,9 @@ def setup(
 def token(
     user: Annotated[str, typer.Option(help="Name of the user, as the issuer has it.")],
     directory: Directory = Path(),
-    seconds: Annotated[int, typer.Option(help="How long it is valid.", min=1, max=86_400)] = 3600,
+    seconds: Annotated[
+        int, times.duration("How long it is valid.", least=1, most=86_400, whole=True, show_default="1h")
+    ] = 3600,
     json: Json = False,
 ) -> None:
     """Print a user's token. With --json, also the names that the user has, and when the token ends."""

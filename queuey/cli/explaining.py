@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
 from queuey.cli.queues import about, backlog_text, when
-from queuey.cli.reading import Queue
-from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing
+from queuey.cli.service_options import Queue, connected
+from queuey.terminal import output, time_parsing
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -234,7 +232,3 @@ def _shown(info: QueueInfo, oldest: str | None, newest: str | None) -> str:
         return "all"
     at = time_parsing.iso(ids.ticks_to_seconds(last) + info.read_delay)
     return f"{'nothing' if ids.parse_position(oldest)[0] >= horizon else 'a part'}, all from {at} on"
-
-
-app = typer.Typer(add_completion=False)
-app.command()(explain)

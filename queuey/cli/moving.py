@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
-from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing
+from queuey.cli.service_options import connected, queue_names
+from queuey.terminal import output, time_parsing
 from queuey.terminal.bars import bar
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -25,8 +24,10 @@ _COLUMNS = ["move", "from", "to", "state", "moved", "of about", "left", "began"]
 @connected
 def move(
     client: Client,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue that is emptied.", show_default=False)],
-    target: Annotated[str, typer.Argument(metavar="TO", help="Queue that gets the messages.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue that is emptied.", autocompletion=queue_names)],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="Queue that gets the messages.", autocompletion=queue_names)
+    ],
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     json: Json = False,
 ) -> None:
@@ -53,18 +54,13 @@ def cancel(client: Client, move: Identifier, json: Json = False) -> None:
 @connected
 def moves(client: Client, json: Json = False) -> None:
     """List moves, the newest first; with --json one a line."""
-    found = client.moves()
-    if json:
-        for one in found:
-            output.emit(one)
-        return
-    output.table(_COLUMNS, (_row(one) for one in found))
+    output.listed(_COLUMNS, client.moves(), _row, json=json)
 
 
 def _follow(moving: Moving, *, json: bool) -> None:
     try:
         with bar() as move_bar:
-            found = moving.wait(told=None if move_bar is None else partial(_show, move_bar))
+            found = moving.wait(told=partial(_show, move_bar))
     except KeyboardInterrupt:
         output.note(f"Move {moving.id} goes on. Follow it: queuey queue follow-move {moving.id}")
         output.note(f"Cancel it: queuey queue cancel-move {moving.id}")

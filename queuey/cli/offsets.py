@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json, Yes
-from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing
+from queuey.cli.service_options import Group, Queue, connected, group_names
+from queuey.terminal import output, time_parsing
+from queuey.terminal.commands import group
+from queuey.terminal.output import Json, Yes
 
 if TYPE_CHECKING:
     from queuey.client import Client
     from queuey.client.results import Offsets
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Show and set how far consumer groups have processed a queue."
-)
+app = group()
 
-Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
-Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)]
 _COLUMNS = ["partition", "offset", "recorded", "behind", "oldest of them"]
 
 
@@ -29,7 +25,9 @@ _COLUMNS = ["partition", "offset", "recorded", "behind", "oldest of them"]
 def show(
     client: Client,
     queue: Queue,
-    group: Annotated[str | None, typer.Argument(help="Consumer group.", show_default="all")] = None,
+    group: Annotated[
+        str | None, typer.Argument(help="Consumer group.", show_default="all", autocompletion=group_names)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show recorded offsets, and how many messages lie behind them; with --json one group a line."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from queuey.cli import moving, output
-from queuey.cli.output import Json, Yes
-from queuey.cli.service_options import connected, existing
+from queuey.cli import moving
+from queuey.cli.service_options import connected, on_existing, queue_names
 from queuey.messages import RESETTABLE, options
-from queuey.terminal import time_parsing, times
-from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal import output, time_parsing, times
+from queuey.terminal.commands import group, optional, with_parameters
+from queuey.terminal.output import Json, Yes
 
 if TYPE_CHECKING:
     from msgspec import Meta
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from queuey.client.results import Queue, QueueInfo
     from queuey.messages import Backoff
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Create, list, update, delete and purge queues; move messages."
-)
+app = group()
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names)]
 Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
@@ -50,30 +48,24 @@ def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[...
     chosen = {name: option for name, option in options().items() if not changes or (option.extra or {})["changes"]}
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        given = {name: _field(name, option, values.pop(name)) for name, option in chosen.items()}
+        given = {name: values.pop(name) for name in chosen}
         given["principals"] = values.pop("principal") or None
         command(**values, fields={name: value for name, value in given.items() if value is not None})
 
-    added = [optional(name, _option(option)) for name, option in chosen.items()]
+    added = [optional(name, _option(name, option)) for name, option in chosen.items()]
     run.__annotations__ = {"client": Any}
     return with_parameters(run, command, [client, *own, *added, optional("principal", Principals)])
 
 
-def _option(option: Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
+def _option(name: str, option: Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
     about = option.description or ""
     if (option.extra or {})["seconds"]:
-        return Annotated[str | None, typer.Option(help=f"{about.rstrip('.')}, or a length such as 12h.")]
+        return Annotated[float | None, times.ttl(about) if name == "ttl" else times.duration(about)]
     if words := (option.extra_json_schema or {}).get("enum"):
         return Annotated[Literal[tuple(words)] | None, typer.Option(help=about)]
     if option.le is not None:
         return Annotated[int | None, typer.Option(min=option.ge, max=option.le, help=about)]
     return Annotated[str | None, typer.Option(help=about)]
-
-
-def _field(name: str, option: Meta, value: Any) -> Any:  # noqa: ANN401 - of any option
-    if value is None or not (option.extra or {})["seconds"]:
-        return value
-    return times.ttl(value) if name == "ttl" else times.seconds(value, f"--{name.replace('_', '-')}")
 
 
 @app.command("create")
@@ -179,22 +171,20 @@ def update(
 
 
 @app.command("delete")
-@connected
+@on_existing
 def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Delete a queue with all its messages and offsets."""
     output.confirm(f"Delete queue {name} with all its messages?", yes=yes)
-    with existing(name):
-        client.delete_queue(name)
+    client.delete_queue(name)
     output.emit({"queue_name": name, "deleted": True}) if json else output.say(f"{name} is deleted.")
 
 
 @app.command("purge")
-@connected
+@on_existing
 def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Remove all messages of a queue; the queue, its fields and offsets stay."""
     output.confirm(f"Remove all messages of {name}?", yes=yes)
-    with existing(name):
-        client.purge_queue(name)
+    client.purge_queue(name)
     output.emit({"queue_name": name, "purged": True}) if json else output.say(f"{name} is empty.")
 
 

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
-from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing
+from queuey.cli.service_options import Queue, connected
+from queuey.terminal import output, time_parsing
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.client import Client, ClientError
     from queuey.client.results import Message, Page
 
 PAGE = 1000
-
-Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
 
 
 def _partitions(text: str) -> str:
@@ -41,11 +38,6 @@ Early = Annotated[
 _FORMS = f"Position: {time_parsing.FORMS}."
 
 
-read_app = typer.Typer(add_completion=False)
-tail_app = typer.Typer(add_completion=False)
-
-
-@read_app.command()
 @connected
 def read(
     client: Client,
@@ -79,7 +71,7 @@ def read(
     page = None
     while left > 0:
         page = client.read(queue, limit=min(left, PAGE), **options)
-        _show(page.messages, raw=raw, json=json)
+        show(page.messages, raw=raw, json=json)
         left -= len(page.messages)
         query = onward(Query(queue=queue, since=options.get("since")), page)
         if query is None:
@@ -91,7 +83,6 @@ def read(
         _note_later(client, queue, page)
 
 
-@tail_app.command()
 @connected
 def tail(
     client: Client,
@@ -113,14 +104,14 @@ def tail(
     if start is None:
         page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
         shown = page.messages[:last][::-1][:left]
-        _show(shown, raw=raw, json=json)
+        show(shown, raw=raw, json=json)
         left -= len(shown)
         start = page.horizon
     if left <= 0:
         return
     stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
     for streamed in islice(stream, left):
-        _show([streamed.message], raw=raw, json=json)
+        show([streamed.message], raw=raw, json=json)
 
 
 def note_missing(client: Client, queue: str, partitions: str) -> None:
@@ -138,7 +129,7 @@ def note_absence(error: ClientError | None) -> None:
     output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
 
 
-def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
+def show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
     elif json:

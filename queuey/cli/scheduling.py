@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
 from queuey.cli.sending import header_of
-from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing, times
+from queuey.cli.service_options import connected, queue_names
+from queuey.terminal import output, time_parsing, times
+from queuey.terminal.commands import group
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.client import Client
     from queuey.client.schedules.results import Schedule, Tick
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Have messages be posted at certain times.")
+app = group()
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
 _COLUMNS = ["schedule", "queue", "when", "next", "last", "of"]
@@ -27,17 +27,19 @@ _COLUMNS = ["schedule", "queue", "when", "next", "last", "of"]
 def put(
     client: Client,
     name: Name,
-    queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.", autocompletion=queue_names)] = None,
     body: Annotated[str | None, typer.Option(help="Body of the message.")] = None,
     json_body: Annotated[str | None, typer.Option("--json-body", help="Body that is a JSON value.")] = None,
     message_key: Annotated[str | None, typer.Option(help="Message key: picks the partition.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="Header to keep with the message: NAME=VALUE.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Content type of the message.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long the message lives: seconds, or such as 12h.")] = None,
+    ttl: Annotated[int | None, times.ttl("How long the message lives, such as 12h.")] = None,
     cron: Annotated[str | None, typer.Option(help="Minute, hour, day, month, day of the week.")] = None,
     timezone: Annotated[str | None, typer.Option(help="Of --cron, such as Europe/Berlin; at first UTC.")] = None,
-    every: Annotated[str | None, typer.Option(help="Interval: seconds, or such as 5m.")] = None,
-    missed: Annotated[str | None, typer.Option(help="skip or catch_up what nobody was there for.")] = None,
+    every: Annotated[int | None, times.duration("Interval, such as 5m.", whole=True)] = None,
+    missed: Annotated[
+        Literal["skip", "catch_up"] | None, typer.Option(help="What becomes of times that nobody was there for.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a schedule, or change what is given of one."""
@@ -46,8 +48,7 @@ def put(
         message = _message(body, json_body, message_key, header, content_type, ttl)
     elif not (message_key is None and header is None and content_type is None and ttl is None):
         raise typer.BadParameter("a message is given as a whole: add --body or --json-body")
-    seconds = None if every is None else int(times.seconds(every, "--every"))
-    plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": seconds, "missed": missed}
+    plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed}
     _show(client.schedules.put(name, message=message, **plan), json=json)  # type: ignore[arg-type] # by their names
 
 
@@ -57,16 +58,14 @@ def _message(
     key: str | None,
     header: list[str] | None,
     content_type: str | None,
-    ttl: str | None,
+    ttl: int | None,
 ) -> Any:  # noqa: ANN401 - of the client, which is imported late
     import msgspec
 
     from queuey.client import Outgoing
 
     headers = dict(header_of(each) for each in header or ()) or None
-    fields: dict[str, Any] = {"key": key, "headers": headers, "content_type": content_type}
-    if ttl is not None:
-        fields["ttl"] = times.ttl(ttl)
+    fields: dict[str, Any] = {"key": key, "headers": headers, "content_type": content_type, "ttl": ttl}
     if body is not None and json_body is not None:
         raise typer.BadParameter("give one of --body and --json-body")
     if json_body is not None:
@@ -89,12 +88,7 @@ def show(client: Client, name: Name, json: Json = False) -> None:
 @connected
 def list_schedules(client: Client, json: Json = False) -> None:
     """List schedules by name; with --json one a line."""
-    found = client.schedules.list()
-    if json:
-        for one in found:
-            output.emit(one)
-        return
-    output.table(_COLUMNS, (_row(one) for one in found))
+    output.listed(_COLUMNS, client.schedules.list(), _row, json=json)
 
 
 @app.command("pause")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import Json
-from queuey.cli.service_options import recorded
-from queuey.terminal import times
+from queuey.cli.service_options import queue_names, recorded
+from queuey.terminal import output, times
+from queuey.terminal.bars import bar
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
@@ -27,14 +27,13 @@ MAX_INPUT = 64 << 20
 """Max bytes of standard input in one message; the service's own limit is far below."""
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 @recorded
 def send(
     client: Client,
-    queue: Annotated[str, typer.Argument(help="Queue; with --queue-field a template.", show_default=False)],
+    queue: Annotated[
+        str,
+        typer.Argument(help="Queue; with --queue-field a template.", show_default=False, autocompletion=queue_names),
+    ],
     body: Annotated[
         list[str] | None, typer.Argument(help="Messages; -: standard input, as one message.", show_default="-")
     ] = None,
@@ -42,29 +41,29 @@ def send(
         Path | None, typer.Option("--from", "-f", help="File of lines, each a message; - for standard input.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Lines are texts; otherwise JSON values.")] = False,
-    queue_field: Annotated[
-        str | None, typer.Option(help="Field that replaces {} in QUEUE, such as net for quakes-{}.")
+    message_key: Annotated[
+        str | None, typer.Option(help="Picks the partition: messages of one key stay in order.")
     ] = None,
-    key_field: Annotated[
-        str | None, typer.Option(help="Field whose value picks the partition: same value, same partition, in order.")
-    ] = None,
-    message_key: Annotated[str | None, typer.Option(help="Message key of all messages of this call.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="Time to live of the messages, such as 12h.")] = None,
-    delay: Annotated[str | None, typer.Option(help="Time for which range reads hide the messages.")] = None,
+    ttl: Annotated[int | None, times.ttl("Time to live of the messages, such as 12h.")] = None,
+    delay: Annotated[float | None, times.duration("Time for which range reads hide the messages.")] = None,
     at: Annotated[
-        str | None,
-        typer.Option(help="When they are due, in place of --delay: 2026-12-01T09:00 (local time, or with a zone)."),
+        float | None,
+        times.due("When they are due, in place of --delay: 2026-12-01T09:00 (local time, or with a zone)."),
     ] = None,
-    content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the message: one message at most has it.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the message that has the name.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create queues that do not exist.")] = False,
+    json: Json = False,
+    queue_field: Annotated[
+        str | None, typer.Option(help="Field that replaces {} in QUEUE, such as net for quakes-{}.")
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Field whose value is the message key.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
     partitions: Annotated[int, typer.Option(min=1, max=200, help="Partitions of queues that --create makes.")] = 1,
     skip: Annotated[int, typer.Option(min=0, help="Skip this many lines at the start of --from.")] = 0,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per request.")] = 1000,
-    json: Json = False,
 ) -> None:
     """Send messages: arguments, standard input, or the lines of a file, however long it is.
 
@@ -72,38 +71,37 @@ def send(
     """
     options: dict[str, Any] = {
         "partition": partition,
-        "ttl": None if ttl is None else times.ttl(ttl),
-        "delay": None if delay is None else times.seconds(delay, "--delay"),
+        "ttl": ttl,
+        "delay": delay,
         "content_type": content_type,
         "headers": dict(header_of(text) for text in header or []) or None,
         "key": message_key,
     }
-    due = None if at is None else times.due(at, time.time())
-    if due is not None and delay is not None:
+    if at is not None and delay is not None:
         raise typer.BadParameter("--at and --delay exclude each other")
     if create and queue_field is None:
         client.create_queue(queue, partitions=partitions if partitions > 1 else None)
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name goes with one message, and --replace with --name")
-        _send_named(client, queue, (name, replace), body, options | times.until(due), json=json)
+        _send_named(client, queue, (name, replace), body, options | times.until(at), json=json)
         return
     if source is None:
-        _send_bodies(client, queue, body, options, due, json=json)
+        _send_bodies(client, queue, body, options, at, json=json)
         return
     _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
     from queuey.cli.feed import Route
 
-    route = Route(queue, raw, queue_field, key_field, options, due)
+    route = Route(queue, raw, queue_field, key_field, options, at)
     made = {queue} if not create or queue_field is None else set[str]()
     maker = partitions if create else None
-    with _opened(source) as (stream, size), _progress(size) as progress:
+    with _opened(source) as (stream, size), bar() as move_bar:
+
+        def progress(messages: int, read: int) -> None:
+            total = None if size is None else size >> 20
+            move_bar(f"{output.plural(messages, 'message')} (MiB)", read >> 20, total)
+
         _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
-
-
-class FeedProgress(Protocol):
-    def __call__(self, messages: int, size: int) -> None:
-        """Receives the number of messages stored and of bytes read."""
 
 
 class _Feeding:
@@ -112,13 +110,13 @@ class _Feeding:
     Args:
         client: Speaks to the service.
         route: How a line becomes a message.
-        progress: Called with the progress.
+        progress: Called with the number of messages stored and of bytes read.
         partitions: Of queues to be made; None: queues must be there.
         made: Queues known to be there.
     """
 
     def __init__(
-        self, client: Client, route: Route, progress: FeedProgress, partitions: int | None, made: set[str]
+        self, client: Client, route: Route, progress: Callable[[int, int], None], partitions: int | None, made: set[str]
     ) -> None:
         self._client = client
         self._route = route
@@ -226,8 +224,8 @@ def _send_named(
     try:
         receipt = store(text, content, **options)
     except NameTaken as error:
-        output.fail(f"{text!r} names another message. Wait until that is done, or replace it: --replace")
-        raise typer.Exit(1) from error
+        text = f"{text!r} names another message. Wait until that is done, or replace it: --replace"
+        raise output.Failed(text) from error
     _show(receipt, json=json)
 
 
@@ -277,26 +275,9 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     try:
         file = source.open("rb")
     except OSError as error:
-        output.fail(f"{source} cannot be read: {error.strerror}")
-        raise typer.Exit(1) from error
+        raise output.Failed(f"{source} cannot be read: {error.strerror}") from error
     with file:
         yield file, source.stat().st_size if source.is_file() else None
-
-
-@contextmanager
-def _progress(size: int | None) -> Iterator[FeedProgress]:
-    if not sys.stderr.isatty():
-        yield lambda _messages, _size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = [SpinnerColumn(), TextColumn("{task.description}")]
-    known = [] if size is None else [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
-    with Bar(*columns, *known, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("0 messages", total=size)
-        yield lambda messages, size: bar.update(task, completed=size, description=output.plural(messages, "message"))
 
 
 def header_of(text: str) -> tuple[str, str]:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.terminal import fail
+from queuey.terminal import Failed, did_you_mean
 from queuey.terminal.commands import optional, with_parameters
+
+if TYPE_CHECKING:
+    from queuey.client import Client
+
+MAX_COMPLETIONS = 100
+"""Max names that the shell is offered."""
+MAX_NAMES = 1000
+"""Max names of queues that a misspelled one is compared with."""
 
 
 def _option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
@@ -29,72 +38,111 @@ _OPTIONS = {
     ),
     "ca": _option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's"),
 }
-
-
+_RECEIPTS = Annotated[
+    Path | None,
+    typer.Option(help="File to append a line of JSON to for every message that was stored, for queuey pipeline audit."),
+]
 _USERS = (
     "a user's token opens the queues that the application gave to this user, by their names, and lists none;"
     " to list, create, change, purge or delete queues use a key of the application (--key)"
 )
 
-_RECEIPTS = Annotated[
-    Path | None,
-    typer.Option(help="File to append a line of JSON to for every message that was stored, for queuey pipeline audit."),
-]
+
+def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
+    """Returns a client of the service that options name; ``others`` are arguments of the client."""
+    from queuey.client import Client
+
+    if given.get("profile") is not None:
+        # The client reads the profile from the file that this variable names.
+        os.environ["QUEUEY_PROFILE"] = str(given["profile"])
+    ca = given.get("ca") or os.environ.get("QUEUEY_CA") or None
+    url, key, app, token_file = (given.get(name) for name in ("url", "key", "app", "token_file"))
+    verify = True if ca is None else str(ca)
+    return Client(url, key=key, application=app, token_file=token_file, verify=verify, **others)
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command, whose first parameter is an open client, the options that say where that connects to."""
-    return _connected(command, _OPTIONS)
+def connected(command: Callable[..., None], *, receipts: bool = False, existing: bool = False) -> Callable[..., None]:
+    """Gives a command, whose first parameter is an open client, the options that say where that connects to.
 
-
-def recorded(command: Callable[..., None]) -> Callable[..., None]:
-    """Does what :func:`connected` does for a command that stores messages, of which receipts can be kept."""
-    return _connected(command, {"receipts": _RECEIPTS, **_OPTIONS})
-
-
-@contextmanager
-def existing(queue: str) -> Iterator[None]:
-    """For commands on a queue that has to be there already: creating it is no next step.
-
-    Raises:
-        typer.Exit: It does not exist, which was said.
+    Args:
+        command: Does the work.
+        receipts: It stores messages, of which receipts can be kept.
+        existing: Its queue has to be there already: creating it is no next step.
     """
-    from queuey.client import QueueNotFound
-
-    try:
-        yield
-    except QueueNotFound as error:
-        fail(f"Queue {queue!r} does not exist. List those that do: queuey queue list")
-        raise typer.Exit(1) from error
-
-
-def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
     name = next(iter(command.__annotations__))
     # The client's type is only there for type checkers, so that --help does not import the client.
     del command.__annotations__[name]
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    options = {"receipts": _RECEIPTS, **_OPTIONS} if receipts else _OPTIONS
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        from queuey.client import Client, NotAllowed, NotAuthenticated
+        from queuey.client import NotAllowed, NotAuthenticated, QueueNotFound
 
-        url, app, key, token_file, profile, ca = (values.pop(option) for option in _OPTIONS)
-        if profile is not None:
-            # The client reads the profile from the file that this variable names.
-            os.environ["QUEUEY_PROFILE"] = str(profile)
-        receipts = values.pop("receipts", None)
-        ca = ca or os.environ.get("QUEUEY_CA") or None
-        verify = True if ca is None else str(ca)
-        with Client(url, key=key, token_file=token_file, application=app, verify=verify, receipts=receipts) as client:
+        where = {option: values.pop(option) for option in _OPTIONS}
+        with open_client(where, receipts=values.pop("receipts", None)) as client:
             try:
                 command(**{first.name: client}, **values)
+            except QueueNotFound as error:
+                _explain_missing(client, error, values.values(), existing=existing)
+                raise
             except NotAllowed as error:
                 if client.scheme not in {"Application", None}:
                     error.add_note(_USERS)
                 raise
             except NotAuthenticated as error:
-                if key is not None and "message_key" in values:
+                if where["key"] is not None and "message_key" in values:
                     error.add_note("--key is the key of the application; that of a message is --message-key")
                 raise
 
     added = [optional(option, annotation) for option, annotation in options.items()]
     return with_parameters(run, command, [*own, *added])
+
+
+recorded = partial(connected, receipts=True)
+on_existing = partial(connected, existing=True)
+
+
+def _explain_missing(client: Client, error: Exception, values: Iterable[object], *, existing: bool) -> None:
+    """Adds the names that may be meant, of those that the credential lists, to the error about a queue.
+
+    Raises:
+        Failed: The queue has to be there already.
+    """
+    from queuey.client import ClientError
+
+    missing = next((each for each in values if isinstance(each, str) and repr(each) in str(error)), "")
+    names: tuple[str, ...] = ()
+    with suppress(ClientError):
+        names = client.name_page(limit=MAX_NAMES).names
+    hint = did_you_mean([missing], names)
+    if existing:
+        raise Failed(f"Queue {missing!r} does not exist{hint} List those that do: queuey queue list") from error
+    if hint != ".":
+        error.add_note(hint.removeprefix("; "))
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of queues that the shell offers; none if the service does not give them in a second."""
+    return _offered(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
+
+
+def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG001 - the shell filters
+    """Returns the names of a queue's consumer groups that the shell offers."""
+    return _offered(ctx, lambda client: client.groups(ctx.params["queue"]))
+
+
+def _offered(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    from queuey.client import ClientError, RetryPolicy
+
+    with (
+        suppress(ClientError),
+        open_client(ctx.params, timeout=1.0, retry=RetryPolicy(rounds=1, deadline=1.0)) as client,
+    ):
+        return list(ask(client))
+    return []
+
+
+Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names)]
+Group = Annotated[
+    str, typer.Argument(help="Name of the consumer group.", show_default=False, autocompletion=group_names)
+]

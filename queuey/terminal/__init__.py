@@ -6,15 +6,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
 from itertools import takewhile
 from typing import NoReturn, TextIO
+from weakref import WeakSet
 
-INTERRUPTED = 130
-"""Code of the exit after Ctrl-C."""
-PIPE_CLOSED = 141
-"""Code of the exit after the reader of a pipe has gone away, as of programs that SIGPIPE ends."""
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+"""Exit codes: a failure; wrong usage or settings; Ctrl-C."""
 
 # Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
 # lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
@@ -24,6 +23,23 @@ _UNSAFE = (
 )
 _IN_A_LINE = re.compile(f"[\t\n{_UNSAFE}]")
 _IN_A_TEXT = re.compile(f"[{_UNSAFE}]")
+
+
+_unread = WeakSet[TextIO]()
+"""Outputs whose reader has gone away."""
+
+
+class Failed(Exception):
+    """Ends a command with a line for people.
+
+    Args:
+        text: The line.
+        exit_code: The exit code.
+    """
+
+    def __init__(self, text: str, exit_code: int = FAILED) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def printable(text: str) -> str:
@@ -49,12 +65,13 @@ def wants_json() -> bool:
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
-def fail(text: str, code: str | None = None, begin: str = "queuey: ") -> None:
+def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = "queuey: ") -> None:
     """Prints the error that ends a command; with ``--json`` as a JSON document.
 
     Args:
         text: For people.
-        code: Stable, for programs, where there is one.
+        kind: For programs; stable.
+        exit_code: The exit code of the command.
         begin: What is printed before the text for people.
     """
     if not wants_json():
@@ -62,7 +79,7 @@ def fail(text: str, code: str | None = None, begin: str = "queuey: ") -> None:
         return
     import msgspec
 
-    note(msgspec.json.encode({"error": text, **({"code": code} if code else {})}).decode())
+    note(msgspec.json.encode({"type": kind, "title": text, "exit_code": exit_code}).decode())
 
 
 def emit(value: object) -> None:
@@ -72,7 +89,9 @@ def emit(value: object) -> None:
 
 
 def write(data: bytes, *, json: bool = False) -> None:
-    """Writes bytes of the result at once, so that a reader of the pipe sees them as they come.
+    """Writes a part of a stream of results at once, so that a reader of the pipe sees it as it comes.
+
+    If nobody reads it any more, the command ends with success: it has nothing else to do.
 
     Args:
         data: As they are to be; a terminal gets text, escaped.
@@ -82,6 +101,13 @@ def write(data: bytes, *, json: bool = False) -> None:
         _print(_IN_A_TEXT.sub(_escape_json if json else _escape, data.decode("utf-8", "backslashreplace")))
     else:
         _print(data)
+    if is_unread():
+        raise SystemExit(0)
+
+
+def is_unread() -> bool:
+    """Returns whether the reader of a pipe has gone away."""
+    return sys.stdout in _unread
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
@@ -100,19 +126,28 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def did_you_mean(wanted: Iterable[str], known: Iterable[str]) -> str:
+    """Returns the end of a sentence about names that are not known: a hint at similar ones, or a full stop."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    close = sorted({name for each in wanted for name in get_close_matches(each, names)})
+    return f"; did you mean {' or '.join(close)}?" if close else "."
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Asks before something that cannot be undone.
 
     Raises:
-        typer.Exit: The answer is no (code 1), or there is no terminal (2).
+        Failed: There is no terminal.
+        typer.Exit: The answer is no.
     """
     import typer
 
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        fail(f"{question} There is no terminal to ask: repeat with --yes.", begin="")
-        raise typer.Exit(2)
+        raise Failed(f"{question} There is no terminal to ask: repeat with --yes.", WRONG_USAGE)
     if not typer.confirm(printable(question), err=True):
         note("Nothing was changed.")
         raise typer.Exit(1)
@@ -137,28 +172,34 @@ def run(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for what the locale's encoding does not have
-    code: int | str | None = 1
+    code: int | str | None = FAILED
+    ended_by: tuple[type[Exception], ...] = (Failed, *known)
     try:
         command()
     except SystemExit as ended:
         code = ended.code
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except known as error:
+    except ended_by as error:
         notes = getattr(error, "__notes__", ())
         text = str(error).removesuffix(".") if notes else str(error)
-        fail("; ".join([text, *notes]), getattr(error, "code", None), f"{program}: ")
-        code = 2 if is_usage(error) else 1
+        code = error.exit_code if isinstance(error, Failed) else WRONG_USAGE if is_usage(error) else FAILED
+        fail("; ".join([text, *notes]), getattr(error, "code", "Failed"), code, f"{program}: ")
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", begin=f"{program}: ")
     try:
-        sys.stdout.flush()
-    except OSError as error:
-        code = _lost(error) or code
+        _print("")
+    except SystemExit as ended:
+        code = ended.code or code
     sys.exit(code)
 
 
 def _print(data: str | bytes) -> None:
+    """Writes to standard output; to nowhere once the reader of a pipe has gone away.
+
+    Raises:
+        SystemExit: The output cannot be written, which was said.
+    """
     try:
         if isinstance(data, str):
             sys.stdout.write(data)
@@ -166,17 +207,13 @@ def _print(data: str | bytes) -> None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
         sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)
+        _unread.add(sys.stdout)
     except OSError as error:
-        raise SystemExit(_lost(error)) from error
-
-
-def _lost(error: OSError) -> int:
-    """Reports a failed write, unless the reader of a pipe has gone away; returns the exit code."""
-    _silence(sys.stdout)
-    if isinstance(error, BrokenPipeError):
-        return PIPE_CLOSED
-    note(f"The output is not complete: {error.strerror}.")
-    return 1
+        _silence(sys.stdout)
+        note(f"The output is not complete: {error.strerror}.")
+        raise SystemExit(FAILED) from error
 
 
 def _silence(stream: TextIO) -> None:

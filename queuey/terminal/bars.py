@@ -10,13 +10,13 @@ from queuey.terminal import printable
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Shows a bar on standard error, if that is a terminal; gives what moves it, or None if there is no bar.
+def bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Shows a bar on standard error, if that is a terminal; gives the function that moves it.
 
     It is called with a text, how much is done, and how much there is to do, None if that is not known.
     """
     if not sys.stderr.isatty():
-        yield None
+        yield lambda _text, _done, _total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

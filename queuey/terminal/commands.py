@@ -9,22 +9,29 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal import fail, say, wants_json
+from queuey.terminal import WRONG_USAGE, fail, say, wants_json
+
+MAX_FIRST = 10
+"""Max options at the beginning of a command's help; the others follow in a panel of their own."""
+
+
+def group() -> typer.Typer:
+    """Returns a group without commands. Its help is its line in the list of the group above."""
+    return typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 class LazyGroup(TyperGroup):
     """A group that imports a command only when it is run. Subclasses have a table of their commands."""
 
-    LISTED: ClassVar[Mapping[str, str]] = {}
-    """The commands in the order shown, each with its line in the list."""
-    MODULES: ClassVar[Mapping[str, str]] = {}
-    """Where each is: ``package.module:attribute``."""
+    PACKAGE: ClassVar[str] = ""
+    COMMANDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """By name, in the order shown: ``module:attribute`` in the package, and the line in the list."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
         super().__init__(**options)
-        self.commands = {name: TyperCommand(name=name, help=text) for name, text in self.LISTED.items()}
+        self.commands = {name: TyperCommand(name=name, help=text) for name, (_, text) in self.COMMANDS.items()}
 
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - typer's
         if not wants_json():
@@ -32,8 +39,8 @@ class LazyGroup(TyperGroup):
         try:
             sys.exit(super().main(*args, **options | {"standalone_mode": False}))
         except typer.TyperException as error:
-            fail(error.format_message(), "InvalidArgument")
-            sys.exit(2)
+            fail(error.format_message(), "InvalidArgument", WRONG_USAGE)
+            sys.exit(WRONG_USAGE)
         except typer.Abort:
             sys.exit(1)
 
@@ -54,10 +61,26 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
-        module, _, attribute = cls.MODULES[name].partition(":")
-        command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
+        place, text = cls.COMMANDS[name]
+        module, _, attribute = place.partition(":")
+        found = getattr(importlib.import_module(f"{cls.PACKAGE}.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            run, found = found, typer.Typer(add_completion=False)
+            found.command()(run)
+        command = typer.main.get_command(found)
         command.name = name
+        if isinstance(command, TyperGroup):
+            command.help = text
+        for each in command.commands.values() if isinstance(command, TyperGroup) else [command]:
+            _shorten(each)
         return command
+
+
+def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
+    """Moves all but the first options in the help of a command into a panel below."""
+    options = [each for each in command.params if isinstance(each, TyperOption) and not each.hidden]
+    for option in [each for each in options if each.rich_help_panel is None][MAX_FIRST:]:
+        option.rich_help_panel = "More options"
 
 
 def command_line(program: str, commands: type[LazyGroup], *, release: str, about: str) -> typer.Typer:

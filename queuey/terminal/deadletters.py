@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ import typer
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
 from queuey.terminal import emit, note, plural, say, time_parsing, times
 from queuey.terminal.commands import optional, with_parameters
-from queuey.terminal.tables import table
+from queuey.terminal.output import table
 
 Choose = Callable[..., DeadLetterFilter]
 """Gives what the options say; see :func:`chosen`, whose arguments it takes too, for what has no option."""
@@ -40,8 +39,8 @@ _OPTIONS: dict[str, Any] = {
     "partition": Annotated[
         list[int] | None, _option("Only of this partition; several may be given.", "--partition", min=1)
     ],
-    "since": Annotated[str | None, _option("Given up at this instant or later.")],
-    "until": Annotated[str | None, _option("Given up at this instant or before.")],
+    "since": Annotated[float | None, times.instant("Given up at this instant or later.", rich_help_panel=_PANEL)],
+    "until": Annotated[float | None, times.instant("Given up at this instant or before.", rich_help_panel=_PANEL)],
     "error": Annotated[str | None, _option("Class of the error: ValueError, requests.*; shell style.")],
     "limit": Annotated[int | None, _option("At most so many of a queue of dead letters.", min=1)],
 }
@@ -68,8 +67,8 @@ def chosen(  # noqa: PLR0913 - an option each
     pattern: Sequence[str] | None = None,
     dead_queue: str | None = None,
     partition: Sequence[int] | None = None,
-    since: str | None = None,
-    until: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
     error: str | None = None,
     limit: int | None = None,
     shown: int | None = None,
@@ -77,17 +76,16 @@ def chosen(  # noqa: PLR0913 - an option each
     """Puts the options together; ``shown`` is the limit where none is given.
 
     Raises:
-        typer.BadParameter: Neither a queue nor a pattern is named, or an instant is none.
+        typer.BadParameter: Neither a queue nor a pattern is named.
     """
-    now = time.time()
     try:
         return DeadLetterFilter(
             queues=tuple(queue or ()),
             patterns=tuple(pattern or ()),
             dead_queue=dead_queue,
             partitions=tuple(sorted(set(partition or ()))),
-            since=None if since is None else times.instant(since, now),
-            until=None if until is None else times.instant(until, now),
+            since=since,
+            until=until,
             error=error,
             limit=limit or shown,
         )

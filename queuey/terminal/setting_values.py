@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import types
 import typing
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError
+from queuey.terminal import did_you_mean
 
 __all__ = ["Given", "SettingsError", "bare", "check_known", "convert", "file_values"]
 
@@ -55,9 +55,7 @@ def check_known(key: str, names: Iterable[str], where: str) -> None:
     """
     known = list(names)
     if key not in known:
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f" Is {close[0]} meant?" if close else ""
-        raise SettingsError(f"Unknown setting {key} {where}.{hint}")
+        raise SettingsError(f"Unknown setting {key} {where}{did_you_mean([key], known)}")
 
 
 def bare(hint: Any) -> Any:  # noqa: ANN401 - a type

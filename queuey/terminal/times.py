@@ -1,46 +1,108 @@
-"""Instants and lengths of time in options."""
+"""Options whose values are lengths of time, or instants."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import typer
 
+from queuey.messages import MAX_TTL
 from queuey.terminal import time_parsing
 
 
-def instant(text: str, now: float) -> float:
+def duration(
+    about: str,
+    *names: str,
+    least: float = 0.0,
+    most: float = math.inf,
+    whole: bool = False,
+    **others: Any,  # noqa: ANN401 - typer's
+) -> Any:  # noqa: ANN401 - typer's
+    """Returns an option whose value is seconds, given as ``90`` or with units: ``1h30m``.
+
+    Args:
+        about: Its help.
+        names: Those of the option, if not its parameter's.
+        least: Min seconds.
+        most: Max seconds.
+        whole: No fractions of a second.
+        others: Of :func:`typer.Option`.
+    """
+    return _option(about, names, partial(seconds, least=least, most=most, whole=whole), others)
+
+
+def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+    """Returns an option whose value is a time to live."""
+    return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
+
+
+def instant(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+    """Returns an option whose value is seconds since 1970, given as a position in time."""
+    return _option(about, names, instant_of, others)
+
+
+def due(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+    """Returns an option whose value is the instant at which a message is due, in seconds since 1970."""
+    return _option(about, names, due_at, others)
+
+
+def _option(about: str, names: tuple[str, ...], parser: Callable[[Any], Any], others: dict[str, Any]) -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(*names, help=about, metavar="TIME", parser=parser, **others)
+
+
+def seconds(text: str | float, *, least: float, most: float, whole: bool) -> float:
+    """Returns a length of time in seconds.
+
+    Raises:
+        typer.BadParameter: It is none, or too short or too long, or has a fraction of a second.
+    """
+    try:
+        found = time_parsing.duration(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not least <= found <= most:
+        shortest, longest = time_parsing.length(least), time_parsing.length(most)
+        bounds = f"at least {shortest}" if most == math.inf else f"between {shortest} and {longest}"
+        raise typer.BadParameter(f"{text!r} is not {bounds}")
+    if whole and found != int(found):
+        raise typer.BadParameter(f"{text!r} is not a whole number of seconds")
+    return int(found) if whole else found
+
+
+def instant_of(text: str, now: float | None = None) -> float:
     """Returns an instant in seconds since 1970, exact to the microsecond.
 
     Args:
-        text: Seconds since 1970, ISO 8601, ``now``, or relative: ``-1h``.
-        now: What relative ones count from.
+        text: In one of the forms of positions.
+        now: What relative ones count from; None: the present.
 
     Raises:
         typer.BadParameter: It is none.
     """
     try:
-        return float(time_parsing.point(text, now))
+        return float(time_parsing.point(text, time.time() if now is None else now))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
 
 
-def due(text: str, now: float) -> float:
-    """Returns when a delayed message is due, in seconds since 1970, as ``--at`` says it. The present second is fine.
+def due_at(text: str) -> float:
+    """Returns when a delayed message is due. The present second is fine.
 
     Raises:
         typer.BadParameter: It is no instant, or lies in the past, or further ahead than a delay may.
     """
-    from queuey.messages import MAX_TTL
-
-    found = instant(text, now)
+    now = time.time()
+    found = instant_of(text, now)
     if found <= now - 1:
         ago = f"{text!r} was {time_parsing.length(now - found)} ago"
-        raise typer.BadParameter(f"{ago} ({time_parsing.iso(found)}). Give a later one", param_hint="--at")
+        raise typer.BadParameter(f"{ago} ({time_parsing.iso(found)}). Give a later one")
     if found - now > MAX_TTL:
         raise typer.BadParameter(
-            f"{text!r} is {time_parsing.length(found - now)} ahead: {MAX_TTL // 86_400} days are the longest delay",
-            param_hint="--at",
+            f"{text!r} is {time_parsing.length(found - now)} ahead: {MAX_TTL // 86_400} days are the longest delay"
         )
     return found
 
@@ -48,48 +110,3 @@ def due(text: str, now: float) -> float:
 def until(due: float | None) -> dict[str, float]:
     """Returns the delay that makes a message due at an instant, as an option; none for the present."""
     return {} if due is None else {"delay": max(0.0, due - time.time())}
-
-
-def seconds(text: str, option: str | None = None) -> float:
-    """Returns a length of time in seconds.
-
-    Args:
-        text: Seconds, or steps with units: ``1h30m``.
-        option: Where it was given, for the error.
-
-    Raises:
-        typer.BadParameter: It is none.
-    """
-    try:
-        return time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def ttl(text: str) -> int:
-    """Returns a time to live in seconds, as ``--ttl`` says it.
-
-    Raises:
-        typer.BadParameter: It is none, or too short or too long, or has a fraction of a second.
-    """
-    from queuey.messages import MAX_TTL
-
-    found = seconds(text, "--ttl")
-    if not (found.is_integer() and 1 <= found <= MAX_TTL):
-        days = f"{MAX_TTL // 86_400} days"
-        raise typer.BadParameter(f"a TTL is 1 second to {days}, in whole seconds, not {text!r}", param_hint="--ttl")
-    return int(found)
-
-
-def length(text: str, *, least: float, most: float) -> float:
-    """Returns a length of time in seconds.
-
-    Raises:
-        typer.BadParameter: It is none, or too short or too long.
-    """
-    found = seconds(text)
-    if not least <= found <= most:
-        raise typer.BadParameter(
-            f"{text!r} is not between {time_parsing.length(least)} and {time_parsing.length(most)}"
-        )
-    return found

@@ -40,13 +40,13 @@ def test_what_has_to_be_there(run: Run) -> None:
             "'--partitions': Input should be less than or equal to 200; '201' is given",
         ),
         (["read", "x", "--limit", "0"], "greater than or equal to 1; '0' is given"),
-        (["queue", "create", "x", "--ttl", "1y"], "--ttl: '1y' is no length of time"),
-        (["queue", "create", "x", "--read-delay", "1y"], "--read-delay: '1y' is no length of time"),
-        (["queue", "create", "x", "--ttl", "1.5"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '1.5'"),
-        (["send", "x", "a", "--ttl", "500ms"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '500ms'"),
-        (["send", "x", "a", "--ttl", "500d"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '500d'"),
+        (["queue", "create", "x", "--ttl", "1y"], "'--ttl': '1y' is no length of time"),
+        (["queue", "create", "x", "--read-delay", "1y"], "'--read-delay': '1y' is no length of time"),
+        (["queue", "create", "x", "--ttl", "1.5"], "'--ttl': '1.5' is not a whole number of seconds"),
+        (["send", "x", "a", "--ttl", "500ms"], "'--ttl': '500ms' is not between 1 s and 388 d"),
+        (["send", "x", "a", "--ttl", "500d"], "'--ttl': '500d' is not between 1 s and 388 d"),
         (["queue", "create", "x", "--kind", "fifo"], "'fifo' is not one of 'plain', 'dedup'"),
-        (["app", "rotate", "x", "--grace", "1y"], "--grace: '1y' is no length of time"),
+        (["app", "rotate", "x", "--grace", "1y"], "'--grace': '1y' is no length of time"),
         (["serve", "--facade", "nats"], "'--facade': Value error, 'nats' is not one of"),
     ],
 )
@@ -60,16 +60,20 @@ def test_wrong_values(run: Run, words: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["read", "no-such"], 1, {"code": "InvalidQueueName", "error": "404 InvalidQueueName: Queue 'no-such' does"}),
-        (["queue", "delete", "no-such", "--yes"], 1, {"error": "Queue 'no-such' does not exist. List those that do"}),
-        (["queue", "delete", "no-such"], 2, {"error": "Delete "}),
-        (["read", "x", "--limit", "0"], 2, {"code": "InvalidArgument", "error": "Invalid value for '--limit'"}),
-        (["read"], 2, {"code": "InvalidArgument", "error": "Missing argument"}),
-        (["read", "_x"], 2, {"code": "InvalidArgument", "error": "no queue can be named '_x'"}),
+        (["read", "no-such"], 1, {"type": "InvalidQueueName", "title": "404 InvalidQueueName: Queue 'no-such' does"}),
+        (
+            ["queue", "delete", "no-such", "--yes"],
+            1,
+            {"type": "Failed", "title": "Queue 'no-such' does not exist. List"},
+        ),
+        (["queue", "delete", "no-such"], 2, {"type": "Failed", "title": "Delete "}),
+        (["read", "x", "--limit", "0"], 2, {"type": "InvalidArgument", "title": "Invalid value for '--limit'"}),
+        (["read"], 2, {"type": "InvalidArgument", "title": "Missing argument"}),
+        (["read", "_x"], 2, {"type": "InvalidArgument", "title": "no queue can be named '_x'"}),
         (
             ["read", "x", "--profile", "/no-such"],
             1,
-            {"code": "ProfileNotFound", "error": "no server is named: give its url"},
+            {"type": "ProfileNotFound", "title": "no server is named: give its url"},
         ),
     ],
 )
@@ -77,8 +81,8 @@ def test_errors_as_json(run: Run, words: list[str], code: int, error: dict[str, 
     """With --json the error that ends a command is a line of JSON, whatever its cause."""
     ended = run(*words, "--json")
     found = json.loads(ended.err)
-    assert (ended.code, ended.out, found.get("code")) == (code, b"", error.get("code"))
-    assert found["error"].startswith(error["error"]), found
+    assert (ended.code, ended.out, found["type"], found["exit_code"]) == (code, b"", error["type"], code)
+    assert found["title"].startswith(error["title"]), found
 
 
 def test_options_of_a_program_are_its_own(run: Run, queue: str, client: Client) -> None:

@@ -205,7 +205,7 @@ def test_access_keys(run: Run, tmp_path: Path) -> None:
     assert run("app", "key-add", "@all", "--sqs", *data).code == 2
     secret.write_text("short\n")
     refused = run("app", "key-add", "shop", "--sqs", *data)
-    assert (refused.code, "has 5 characters; it needs 32" in refused.err) == (1, True)
+    assert (refused.code, "has 5 characters; it needs 32" in refused.err) == (2, True)
 
 
 def test_operators(run: Run, served: Served) -> None:

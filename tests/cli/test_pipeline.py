@@ -132,7 +132,7 @@ def test_every_job_has_a_command() -> None:
     ("arguments", "said"),
     [
         (["deadletter", "classes"], "name the queue that the dead letters came from"),
-        (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "a TTL is 1 second to"),
+        (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "'0' is not between 1 s and 388 d"),
         (["deadletter", "list", "--queue", "a", "--since", "soon"], "is no instant"),
         (["pipe"], "--to QUEUE or --route"),
         (["pipe", "a", "--to", "b", "--route"], "--to QUEUE or --route"),
@@ -168,7 +168,7 @@ def test_every_job_has_a_command() -> None:
         (["replay", "x", "--from", "soon"], "no position in time"),
         (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to end after it begins"),
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "either messages keep"),
-        (["replay", "x", "--ttl", "2000d"], "a TTL is 1 second to"),
+        (["replay", "x", "--ttl", "2000d"], "'2000d' is not between 1 s and 388 d"),
         (["replay", "x", "--run", ""], "the name of a run"),
         (["stats", "q", "--pattern", "x"], "names or --pattern"),
         (["stats", "--group", "g"], "for --lag"),
@@ -298,7 +298,11 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
 
     with replace(session, lambda **_: Session()), replace(deadletter_job.classes, fail):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
-    assert (ended.code, ended.out, ended.err) == (code, b"", f'{{"error":"{said}"}}\n')
+    assert (ended.code, ended.out, ended.err) == (
+        code,
+        b"",
+        f'{{"type":"Failed","title":"{said}","exit_code":{code}}}\n',
+    )
 
 
 def test_a_dead_jvm_is_one_line(run: Run) -> None:
@@ -358,7 +362,7 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches, and 7 written (query q-1)\n")
     found = given[0]
     assert (found.source.names, found.target, found.sql) == (("a", "b"), "c", "SELECT * FROM messages")
-    assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600.0 seconds", 5.0, "update")
+    assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600 seconds", 5.0, "update")
     job(pipe.preview, Preview({"value": "binary"}, sorted=True, rows=({"value": "\x1bbody"},)))
     shown = run(*arguments, "--dry-run").text.splitlines()
     assert shown == [

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -234,9 +236,10 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
 
 def test_a_slow_source(run: Run, client: Client, queue: str) -> None:
     """However long it takes until a message can be sent, it is due at the moment that was given."""
-    later = SimpleNamespace(time=lambda: time.time() + 600)
     for options in (["--from", "-", "--raw"], ["-"]):
-        with replace_in(times, time, later):
+        # The option is read now, and the message is sent ten minutes later.
+        moments = chain([time.time()], repeat(time.time() + 600))
+        with replace_in(times, time, SimpleNamespace(time=partial(next, moments))):
             assert run("send", queue, *options, "--at", "+1h", stdin=b"x\n").code == 0
         backlog = client.job_queue(queue).backlog()
         assert backlog.delayed == 1
@@ -315,7 +318,7 @@ def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, q
 
 
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
-    """A reader that has seen enough is no error to talk about; the exit code is that of a program without a reader."""
+    """A reader that has seen enough is no error: the command has done what was asked."""
     client.send_many(queue, ["x" * 1000] * 3000)
     with served.command("read", queue, "--all") as process:
         assert process.stdout is not None
@@ -323,7 +326,7 @@ def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: st
         assert len(process.stdout.readline()) > 1000
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(100) == 128 + signal.SIGPIPE
+        assert process.wait(100) == 0
 
 
 def test_recent_messages_are_found_by_the_clock(run: Run, client: Client, queue: str) -> None:

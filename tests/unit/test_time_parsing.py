@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.terminal import time_parsing, times
+from tests.replacing import replace_in
 
 NOW = 1_700_000_000.5
 ID = "39d94ce9e4a711f1ae954333c99db4f5"
@@ -72,9 +76,13 @@ def test_the_present_moment_to_be_due() -> None:
     """What is due now, or in the present second, is not in the past, however the time was rounded."""
     for now in (NOW, NOW + 4e-7, NOW + 0.4):
         for text in ("now", "+0s", str(int(now))):
-            assert times.due(text, now) == pytest.approx(now, abs=1)
-    with pytest.raises(typer.BadParameter, match="ago"):
-        times.due(str(int(NOW) - 1), NOW)
+            with replace_in(times, time, SimpleNamespace(time=partial(float, now))):
+                assert times.due_at(text) == pytest.approx(now, abs=1)
+    with (
+        replace_in(times, time, SimpleNamespace(time=partial(float, NOW))),
+        pytest.raises(typer.BadParameter, match="ago"),
+    ):
+        times.due_at(str(int(NOW) - 1))
 
 
 @pytest.mark.parametrize(

@@ -8,32 +8,30 @@ SHA-256.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
-from queuey.cli.output import Json, Yes
+from queuey.cli.profiles import read_key
 from queuey.errors import ApplicationNotFound, KeyNotFound
 from queuey.messages import AUDITS, OPERATORS
-from queuey.terminal import time_parsing, times
+from queuey.terminal import output, time_parsing, times
+from queuey.terminal.commands import group
+from queuey.terminal.output import Json, Yes
 
 if TYPE_CHECKING:
     from queuey.messages import Key, Scope
     from queuey.storage import Store
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Manage applications and their keys, on the store itself."
-)
+app = group()
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
 Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
 Expires = Annotated[
-    str | None, typer.Option("--expires", help="The key ends after this time, such as 30d.", show_default="never")
+    float | None, times.duration("The key ends after this time, such as 30d.", "--expires", show_default="never")
 ]
 Allow = Annotated[
     str,
@@ -135,14 +133,14 @@ def key_add(
 def rotate(
     store_at: ConfiguredStore,
     name: Owner,
-    grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
+    grace: Annotated[
+        float, times.duration("How long the old keys still work, such as 1h.", show_default="1d")
+    ] = 86_400.0,
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
     expires: Annotated[
-        str | None,
-        typer.Option(
-            "--expires", help="The new key ends after this time, such as 30d.", show_default="as the old ones"
-        ),
+        float | None,
+        times.duration("The new key ends after this time, such as 30d.", show_default="as the old ones"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -154,7 +152,6 @@ def rotate(
     """
     from queuey.cli.operations import first_start
 
-    seconds = times.seconds(grace, "--grace")
     with store_at.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
@@ -164,17 +161,16 @@ def rotate(
             raise KeyNotFound(key, text)
         scopes = {found.scope for found in old}
         if len(scopes) > 1:
-            output.fail(
+            raise output.Failed(
                 f"the keys of {name} are not limited alike, so one new key cannot stand for all. "
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
-            raise typer.Exit(1)
         secret, new = _new_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
-        end = time.time() + seconds
+        end = time.time() + grace
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
-    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(seconds)}.")
+    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(grace)}.")
     profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
@@ -215,23 +211,16 @@ def key_import(
 
     _check_name(name)
     scope = _scope(allow, queues)
-    if sys.stdin.isatty():
-        output.note("Type or paste the key and press Enter:")
-    secret = sys.stdin.readline().strip()
-    if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
-        what = "it has a character that no key has" if secret else "standard input is empty"
-        output.fail(f"no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons.")
-        raise typer.Exit(1)
+    secret = read_key()
     with store_at.open() as store:
         with suppress(ApplicationExists):
             store.create_application(name)
         added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
         if added.scope != scope:
-            output.fail(
+            raise output.Failed(
                 f"{name} has this key already, as {added.id}, with other limits, and it was left as it is. "
                 f"To change them revoke it first: queuey app revoke {name} {added.id}"
             )
-            raise typer.Exit(1)
     _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
 
 
@@ -348,8 +337,8 @@ def _expiry(key: Key) -> str:
     return "over" if _over(key) else time_parsing.iso(key.expires)
 
 
-def _end(expires: str | None) -> float | None:
-    return None if expires is None else time.time() + times.seconds(expires, "--expires")
+def _end(expires: float | None) -> float | None:
+    return None if expires is None else time.time() + expires
 
 
 def _last_end(keys: list[Key]) -> float | None:

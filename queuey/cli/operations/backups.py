@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, on_store
-from queuey.cli.output import Json, Yes
-from queuey.terminal import time_parsing
+from queuey.cli.operations.store_options import ConfiguredStore, on_store
+from queuey.terminal import output, time_parsing
 from queuey.terminal.bars import bar
+from queuey.terminal.output import Json, Yes
 
 if TYPE_CHECKING:
     from queuey.storage.sqlite.backup import Contents, Tell
@@ -44,8 +43,7 @@ def backup(
     settings = store_at.settings
     _require_sqlite(store_at, "queuey backup")
     if not opening.is_made(settings):
-        output.fail(f"there is no store at {settings.data}; name its directory by --data")
-        raise typer.Exit(1)
+        raise output.Failed(f"there is no store at {settings.data}; name its directory by --data")
     if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
         raise typer.BadParameter(f"{str(file)!r} is not a file in a directory that is there", param_hint="FILE")
     if _is_of_store(file, settings.data):
@@ -97,8 +95,7 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
     from queuey.storage import opening
 
     if opening.is_cassandra(store_at.settings):
-        output.fail(f"{command} {_TO_CASSANDRA}")
-        raise typer.Exit(BAD_SETTINGS)
+        raise output.Failed(f"{command} {_TO_CASSANDRA}", output.WRONG_USAGE)
 
 
 def _is_of_store(file: Path, data: Path) -> bool:
@@ -114,8 +111,7 @@ def _progress() -> Iterator[Tell]:
     with bar() as move:
 
         def tell(text: str, done: int, total: int | None) -> None:
-            if move is not None:
-                move(f"{text} (MiB)", done // _MIB, None if total is None else -(-total // _MIB))
+            move(f"{text} (MiB)", done // _MIB, None if total is None else -(-total // _MIB))
 
         yield tell
 
@@ -135,9 +131,3 @@ def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -
     until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
     checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"
     output.say(f"{text}: {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}.")
-
-
-backup_app = typer.Typer(add_completion=False)
-backup_app.command()(backup)
-restore_app = typer.Typer(add_completion=False)
-restore_app.command()(restore)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
-from queuey.cli.output import Json
 from queuey.messages import Finding
 from queuey.settings import Settings
+from queuey.terminal import output
+from queuey.terminal.output import Json
 
 
 @on_store
@@ -55,7 +55,3 @@ def _show(findings: list[Finding]) -> None:
         output.say(f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
             output.say(f"{'':<{width + 8}}{finding.advice}")
-
-
-app = typer.Typer(add_completion=False)
-app.command()(doctor)

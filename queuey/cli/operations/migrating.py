@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
-from queuey.cli.output import Json
+from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
+from queuey.terminal import output
+from queuey.terminal.output import DryRun, Json
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
@@ -22,7 +22,6 @@ Replication = Annotated[
         show_default="must be given if the keyspace is not there",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
 @on_store
@@ -30,25 +29,18 @@ def migrate(
     store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False, json: Json = False
 ) -> None:
     """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
-    from queuey.errors import SettingsError
     from queuey.storage import opening
 
     settings = store_at.settings
     if not opening.is_cassandra(settings):
-        output.note(
-            "queuey: a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"
-        )
-        raise typer.Exit(BAD_SETTINGS)
+        text = "a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"
+        raise output.Failed(text, output.WRONG_USAGE)
     target = opening.cassandra_target(settings)
     from queuey.storage.cassandra.admin import migrations
 
     be_quiet()
     options = opening.cassandra_options(settings)
-    try:
-        report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
-    except SettingsError as error:
-        output.fail(str(error))
-        raise typer.Exit(BAD_SETTINGS) from error
+    report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
     if json:
         output.emit(_described(report, dry_run=dry_run))
     elif dry_run:
@@ -82,7 +74,3 @@ def _show_plan(report: Report) -> None:
             output.write(f"{statement};\n".encode())
     if not report.migrations:
         output.say(f"-- keyspace {report.keyspace} is up to date")
-
-
-app = typer.Typer(add_completion=False)
-app.command()(migrate)

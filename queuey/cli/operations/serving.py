@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.operations.store_options import BAD_SETTINGS, Config, load, with_settings
-from queuey.cli.output import Json
+from queuey.cli.operations.store_options import Config, load, with_settings
 from queuey.extras import install_command
+from queuey.terminal import output
+from queuey.terminal.output import WRONG_USAGE, Failed, Json
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -41,21 +41,17 @@ class Start(NamedTuple):
     promise: Acknowledgement | None = None
 
 
-class CannotStart(Exception):
-    """The service cannot start: the exit code and the reason."""
-
-
 Facade = Annotated[
     Literal["emodb", "mq", "rqms", "sqs"] | None,
     typer.Option(
         "--facade",
         help="Serve a facade alone, at /, for clients of another system: emodb, mq, rqms or sqs.",
-        metavar="NAME",
     ),
 ]
 App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
 
 
+@with_settings
 def serve(config: Config = None, facade: Facade = None, app: App = None, **options: str | None) -> None:
     """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
     chosen = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
@@ -66,6 +62,7 @@ def serve(config: Config = None, facade: Facade = None, app: App = None, **optio
     raise typer.Exit(code)
 
 
+@with_settings
 def show_settings(config: Config = None, json: Json = False, **options: str | None) -> None:
     """Show every setting, its value and where the value comes from."""
     from queuey import settings as table
@@ -98,38 +95,31 @@ def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, 
 
 def _serve(settings: Settings) -> int:
     """Checks everything that can be checked, creates what is missing, and serves. Returns the exit code."""
-    from queuey.errors import SettingsError
     from queuey.storage import opening
     from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of
 
-    try:
-        server.check_users(settings)
-    except SettingsError as error:
-        return _refuse(BAD_SETTINGS, str(error))
+    server.check_users(settings)
     try:
         server.check_tls(settings)
     except OSError as error:
-        return _refuse(BAD_TLS, f"the TLS files cannot be used: {_reason(error)}")
+        raise Failed(f"the TLS files cannot be used: {_reason(error)}", BAD_TLS) from error
     try:
         listeners = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
         taken = ". Another service may be running; choose another port: --port"
-        return _refuse(BAD_ADDRESS, text + (taken if error.errno == EADDRINUSE else ""))
+        raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     url = server.url_of(settings, address[1])
-    try:
-        start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
-        start = with_facades(settings, start)
-        registration = _registration(settings, address[1])
-    except CannotStart as refused:
-        return _refuse(*refused.args)
+    start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+    start = with_facades(settings, start)
+    registration = _registration(settings, address[1])
     try:
         _open_health_port(settings, address)
     except (OSError, OverflowError) as error:
         text = f"cannot listen on {settings.host}:{address[1] + 1}, where clients of EmoDB ask for its health"
-        return _refuse(BAD_ADDRESS, f"{text}: {_reason(error)}")
+        raise Failed(f"{text}: {_reason(error)}", BAD_ADDRESS) from error
 
     def announce() -> None:
         _announce(url, start)
@@ -159,12 +149,12 @@ def _registration(settings: Settings, port: int) -> Registration | None:
     host = host.strip("[]")
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared
         reason = f"facades.emodb.address is missing: {host} is no address that clients could be told"
-        raise CannotStart(BAD_SETTINGS, reason)
+        raise Failed(reason, WRONG_USAGE)
     try:
         from queuey.web.gateway.registration import Registration, nodes_of_emodb
     except ImportError as error:
         reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed. Install it"
-        raise CannotStart(BAD_SETTINGS, f"{reason}: {install_command('zookeeper')}") from error
+        raise Failed(f"{reason}: {install_command('zookeeper')}", WRONG_USAGE) from error
     scheme = "http" if settings.tls_cert is None else "https"
     return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))
 
@@ -179,9 +169,9 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
-        raise CannotStart(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}") from error
+        raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error
     except (StoreUnavailable, OSError) as error:
-        raise CannotStart(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
+        raise Failed(f"the data directory {settings.data} cannot be used: {_reason(error)}", BAD_STORE) from error
     try:
         promise = store.acknowledgement()
         if settings.facades.only is not None:
@@ -191,7 +181,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         made = first_start.prepare(store, settings, url, answers=_answers)
         _require_application(store, settings)
     except StoreUnavailable as error:
-        raise CannotStart(BAD_STORE, str(error)) from error
+        raise Failed(str(error), BAD_STORE) from error
     finally:
         store.close()
     return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes, promise)
@@ -226,8 +216,8 @@ def with_facades(settings: Settings, start: Start) -> Start:
     """Adds the facades to the messages of the start.
 
     Raises:
-        CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served; or the one
-            of SQS is, and has no secret, or a library is missing.
+        Failed: The store answers before a message is on a disk, and the facade of MQ is to be served.
+        SettingsError: The facade of SQS is to be served, and has no secret, or a library is missing.
     """
     from queuey.settings import OPEN
     from queuey.settings.users import is_loopback
@@ -247,7 +237,7 @@ def with_facades(settings: Settings, start: Start) -> Start:
         means = "cannot be reached to say what it promises" if start.promise is None else _meaning(start.promise)
         if not settings.facades.mq.unsynced:
             allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
-            raise CannotStart(BAD_STORE, f"MQ answers when a message is on a disk, but this store: {means}. {allow}")
+            raise Failed(f"MQ answers when a message is on a disk, but this store: {means}. {allow}", BAD_STORE)
         notes.append(f"MQ answers before a message is on a disk. The store: {means}.")
     if not is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
         notes.append(
@@ -257,15 +247,11 @@ def with_facades(settings: Settings, start: Start) -> Start:
 
 
 def _check_sqs(settings: Settings) -> None:
-    from queuey.errors import SettingsError
     from queuey.web import facades
     from queuey.web.facades.sqs.access_keys import deployment_secret
 
-    try:
-        facades.kind_of("sqs")
-        deployment_secret(settings, os.environ)
-    except SettingsError as error:
-        raise CannotStart(BAD_SETTINGS, str(error)) from error
+    facades.kind_of("sqs")
+    deployment_secret(settings, os.environ)
 
 
 def _require_application(store: Store, settings: Settings) -> None:
@@ -274,7 +260,7 @@ def _require_application(store: Store, settings: Settings) -> None:
     if settings.facades.prefixes().keys() - {"sqs"} and not store.has_application(name):
         at = f" --store {shlex.quote(settings.store)}" if settings.store != "sqlite" else ""
         make = f"queuey app create {shlex.quote(name)}{at}"
-        raise CannotStart(BAD_SETTINGS, f"the facades serve the application {name!r}, which does not exist: {make}")
+        raise Failed(f"the facades serve the application {name!r}, which does not exist: {make}", WRONG_USAGE)
 
 
 def _meaning(promise: Acknowledgement) -> str:
@@ -285,11 +271,6 @@ def _announce(url: str, start: Start) -> None:
     output.say(f"Queuey serves at {url}: {start.facts}")
     for text in start.notes:
         output.note(text)
-
-
-def _refuse(code: int, reason: str) -> int:
-    output.fail(reason)
-    return code
 
 
 def _reason(error: Exception) -> str:
@@ -307,9 +288,3 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-serve_app = typer.Typer(add_completion=False)
-serve_app.command()(with_settings(serve))
-settings_app = typer.Typer(add_completion=False)
-settings_app.command()(with_settings(show_settings))

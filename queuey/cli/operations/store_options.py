@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
+from queuey.terminal import output
 from queuey.terminal.commands import optional, with_parameters
 
 if TYPE_CHECKING:
     from queuey.settings import Loaded, Setting, Settings
     from queuey.storage import Store
 
-BAD_SETTINGS = 2
 READY_TIMEOUT = 5.0
 """Timeout for a store to answer after it was opened, in seconds."""
 
@@ -64,13 +63,12 @@ class ConfiguredStore:
         """Makes sure that an embedded store is there: a typing error must not make a new one.
 
         Raises:
-            typer.Exit: It is not, which has been said.
+            Failed: It is not.
         """
         from queuey.storage import opening
 
         if not opening.is_cassandra(self.settings) and not self.settings.data.is_dir():
-            output.fail(f"there is no store at {self.settings.data}; queuey serve makes one")
-            raise typer.Exit(1)
+            raise output.Failed(f"there is no store at {self.settings.data}; queuey serve makes one")
 
     @contextmanager
     def open(self) -> Iterator[Store]:
@@ -78,7 +76,7 @@ class ConfiguredStore:
 
         Raises:
             StoreUnavailable: It cannot be used or, on another machine, does not answer.
-            typer.Exit: There is none.
+            Failed: There is none.
         """
         from queuey.storage import opening
 
@@ -104,20 +102,15 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
         check: Also let the store check them, which reads the secrets that they name.
 
     Raises:
-        typer.Exit: They cannot be used; the reason has been printed.
+        SettingsError: They cannot be used.
     """
     from queuey import settings as table
-    from queuey.errors import SettingsError
     from queuey.storage import opening
 
     names = {line.attribute: line.name for line in table.table()}
-    try:
-        loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
-        if check:
-            opening.check(loaded)
-    except SettingsError as error:
-        output.fail(str(error))
-        raise typer.Exit(BAD_SETTINGS) from error
+    loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
+    if check:
+        opening.check(loaded)
     return loaded
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
-from queuey.cli.output import Json
+from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
+from queuey.terminal import output, times
+from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.settings import Settings
@@ -21,58 +21,33 @@ if TYPE_CHECKING:
 
 CONNECT_WITHIN = 20.0
 
-WriteDeadline = Annotated[
-    float | None,
-    typer.Option("--write-deadline", help="W: seconds within which a write is acknowledged.", metavar="SECONDS"),
-]
-Undo = Annotated[
-    float | None, typer.Option("--undo", help="U: seconds that undoing a failed write takes.", metavar="SECONDS")
-]
-Difference = Annotated[
-    float | None,
-    typer.Option("--clock-difference", help="S: seconds by which clocks differ at most.", metavar="SECONDS"),
-]
-Delay = Annotated[
-    float | None,
-    typer.Option(
-        "--delay",
-        help="D: seconds that reads stay behind.",
-        metavar="SECONDS",
-        show_default="the least that the others allow",
-    ),
-]
-RowAge = Annotated[
-    float | None,
-    typer.Option(
-        "--row-age",
-        help="C: seconds for which a queue's row is used unread, and after which its changes answer.",
-        metavar="SECONDS",
-        show_default="the longest that the others allow, 1 at most",
-    ),
-]
-Level = Annotated[
-    str | None,
-    typer.Option("--level", help="strong or very_strong.", metavar="LEVEL", show_default="both"),
-]
-Soon = Annotated[bool, typer.Option("--soon", help="Those of a new keyspace: W 0.4, U 0.35, S 0.25, D 1 s.")]
-Patient = Annotated[bool, typer.Option("--patient", help="Those of several data centres: W 3, U 1, S 1, D 5 s.")]
-
 
 @on_store
 def timing(
     store_at: ConfiguredStore,
-    write_deadline: WriteDeadline = None,
-    undo: Undo = None,
-    clock_difference: Difference = None,
-    delay: Delay = None,
-    row_age: RowAge = None,
-    level: Level = None,
-    soon: Soon = False,
-    patient: Patient = False,
+    write_deadline: Annotated[float | None, times.duration("W: time within which a write is acknowledged.")] = None,
+    undo: Annotated[float | None, times.duration("U: time that undoing a failed write takes.")] = None,
+    clock_difference: Annotated[float | None, times.duration("S: time by which clocks differ at most.")] = None,
+    delay: Annotated[
+        float | None,
+        times.duration("D: time that reads stay behind.", show_default="the least that the others allow"),
+    ] = None,
+    row_age: Annotated[
+        float | None,
+        times.duration(
+            "C: time for which a queue's row is used unread, and after which its changes answer.",
+            show_default="the longest that the others allow, 1 at most",
+        ),
+    ] = None,
+    level: Annotated[
+        Literal["strong", "very_strong"] | None,
+        typer.Option(help="Change the times of this consistency level only.", show_default="both"),
+    ] = None,
+    soon: Annotated[bool, typer.Option("--soon", help="For a new keyspace: W 0.4, U 0.35, S 0.25, D 1 s.")] = False,
+    patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
     json: Json = False,
 ) -> None:
     """Show the times that all processes of a Cassandra store go by, or have them go by others."""
-    from queuey.errors import SettingsError
     from queuey.storage.cassandra.admin import stored_timing
 
     be_quiet()
@@ -84,16 +59,12 @@ def timing(
         "row_age": row_age,
     }
     named = {name: value for name, value in given.items() if value is not None}
-    try:
-        with _connected(store_at.settings) as (driver, options):
+    with _connected(store_at.settings) as (driver, options):
+        standing = stored_timing.standing(driver, options)
+        if named or soon or patient:
+            wanted = _wanted(standing, named, level, soon=soon, patient=patient)
+            stored_timing.change(driver, options, wanted, output.note)
             standing = stored_timing.standing(driver, options)
-            if named or soon or patient:
-                wanted = _wanted(standing, named, level, soon=soon, patient=patient)
-                stored_timing.change(driver, options, wanted, output.note)
-                standing = stored_timing.standing(driver, options)
-    except SettingsError as error:
-        output.fail(str(error))
-        raise typer.Exit(BAD_SETTINGS) from error
     output.emit(_described(standing)) if json else _show(standing)
 
 
@@ -157,7 +128,3 @@ def _show(standing: Standing) -> None:
     output.say(finding.text)
     if finding.advice:
         output.say(finding.advice)
-
-
-app = typer.Typer(add_completion=False)
-app.command()(timing)

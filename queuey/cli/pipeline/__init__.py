@@ -7,29 +7,24 @@ import typer
 from queuey.terminal.commands import LazyGroup
 
 COMMANDS = {
-    "archive": "Keep messages as Parquet before their TTL takes them.",
-    "replay": "Write an archive back into queues, each message once however often it is run.",
-    "stats": "Measure queues: depth, bytes, rate and skew, and how far groups lag behind.",
-    "audit": "Compare the receipts of producers with what is stored and what was handled.",
-    "deadletter": "Sort dead letters by error, and send them back in bulk.",
-    "pipe": "Move messages from queues to a queue through SQL or Python, each exactly once.",
+    "archive": ("archive:archive", "Keep messages as Parquet before their TTL takes them."),
+    "replay": ("replay:replay", "Write an archive back into queues, each message once however often it is run."),
+    "stats": ("stats:stats", "Measure queues: depth, bytes, rate and skew, and how far groups lag behind."),
+    "audit": ("audit:audit", "Compare the receipts of producers with what is stored and what was handled."),
+    "deadletter": ("deadletter:app", "Sort dead letters by error, and send them back in bulk."),
+    "pipe": ("pipe:pipe", "Move messages from queues to a queue through SQL or Python, each exactly once."),
 }
-"""The commands in the order shown, each with its line in the list."""
+"""By name, in the order shown: where it is, and its line in the list."""
 
 
 class Jobs(LazyGroup):
-    LISTED = COMMANDS
-    MODULES = {name: f"queuey.cli.pipeline.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
+    PACKAGE = "queuey.cli.pipeline"
+    COMMANDS = COMMANDS
 
 
 load = Jobs.load
 
-app = typer.Typer(
-    cls=Jobs,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Run jobs over whole queues on Spark: archive, replay, stats, audit, deadletter, pipe.",
-)
+app = typer.Typer(cls=Jobs, no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.output import plural
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import times
+from queuey.terminal import output, times
+from queuey.terminal.output import plural
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.archive_job import ArchiveReport
@@ -17,15 +16,12 @@ if TYPE_CHECKING:
     from queuey.pipeline.archive.verify import CheckReport
     from queuey.spark.options import Selection
 
-app = typer.Typer(add_completion=False)
-
 Queues = Annotated[list[str] | None, typer.Argument(help="Names of queues.", show_default=False)]
 Matching = Annotated[
     str | None, typer.Option("--pattern", help="All queues whose whole name this regular expression matches.")
 ]
 
 
-@app.command()
 @on_spark
 def archive(
     run: PipelineRun,
@@ -35,7 +31,7 @@ def archive(
         str, typer.Option("--to", help="Directory or URL of the archive, the same on all of Spark's machines.")
     ],
     pattern: Matching = None,
-    bucket: Annotated[str, typer.Option(help="Time span of one bucket: 1h, 15m, 1d.")] = "1h",
+    bucket: Annotated[float, times.duration("Time span of one bucket: 1h, 15m, 1d.", show_default="1h")] = 3600.0,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
     ] = True,
@@ -48,7 +44,7 @@ def archive(
     stream: Annotated[bool, typer.Option("--stream", help="Archive continuously until Ctrl-C.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --stream: end when all messages are archived.")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="With --stream: directory or URL of the checkpoint.")] = None,
-    every: Annotated[str, typer.Option(help="With --stream: time between its batches.")] = "10s",
+    every: Annotated[float, times.duration("With --stream: time between its batches.", show_default="10s")] = 10.0,
 ) -> None:
     """Keep messages as Parquet before their TTL takes them.
 
@@ -56,7 +52,6 @@ def archive(
     count and hash. Doing it again does only what is missing.
     """
     selection = selected(queues, pattern)
-    seconds = times.seconds(bucket, "--bucket")
     if check and stream:
         raise typer.BadParameter("goes without --check", param_hint="--stream")
     if stream and run.dry_run:
@@ -76,7 +71,7 @@ def archive(
         store=run.store,
         selection=selection,
         to=to,
-        seconds=buckets.width(seconds),
+        seconds=buckets.width(bucket),
         verify=verify,
         again=again,
         dry_run=run.dry_run,
@@ -85,8 +80,7 @@ def archive(
         from queuey.pipeline.archive.archive_stream import archive_stream
 
         with run.session(selection) as spark:
-            pause = times.seconds(every, "--every")
-            ended = archive_stream(spark, options, checkpoint, run.say, every=pause, once=once)
+            ended = archive_stream(spark, options, checkpoint, run.say, every=every, once=once)
         _show_stream(ended, json=run.json)
         return
     with run.session(selection) as spark:

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import time_parsing, times
+from queuey.terminal import output, time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
-
-app = typer.Typer(add_completion=False)
 
 MAX_LATE = 31 * 86_400.0
 """Max value of ``--late`` and ``--margin``, in seconds."""
@@ -29,7 +26,6 @@ _FINDINGS = {
 _COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
 
 
-@app.command()
 @on_spark
 def audit(
     run: PipelineRun,
@@ -51,15 +47,22 @@ def audit(
         typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
     ] = None,
     late: Annotated[
-        str | None,
-        typer.Option(
-            help="Answers this long after the id's time count as late.",
+        float | None,
+        times.duration(
+            "Answers this long after the id's time count as late.",
+            least=0.001,
+            most=MAX_LATE,
             show_default="the queue's read delay, or 5s if it has none",
         ),
     ] = None,
     margin: Annotated[
-        str, typer.Option(help="How long before its expiry a message may be missing: the duration of an audit.")
-    ] = "60s",
+        float,
+        times.duration(
+            "How long before its expiry a message may be missing: the duration of an audit.",
+            most=MAX_LATE,
+            show_default="60s",
+        ),
+    ] = 60.0,
     equal_bodies: Annotated[
         bool, typer.Option("--equal-bodies", help="Producers send equal bodies on purpose: they are no duplicates.")
     ] = False,
@@ -91,8 +94,8 @@ def audit(
         names=dict(_pair(text, "--as", "OLD=NEW") for text in renamed or ()),
         groups=tuple(dict.fromkeys(group or ())),
         offsets=_offsets(run, offsets or []),
-        late=None if late is None else times.length(late, least=0.001, most=MAX_LATE),
-        margin=times.length(margin, least=0, most=MAX_LATE),
+        late=late,
+        margin=margin,
         copies=not equal_bodies,
         samples=samples,
     )

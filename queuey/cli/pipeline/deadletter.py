@@ -7,20 +7,16 @@ from uuid import uuid4
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import times
+from queuey.terminal import output, times
+from queuey.terminal.commands import group
 from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing, tell
 from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
     from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Sort dead letters by error, list them, and send them back to their queues.",
-)
+app = group()
 
 _SHOWN = 100
 
@@ -65,9 +61,7 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
 def redrive(
     run: PipelineRun,
     choose: Choose,
-    ttl: Annotated[
-        str | None, typer.Option(help="Time to live of the messages: 3600, 2d.", show_default="the queue's")
-    ] = None,
+    ttl: Annotated[int | None, times.ttl("How long the messages live, such as 2d.", show_default="the queue's")] = None,
     name: Annotated[
         str | None,
         typer.Option("--run", help="Name of the run; the same name continues a run.", show_default="a new one"),
@@ -81,8 +75,7 @@ def redrive(
     from queuey.pipeline.deadletter.redrive import RedriveOrder
 
     wanted = choose()
-    seconds = None if ttl is None else times.ttl(ttl)
-    order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
+    order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=ttl, dry_run=run.dry_run)
     if not run.dry_run:
         output.note(f"If it is interrupted, continue with --run {order.run} and the same queues and filters.")
     with run.session() as spark:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import times
+from queuey.messages import MAX_TTL
+from queuey.spark.options import MAX_LEAD
+from queuey.terminal import output, times
 
 if TYPE_CHECKING:
     from queuey.pipeline.pipe import Mode, Piped, Preview
@@ -51,7 +51,10 @@ Group = Annotated[
 Once = Annotated[
     bool, typer.Option("--once", help="Move the messages that are there now, and end.", rich_help_panel=_WHAT)
 ]
-Every = Annotated[str, typer.Option(help="Time between micro-batches.", rich_help_panel=_HOW)]
+Every = Annotated[
+    float,
+    times.duration("Time between micro-batches.", most=86_400.0, show_default="1s", rich_help_panel=_HOW),
+]
 Most = Annotated[int | None, typer.Option(min=1, help="Most messages of one micro-batch.", rich_help_panel=_HOW)]
 Create = Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.", rich_help_panel=_HOW)]
 Partitions = Annotated[
@@ -59,14 +62,23 @@ Partitions = Annotated[
     typer.Option(min=1, help="Partitions of a new queue.", show_default="the source's", rich_help_panel=_HOW),
 ]
 Ttl = Annotated[
-    str | None, typer.Option(help="Time to live of the messages.", show_default="the queue's", rich_help_panel=_HOW)
+    int | None, times.ttl("Time to live of the messages.", show_default="the queue's", rich_help_panel=_HOW)
 ]
 Lead = Annotated[
-    str,
-    typer.Option(help="How far ahead ids are reserved; readers wait this long.", rich_help_panel=_HOW),
+    float,
+    times.duration(
+        "How far ahead ids are reserved; readers wait this long.",
+        least=0.1,
+        most=MAX_LEAD,
+        show_default="10s",
+        rich_help_panel=_HOW,
+    ),
 ]
 Watermark = Annotated[
-    str | None, typer.Option(help="How late a message may come for a group by time: 10m.", rich_help_panel=_HOW)
+    int | None,
+    times.duration(
+        "How late a message may come for a group by time: 10m.", most=MAX_TTL, whole=True, rich_help_panel=_HOW
+    ),
 ]
 Update = Annotated[
     bool, typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW)
@@ -86,12 +98,12 @@ def pipe(
     start: From = "latest",
     group: Group = None,
     once: Once = False,
-    every: Every = "1s",
+    every: Every = 1.0,
     most: Most = None,
     create: Create = False,
     partitions: Partitions = None,
     ttl: Ttl = None,
-    lead: Lead = "10s",
+    lead: Lead = 10.0,
     watermark: Watermark = None,
     update: Update = False,
 ) -> None:
@@ -100,9 +112,7 @@ def pipe(
     Runs until SIGTERM or Ctrl-C, which end it after the micro-batch under way. Started again with its checkpoint it
     goes on there. --dry-run shows the first rows that would be written of what is there now.
     """
-    from queuey.messages import MAX_TTL
     from queuey.pipeline import pipe as job
-    from queuey.spark.options import MAX_LEAD
 
     if (to is None) != route:
         raise typer.BadParameter("say where to: --to QUEUE or --route")
@@ -116,16 +126,16 @@ def pipe(
         sql=None if sql is None else _sql(sql),
         function=function,
         checkpoint=_directory(checkpoint or ""),
-        start=start if start in {"earliest", "latest"} else times.instant(start, time.time()),
+        start=start if start in {"earliest", "latest"} else times.instant_of(start),
         group=group,
         once=once,
-        every=times.length(every, least=0.0, most=86_400.0),
+        every=every,
         most=most,
         create=create,
         partitions=partitions,
-        ttl=None if ttl is None else times.ttl(ttl),
-        lead=times.length(lead, least=0.1, most=MAX_LEAD),
-        watermark=None if watermark is None else f"{times.length(watermark, least=0, most=MAX_TTL)} seconds",
+        ttl=ttl,
+        lead=lead,
+        watermark=None if watermark is None else f"{watermark} seconds",
         mode=mode,
     )
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
@@ -195,7 +205,3 @@ def _show(found: Preview, *, json: bool) -> None:
     if found.sorted:
         output.say("Rows are shuffled, so those of a task are sorted before they are written.")
     output.table(list(found.columns), [list(row.values()) for row in found.rows])
-
-
-app = typer.Typer(add_completion=False)
-app.command()(pipe)

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import time_parsing, times
+from queuey.terminal import output, time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.pipeline.archive.replay import ReplayReport
 
-app = typer.Typer(add_completion=False)
-
 _FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
 
 
-@app.command()
 @on_spark
 def replay(
     run: PipelineRun,
@@ -44,7 +40,7 @@ def replay(
         int | None, typer.Option(min=1, help="Partitions of a new queue.", show_default="as archived")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option("--ttl", help="Time to live of the messages, from now on.", show_default="the queue's")
+        int | None, times.ttl("Time to live of the messages, from now on.", show_default="the queue's")
     ] = None,
     keep_expiry: Annotated[
         bool, typer.Option("--keep-expiry", help="Messages keep their time of expiry; expired ones are left out.")
@@ -77,7 +73,7 @@ def replay(
         upper=LAST if end is None else _position(end, now, "--to"),
         where=where,
         partitions=partitions,
-        ttl=None if ttl is None else times.ttl(ttl),
+        ttl=ttl,
         keep_expiry=keep_expiry,
         rate=rate,
         run=name,

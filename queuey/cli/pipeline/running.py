@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
-from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
-from queuey.cli.output import Json
+from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.extras import install_command
+from queuey.terminal import output
 from queuey.terminal.commands import with_parameters
+from queuey.terminal.output import DryRun, Json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,6 @@ Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", help="A setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
 class PipelineRun:
@@ -134,8 +133,7 @@ class PipelineRun:
 
         Raises:
             QueueyError: The store cannot be used, or what the body raises of these; ``main`` prints them.
-            typer.Exit: Spark failed, which has been said in one line: code 2 if what was asked for cannot be done,
-                1 otherwise.
+            Failed: Spark failed: exit code 2 if what was asked for cannot be done, 1 otherwise.
         """
         from queuey.pipeline import name_ranges
         from queuey.spark import failures
@@ -161,8 +159,7 @@ class PipelineRun:
             failure = failures.explain(error)
             if failure is None:
                 raise
-            output.fail(failure.text)
-            raise typer.Exit(BAD_SETTINGS if failure.usage else 1) from error
+            raise output.Failed(failure.text, output.WRONG_USAGE if failure.usage else 1) from error
 
     @contextmanager
     def _shown(self, spark: SparkSession) -> Iterator[None]:
@@ -211,8 +208,8 @@ def require_spark() -> None:
     """Ends the command if PySpark or its Java is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        output.fail(f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")
-        raise typer.Exit(BAD_SETTINGS)
+        text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
+        raise output.Failed(text, output.WRONG_USAGE)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import time_parsing, times
+from queuey.messages import MAX_TTL
+from queuey.terminal import output, time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.pipeline.stats.lag import LagReport
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from queuey.pipeline.stats.totals import Order, QueueFigures
     from queuey.pipeline.stats.ttl_forecast import Forecast
     from queuey.spark.options import Selection
-
-app = typer.Typer(add_completion=False)
 
 _LAG = "How far groups are behind"
 MAX_SAMPLE = 86_400
@@ -31,7 +29,6 @@ _ORDERS: dict[Order, str] = {
 }
 
 
-@app.command()
 @on_spark
 def stats(
     run: PipelineRun,
@@ -52,14 +49,23 @@ def stats(
         typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
     ] = None,
     sample: Annotated[
-        str,
-        typer.Option(
-            help="Measure twice, this far apart, to see whether groups keep up; 0: once.", rich_help_panel=_LAG
+        float,
+        times.duration(
+            "Measure twice, this far apart, to see whether groups keep up; 0: once.",
+            most=MAX_SAMPLE,
+            rich_help_panel=_LAG,
         ),
-    ] = "0",
+    ] = 0,
     within: Annotated[
-        str, typer.Option(help="Time span of the forecast of messages that expire unread.", rich_help_panel=_LAG)
-    ] = "1h",
+        float,
+        times.duration(
+            "Time span of the forecast of messages that expire unread.",
+            least=1,
+            most=MAX_TTL,
+            show_default="1h",
+            rich_help_panel=_LAG,
+        ),
+    ] = 3600.0,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.
 
@@ -88,11 +94,10 @@ def _lag(
     selection: Selection | None,
     groups: tuple[str, ...],
     file: Path | None,
-    sample: str,
-    within: str,
+    sample: float,
+    within: float,
     top: int,
 ) -> None:
-    from queuey.messages import MAX_TTL
     from queuey.pipeline import offset_files
     from queuey.pipeline.stats import lag
 
@@ -105,8 +110,8 @@ def _lag(
         selection=selection,
         groups=tuple(dict.fromkeys(groups)),
         offsets=given,
-        within=times.length(within, least=1, most=MAX_TTL),
-        sample=times.length(sample, least=0, most=MAX_SAMPLE),
+        within=within,
+        sample=sample,
         top=top,
     )
     run.nothing_to_try()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from queuey.cli.operations.serving import BAD_STORE, CannotStart, Start, with_facades
+from queuey.cli.operations.serving import BAD_STORE, Start, with_facades
 from queuey.messages import Acknowledgement
 from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, Settings
+from queuey.terminal import Failed
 
 SYNCED = Acknowledgement("fsync", "on a disk")
 EARLY = Acknowledgement("memory", "in the memory of two nodes")
@@ -40,12 +41,11 @@ def test_stores_that_answer_early(promise: Acknowledgement | None, reason: str) 
 
     Cassandra answers so unless its nodes are told otherwise. The other protocols promise nothing.
     """
-    with pytest.raises(CannotStart) as refused:
+    with pytest.raises(Failed) as refused:
         noted(promise=promise, mq=MqFacade(prefix="/mq"))
-    code, text = refused.value.args
-    assert code == BAD_STORE
-    assert reason in text
-    assert "unsynced = true under [facades.mq]" in text
+    assert refused.value.exit_code == BAD_STORE
+    assert reason in str(refused.value)
+    assert "unsynced = true under [facades.mq]" in str(refused.value)
     assert reason in noted(promise=promise, mq=MqFacade(prefix="/mq", unsynced=True))
     assert reason not in noted(promise=promise, only="rqms")
     assert reason not in noted(mq=MqFacade(prefix="/mq"))

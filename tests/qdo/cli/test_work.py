@@ -140,7 +140,7 @@ def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None
     wrong = f"{queue[:-1]}~"
     with hire("handlers:handle", "--queue", wrong, "--queue", "no", "--wait-for-queue", "0.2") as worker:
         assert worker.ended() == 1
-        assert f"qdo: there is no queue {wrong}, no, after 0.2 s. Is {queue} meant?" in "".join(worker.log)
+        assert f"qdo: there is no queue {wrong}, no, after 0.2 s; did you mean {queue}?" in "".join(worker.log)
 
 
 @pytest.mark.parametrize("how", ["for ever", "one is there", "a pattern"])

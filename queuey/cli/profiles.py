@@ -1,0 +1,70 @@
+"""``queuey profile``: the file that says which service, application and key commands use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queuey.client.credentials.profile import Profile, default_path, read_profile, write_profile
+from queuey.client.errors import ProfileNotFound
+from queuey.terminal import output
+from queuey.terminal.output import Json, Yes
+
+MAX_KEY = 4096
+"""Max characters of a key."""
+
+
+def profile(
+    url: Annotated[str | None, typer.Option(help="New address of the service; several with commas.")] = None,
+    app: Annotated[str | None, typer.Option(help="New application.")] = None,
+    key: Annotated[bool, typer.Option("--key", help="New key, from a prompt or standard input.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--profile", help="The file.", show_default="$QUEUEY_PROFILE or the user's")
+    ] = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Show the profile, or write it: which service, application and key the other commands use.
+
+    The key is typed at a prompt that does not show it, or comes from standard input. It is never printed.
+    """
+    path = file or default_path()
+    if (url or app) and not key:
+        raise typer.BadParameter("a new address or application needs its key: add --key", param_hint="--url, --app")
+    try:
+        found = read_profile(path)
+    except ProfileNotFound as error:
+        if not (url and app and key):
+            make = "queuey profile --url http://127.0.0.1:5000 --app queuey --key"
+            raise output.Failed(f"there is no profile {path}. Write one: {make}") from error
+    else:
+        url, app = url or found.url, app or found.application
+        if key:
+            output.confirm(f"Replace the key in {path}?", yes=yes)
+    if key:
+        found = Profile(url=url, application=app, key=read_key())
+        write_profile(found, path)
+    about = {"file": str(path), **found.written()}
+    if found.key:
+        about["key"] = "not shown"
+    output.emit(about) if json else output.pairs(about.items())
+
+
+def read_key() -> str:
+    """Reads a key from a prompt that does not show it, or else a line of standard input.
+
+    Raises:
+        Failed: It is none.
+    """
+    if sys.stdin.isatty():
+        text = str(typer.prompt("Key (not shown)", hide_input=True, err=True))
+    else:
+        text = sys.stdin.readline(MAX_KEY)
+    secret = text.strip()
+    if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
+        what = "it has a character that no key has" if secret else "standard input is empty"
+        raise output.Failed(f"no key was read: {what}. It is one line of ASCII without spaces, commas and semicolons.")
+    return secret
