@@ -62,7 +62,7 @@ ReadDelayOption = Annotated[
 DeliveriesOption = Annotated[
     int, option("max deliveries", "Deliveries by claims before a dead letter; 0: no limit.", ge=0, le=MAX_DELIVERIES)
 ]
-BACKOFF = option("backoff", "Delay after a delivery that has failed, such as first=5,factor=2,most=600,jitter=0.1.")
+BACKOFF = option("backoff", "Delay after a delivery that has failed, such as first=5,most=600.")
 DeadLetterOption = Annotated[
     str, option("dead letters to", "Queue of dead letters, else the queue's name and .dead.", max_length=50)
 ]

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise

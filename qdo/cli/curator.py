@@ -33,7 +33,7 @@ Path = Annotated[str, typer.Argument(help="Path of the Curator queue: /apps/orde
 QueueName = Annotated[str, typer.Argument(help="Queue of Queuey.", show_default=False)]
 Recipe = Annotated[
     Literal["queue", "priority", "delay", "id", "simple"],
-    typer.Option(help="Of the Curator queue: DistributedQueue, DistributedPriorityQueue and so on."),
+    typer.Option(metavar="NAME", help="Of the Curator queue: queue, priority, delay, id or simple."),
 ]
 LockPath = Annotated[str | None, typer.Option(help="The lock path of the queue's consumers.", show_default="no locks")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Move at most so many.", show_default="all")]

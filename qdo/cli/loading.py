@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from qdo.cli.settings import WorkSetting, WorkSettings, made, table
-from queuey.terminal import time_parsing
 from queuey.terminal.setting_values import Given, SettingsError, check_known, convert, file_values
 
 CONFIG = "QDO_CONFIG"
@@ -55,15 +54,10 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
     text = given.value
     if not isinstance(text, str):
         return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, strict=True)
-    if line.type.startswith("seconds"):
-        try:
-            seconds = time_parsing.duration(text)
-            given = given._replace(value=seconds if line.kind is float else round(seconds))
-        except ValueError as error:
-            raise SettingsError(f"Setting {line.name} (from {given.source}) is {text!r}. {error}") from error
-    elif typing.get_origin(line.kind) is tuple:
+    if typing.get_origin(line.kind) is tuple:
         given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type)
+    seconds = line.type.startswith("seconds")
+    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, seconds=seconds)
 
 
 def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:

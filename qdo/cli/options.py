@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +14,12 @@ import typer
 
 from qdo.cli import settings
 from qdo.cli.loading import CONFIG, load
-from qdo.cli.settings import WorkSetting
+from qdo.cli.opening import open_client, open_group
+from qdo.cli.settings import WorkSetting, WorkSettings
+from qdo.errors import QdoError
+from queuey.client import ClientError
 from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.setting_values import SettingsError, choices_of
 
 MEETING = ("coordination",)
 """Where groups meet."""
@@ -21,6 +27,38 @@ GROUP = ("group", *MEETING)
 """Which group."""
 QUEUES = ("queue", "pattern")
 """Which queues."""
+MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
+"""Max names that the shell is offered; timeout for them, in seconds."""
+_FIRST = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
+"""Settings at the beginning of the help of ``qdo work``."""
+
+
+def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    async def ask(settings: WorkSettings) -> Iterable[str]:
+        async with open_client(settings) as client:
+            return (await client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS)).names
+
+    return _offered(ctx, ask)
+
+
+def _group_names(ctx: typer.Context) -> list[str]:
+    async def ask(settings: WorkSettings) -> Iterable[str]:
+        async with open_group(settings, "any") as coordinator:
+            return await coordinator.groups()
+
+    return _offered(ctx, ask)
+
+
+def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
+    """Returns names that the shell offers; none if they do not come in a second."""
+    with suppress(ClientError, QdoError, SettingsError, TimeoutError):
+        chosen = {name: ctx.params.get(name) for name in settings.table()}
+        found = load(chosen, os.environ, ctx.params.get("config"))
+        return list(asyncio.run(asyncio.wait_for(ask(found), COMPLETION_TIMEOUT)))
+    return []
+
+
+_OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _queue_names, "group": _group_names}
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -38,27 +76,25 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
             chosen = {name: values.pop(name) for name in names}
             command(**{first.name: load(chosen, os.environ, config)}, **values)
 
-        return with_parameters(run, command, [*own, *_parameters(lines[name] for name in names)])
+        file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
+        config = optional("config", Annotated[Path | None, file])
+        return with_parameters(run, command, [*own, config, *(_parameter(lines[name]) for name in names)])
 
     return decorate
 
 
-def _parameters(lines: Iterable[WorkSetting]) -> list[inspect.Parameter]:
-    file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
-    parameters = [optional("config", Annotated[Path | None, file])]
-    for line in lines:
-        several, switch = line.type == "texts", line.kind is bool
-        if line.positional:
-            argument = typer.Argument(help=line.help.replace("`", ""), show_default=False)
-            parameters.append(optional(line.name, Annotated[str | None, argument]))
-            continue
-        option = typer.Option(
-            f"{line.option}/--no-{line.name}" if switch else line.option,
-            help=line.help.replace("`", ""),
-            metavar=None if switch else line.name.upper(),
-            show_default=line.default or False,
-            rich_help_panel=line.panel,
-        )
-        kind: Any = list[str] | None if several else bool | None if switch else str | None
-        parameters.append(optional(line.name, Annotated[kind, option]))
-    return parameters
+def _parameter(line: WorkSetting) -> inspect.Parameter:
+    about, switch = line.help.replace("`", ""), line.kind is bool
+    if line.positional:
+        return optional(line.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
+    choices = () if switch else choices_of(line.kind)
+    option = typer.Option(
+        f"{line.option}/--no-{line.name}" if switch else line.option,
+        help=about,
+        metavar="|".join(choices) or ("TIME" if line.type.startswith("seconds") else None),
+        autocompletion=_OFFERED.get(line.name, lambda: choices),
+        show_default=line.default or False,
+        rich_help_panel=None if line.name in _FIRST else line.panel,
+    )
+    kind: Any = list[str] | None if line.type == "texts" else bool | None if switch else str | None
+    return optional(line.name, Annotated[kind, option])

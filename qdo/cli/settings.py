@@ -60,16 +60,14 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
         ca (the system's): Certificates to trust (PEM).
         handler: The function that handles a message: `module:function`; modules of the working directory are found.
         queue: A queue; several may be given.
-        claim: Claim messages, so that each goes to one worker, in no order: no group and no coordination. There may be
-            10 of `queue`, in order of preference. The queue's `backoff` and `max_deliveries` say when a failed message
-            comes again, and when it becomes a dead letter.
+        claim: Claim messages: each goes to one worker, in no order, without a group. Up to 10 of `queue`, by
+            preference.
         claim_ttl: With `claim`: time after which the messages of a worker that has died go to another.
         pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
-        wait_for_queue: How long the worker waits for one of its queues to exist, if no `pattern` is given. Then it ends
-            with code 1; 0: it waits for ever.
+        wait_for_queue: Without `pattern`: how long to wait for a queue to exist before ending with code 1; 0: for ever.
         group: Name of the group; its members divide the partitions among themselves.
-        coordination: The coordination service: `local:` (processes of this machine and user),
-            `local:///path/to/file`, or `zookeeper://host1,host2:2181/chroot`.
+        coordination: The coordination service: `local:` (this machine and user), `local:///path`, or
+            `zookeeper://host1,host2`.
         session_timeout (depends on the coordination): Time without a sign of life after which a member's partitions
             go to others.
         name (a new one at each start): Name of this member, unique in the group and the same after a restart; see

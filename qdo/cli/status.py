@@ -23,7 +23,7 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset
-from queuey.terminal import output, plural, time_parsing
+from queuey.terminal import output, plural, time_parsing, times
 from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 def status(
     settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Ask the service for the lag.")] = True,
-    watch: Annotated[
-        float | None, typer.Option(min=0.1, help="Show it again after so many seconds, until Ctrl-C.")
-    ] = None,
+    watch: Annotated[float | None, times.duration("Show it again after this time, until Ctrl-C.", least=0.1)] = None,
     json: Json = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print it once, as metrics for Prometheus.")] = False,
 ) -> None:
@@ -119,13 +117,13 @@ def status(
                 if json:
                     output.emit(found)
                 elif metrics:
-                    print(metrics_of(found).decode(), end="")
+                    output.write(metrics_of(found))
                     _tell_unknown(found)
                 else:
                     _print(found)
-                if watch is None:
-                    if not found.known:
-                        raise typer.Exit(1)
+                if watch is None and not found.known:
+                    raise typer.Exit(1)
+                if watch is None or output.is_unread():
                     return
                 await asyncio.sleep(watch)
 
@@ -255,14 +253,14 @@ def _print(found: GroupStatus) -> None:
         if others := (services | {each.service for each in found.members}) - {found.service}:
             output.note(f"The group has to do with other stores, too: {', '.join(sorted(others))}")
     if found.members:
-        print()
+        output.say()
         members = (
             (one.id, one.owns, time_parsing.iso(one.since), "yes" if one.static else "", f"{one.service}/{one.app}")
             for one in found.members
         )
         output.table(["member", "owns", "since", "static", "service"], members)
     if found.partitions:
-        print()
+        output.say()
         several = len(services) > 1
         rows = ((*([one.service] if several else ()), *_row(one)) for one in found.partitions)
         output.table([*(["service"] if several else ()), *_COLUMNS], rows)

@@ -41,8 +41,7 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
         settle: Seconds for which the leader collects further changes before it makes an assignment; after a quiet time
             the first change does not wait.
         grace: How long members with a ``name`` keep their partitions while they are away; the same for all members.
-        revoke_timeout: How long a rebalance waits for a partition that moves: four fifths for its current message, the
-            rest to commit. After that the next owner handles the message again.
+        revoke_timeout: How long a rebalance waits for a partition that moves. Then the next owner handles its message.
         commit_every: Seconds between automatic commits; None: there are none.
         mirror: Record the offsets in the service too, so that ``queuey offsets show`` shows them.
     """

@@ -89,20 +89,17 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
         threads: Partitions that a plain function handles at the same time.
         tasks: Partitions that an async function handles at the same time.
         processes: Run the handler in this many processes: for handlers that compute or need a time limit.
-        by: Handle several messages of a partition at the same time, but those with the same key in order. The key is
-            ``header:NAME`` or ``body:FIELD``.
+        by: Handle messages of a partition at the same time, those of one key in order: ``header:NAME``, ``body:FIELD``.
         parallel: With ``by``: messages of one partition that are handled at the same time.
         window: With ``by``: most messages of one partition that wait for the oldest of them to be handled.
         batch: Most messages taken from one partition at once.
         slice: Time after which another waiting partition has its turn. No running message is interrupted.
         retry: When a failed message is retried.
-        on_failure: What happens to a failed message: ``dead-letter`` puts it into ``<queue>.dead``, ``skip`` only logs
-            it, ``stop`` ends the worker and leaves it unhandled, ``retry`` tries it again.
+        on_failure: What happens to a failed message: it goes to ``<queue>.dead``, is only logged, ends the worker, or
+            is tried again.
         time_limit: Longest time of one attempt. Needs an async function or ``processes``, because a thread cannot
             be stopped.
-        stalled_after: Time after which an attempt that has not ended counts as failed. A thread cannot be stopped, so
-            its worker releases its partitions and joins the group again. A worker that hangs as a whole for this
-            time ends.
+        stalled_after: Time after which an attempt counts as failed. A worker that hangs as a whole for this time ends.
         dead_queue: Queue for dead letters.
         dead_ttl: How long dead letters are kept.
         bury_dead: A failed message of a queue of dead letters becomes a dead letter of that queue again. If not, it is

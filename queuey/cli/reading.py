@@ -50,10 +50,10 @@ def read(
     descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
-    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
-    early: Early = False,
     raw: Raw = False,
     json: Json = False,
+    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
+    early: Early = False,
 ) -> None:
     """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
     from queuey.client.calls.read_calls import Query, onward

@@ -33,7 +33,7 @@ from typing import Literal, Self
 import msgspec
 from msgspec import UNSET
 
-from queuey.client.calls.call import MessageLocation, encode, location_text
+from queuey.client.calls.call import MessageLocation, encode, location_text, seconds
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import (
     ApiError,
@@ -83,7 +83,8 @@ class SentMessage(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, message: Outgoing) -> Self:
         body = stored_body(message)
-        return cls(sha256(body).hexdigest()[:DIGITS], len(body), message.ttl)
+        ttl = None if message.ttl is None else int(seconds(message.ttl))
+        return cls(sha256(body).hexdigest()[:DIGITS], len(body), ttl)
 
 
 def stored_body(message: Outgoing) -> bytes:

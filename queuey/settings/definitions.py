@@ -16,6 +16,8 @@ from queuey.settings.rates import Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
 
+SECONDS = {"seconds": True}
+"""Marks a setting that is a length of time, in seconds."""
 AUTO: Literal["auto"] = "auto"
 """As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
 WriteLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
@@ -42,14 +44,15 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
         ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: the level of writes.")
     ] = AUTO
     delay: Annotated[
-        float | None, Meta(description="Seconds that range reads stay behind the clock.", ge=0, le=3600)
+        float | None, Meta(description="Time that range reads stay behind the clock.", ge=0, le=3600, extra=SECONDS)
     ] = None
     deadline: Annotated[
         float | None,
         Meta(
-            description="Timeout of a write, in seconds; a write that takes longer is not acknowledged.",
+            description="Timeout of a write; a write that takes longer is not acknowledged.",
             ge=0.05,
             le=120,
+            extra=SECONDS,
         ),
     ] = None
 
@@ -85,9 +88,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout: Annotated[
         float,
         Meta(
-            description="Timeout of a stop, in seconds. Requests that have begun are finished within it.",
+            description="Timeout of a stop. Requests that have begun are finished within it.",
             ge=1,
             le=3600,
+            extra=SECONDS,
         ),
     ] = 10.0
     profile: Annotated[
@@ -106,16 +110,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: Annotated[
         str,
         Meta(
-            description="`sqlite`: a file in `data`. Or `cassandra://host1,host2:9042/keyspace`; the port is optional."
+            description="`sqlite`: a file in `data`; or `cassandra://host1,host2/keyspace`, "
+            "`:9042` behind the hosts for a port."
         ),
     ] = "sqlite"
     deadline: Annotated[
         float,
         Meta(
-            description="Timeout of a call to the store, in seconds. SQLite waits a third of it for another process's "
-            "write lock.",
+            description="Timeout of a call to the store. SQLite waits a third of it for another process's write lock.",
             ge=1,
             le=120,
+            extra=SECONDS,
         ),
     ] = 15.0
 
@@ -143,17 +148,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_ttl: Annotated[
         int,
         Meta(
-            description="TTL of messages in seconds, if neither the message nor its queue has one.",
+            description="TTL of messages, if neither the message nor its queue has one.",
             ge=1,
             le=MAX_TTL,
+            extra=SECONDS,
         ),
     ] = DEFAULT_TTL
     idempotency_ttl: Annotated[
         int,
         Meta(
-            description="Max seconds that the service remembers an `Idempotency-Key`.",
+            description="Max time that the service remembers an `Idempotency-Key`.",
             ge=60,
             le=604_800,
+            extra=SECONDS,
         ),
     ] = 86_400
     max_body: Annotated[int, Meta(description="Max size of a message body in bytes.", ge=1, le=1 << 30)] = 262_144
@@ -166,9 +173,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_wait: Annotated[
         float,
         Meta(
-            description="Max duration of a long poll in seconds; 0 turns long polls off.",
+            description="Max duration of a long poll; 0 turns long polls off.",
             ge=0,
             le=MAX_WAIT,
+            extra=SECONDS,
         ),
     ] = 20.0
 
@@ -277,22 +285,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="Data centre of this machine; required if there are several.", min_length=1)
     ] = None
     cassandra_timeout: Annotated[
-        float, Meta(description="Timeout of a request to Cassandra, in seconds.", ge=0.1, le=60)
+        float, Meta(description="Timeout of a request to Cassandra.", ge=0.1, le=60, extra=SECONDS)
     ] = 4.0
     cassandra_speculative: Annotated[
         float,
         Meta(
-            description="Seconds until a repeatable request also goes to a second node; 0: never.",
+            description="Time until a repeatable request also goes to a second node; 0: never.",
             ge=0,
             le=60,
+            extra=SECONDS,
         ),
     ] = 0.1
     cassandra_clock_difference: Annotated[
         float | None,
         Meta(
-            description="Max difference between the clocks of two machines, in seconds. Best left unset.",
+            description="Max difference between the clocks of two machines. Best left unset.",
             ge=0.01,
             le=60,
+            extra=SECONDS,
         ),
     ] = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from queuey.settings.definitions import Settings
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import Users, read_users
-from queuey.terminal.setting_values import Given, bare, check_known, convert, file_values
+from queuey.terminal.setting_values import Given, check_known, convert, file_values
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
@@ -109,7 +108,7 @@ def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
 
 def _convert(line: Setting, given: Given) -> object:
     """Converts a text or a TOML value. Places in a file are relative to that file."""
-    kind, meta = bare(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
+    kind, meta = line.kind, line.hint.__metadata__[0]
     try:
         if kind == Users:
             return read_users(given.value, given.base)
@@ -118,4 +117,4 @@ def _convert(line: Setting, given: Given) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         said = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
         raise SettingsError(f"Setting {line.name} (from {given.source}) {said}. {error}.") from error
-    return convert(line.name, kind, meta, given, shown, wanted=line.type)
+    return convert(line.name, kind, meta, given, shown, wanted=line.type, seconds=line.seconds)

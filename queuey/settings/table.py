@@ -42,6 +42,14 @@ class Setting(NamedTuple):
         return attribute_of(self.name)
 
     @property
+    def kind(self) -> Any:  # noqa: ANN401 - a type
+        return bare(typing.get_args(self.hint)[0])
+
+    @property
+    def seconds(self) -> bool:
+        return bool((self.hint.__metadata__[0].extra or {}).get("seconds"))
+
+    @property
     def option(self) -> str:
         return option_of(self.name)
 
@@ -127,12 +135,13 @@ def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
     if choices := typing.get_args(kind):
         *others, last = (f"`{choice}`" for choice in choices)
         return f"{', '.join(others)} or {last}" if others else last
+    seconds = bool((meta.extra or {}).get("seconds"))
     names = {
         Path: "path",
         SecretName: "`env:NAME` or `file:PATH`",
         str: "text",
-        int: "whole number",
-        float: "number",
+        int: "whole seconds" if seconds else "whole number",
+        float: "seconds" if seconds else "number",
         bool: "`on` or `off`",
     }
     if _is_table(kind):

@@ -13,8 +13,9 @@ import msgspec
 
 from queuey.errors import SettingsError
 from queuey.terminal import did_you_mean
+from queuey.terminal.time_parsing import duration
 
-__all__ = ["Given", "SettingsError", "bare", "check_known", "convert", "file_values"]
+__all__ = ["Given", "SettingsError", "bare", "check_known", "choices_of", "convert", "file_values"]
 
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
@@ -65,6 +66,11 @@ def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
     return hint
 
 
+def choices_of(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a type
+    """Returns the values of a closed list."""
+    return ("on", "off") if kind is bool else typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+
 def convert(
     name: str,
     kind: Any,  # noqa: ANN401 - a type
@@ -73,6 +79,7 @@ def convert(
     shown: Callable[[str, object], str],
     *,
     wanted: str,
+    seconds: bool = False,
     strict: bool = False,
 ) -> Any:  # noqa: ANN401 - of that type
     """Converts a text or a TOML value. Paths in a file are relative to that file.
@@ -84,6 +91,7 @@ def convert(
         given: What was given for it.
         shown: Returns a value, given with the name, as it may be printed.
         wanted: What its type is called in the table of settings.
+        seconds: A text may have units: ``1h30m``.
         strict: The value has a type of its own already.
 
     Raises:
@@ -96,10 +104,12 @@ def convert(
         if kind is Path:
             text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
             return (given.base or Path()) / Path(text).expanduser()
+        if seconds and isinstance(value, str):
+            value = duration(value)
         return msgspec.convert(value, Annotated[kind, meta], strict=strict)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         limits = (meta.ge is None) == (meta.le is None) and meta.gt is None
         told = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
-        reason = f"Expected: {wanted.replace('`', '')}" if told else str(error)
+        reason = f"Expected: {wanted.replace('`', '')}" if told else str(error).removesuffix(".")
         said = shown(name, given.value)
         raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {reason}.") from error

@@ -14,6 +14,7 @@ import typer
 
 from queuey.terminal import output
 from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.setting_values import choices_of
 
 if TYPE_CHECKING:
     from queuey.settings import Loaded, Setting, Settings
@@ -27,6 +28,8 @@ Config = Annotated[
 ]
 
 _PANEL = "Which store"
+_FIRST = frozenset({"host", "port", "tls_cert", "tls_key", "workers", "store", "data"})
+"""Settings at the beginning of the help of ``queuey serve``."""
 _SHOWN = frozenset({"store", "data"})
 _STORE = frozenset({*_SHOWN, "sync", "deadline", "readers", "profile", "default_ttl"})
 _ONLY_IN_FILES = frozenset({"default_ttl"})
@@ -125,7 +128,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-    options = [_option(line, panel=line.group) for line in table.table()]
+    options = [_option(line, panel=None if line.name in _FIRST else line.group) for line in table.table()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         command(**values)
@@ -173,12 +176,14 @@ def _portable(value: object) -> str:
     return as_text(value)
 
 
-def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Parameter:
-    shown = line.default.replace("`", "") or "none"
+def _option(line: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
+    shown = line.default.replace("`", "").replace(",", ", ") or "none"
+    choices = choices_of(line.kind)
     option = typer.Option(
         line.option,
         help=line.help.replace("`", ""),
-        metavar=line.attribute.upper(),
+        metavar="|".join(choices) or ("TIME" if line.seconds else None),
+        autocompletion=lambda: choices,
         show_default=shown,
         rich_help_panel=panel,
         hidden=hidden,

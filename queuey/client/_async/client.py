@@ -22,7 +22,7 @@ from queuey.client.calls import (
     service_calls,
     unread_calls,
 )
-from queuey.client.calls.call import MessageLocation
+from queuey.client.calls.call import MessageLocation, Seconds
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
@@ -75,6 +75,8 @@ class AsyncClient(AsyncFollowing):
                     print(message.time, message.partition, message.body)
 
         asyncio.run(main())
+
+    Where a method or a field takes seconds, it also takes a :class:`datetime.timedelta`.
 
     Args:
         url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
@@ -313,7 +315,7 @@ class AsyncClient(AsyncFollowing):
 
     # -- reading
 
-    async def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
+    async def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
         """Reads one page of messages by time, by default from all partitions.
 
         Args:
@@ -337,7 +339,7 @@ class AsyncClient(AsyncFollowing):
             for message in page.messages:
                 yield message
 
-    async def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+    async def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of up to 100 queues in one call, in the order asked.
 
         Args:

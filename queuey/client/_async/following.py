@@ -8,7 +8,7 @@ from typing import Unpack
 from msgspec import structs
 
 from queuey.client._async.caller import AsyncCaller
-from queuey.client.calls.call import Point
+from queuey.client.calls.call import Point, Seconds, seconds
 from queuey.client.calls.read_calls import (
     EarlyMessages,
     ReadOptions,
@@ -34,8 +34,8 @@ class AsyncFollowing(AsyncCaller):
         self,
         queue: str,
         *,
-        wait: float = 20.0,
-        patience: float | None = None,
+        wait: Seconds = 20.0,
+        patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Page]:
@@ -55,7 +55,7 @@ class AsyncFollowing(AsyncCaller):
         Raises:
             ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
         """
-        query, wait = live_query(queue, options), checked_wait(wait)
+        query, seconds_held = live_query(queue, options), checked_wait(wait)
         clock, patient = self._timing.clock, self._patience(patience, notice)
         early = EarlyMessages()
         while True:
@@ -63,7 +63,7 @@ class AsyncFollowing(AsyncCaller):
             placed = query.since is not None or query.after is not None
             try:
                 # Without a beginning the first read only finds the horizon: everything from there on is new.
-                page = await self._run(read(query, wait) if placed else newest(query))
+                page = await self._run(read(query, seconds_held) if placed else newest(query))
             except ClientError as error:
                 await self._timing.sleep(patient.pause_after(error))
                 continue
@@ -78,7 +78,7 @@ class AsyncFollowing(AsyncCaller):
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
-            pause = min(SHORTEST_POLL, wait) - (clock() - asked)
+            pause = min(SHORTEST_POLL, seconds_held) - (clock() - asked)
             if pause > 0 and not (page.messages or page.more):
                 await self._timing.sleep(pause)
 
@@ -86,8 +86,8 @@ class AsyncFollowing(AsyncCaller):
         self,
         queue: str,
         *,
-        wait: float = 20.0,
-        patience: float | None = None,
+        wait: Seconds = 20.0,
+        patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Message]:
@@ -105,7 +105,7 @@ class AsyncFollowing(AsyncCaller):
         limit: int | None = None,
         cursor: str | None = None,
         early: bool = False,
-        patience: float | None = None,
+        patience: Seconds | None = None,
         notice: Notice | None = None,
     ) -> AsyncIterator[StreamedMessage]:
         """Follows one queue, several, or (None) all that the credential may read; never ends.
@@ -164,5 +164,5 @@ class AsyncFollowing(AsyncCaller):
                 pause = patient.pause_after(error)
             await self._timing.sleep(pause)
 
-    def _patience(self, limit: float | None, notice: Notice | None) -> Patience:
-        return Patience(self._policy, limit, self._timing.clock, self._timing.draw, notice)
+    def _patience(self, limit: Seconds | None, notice: Notice | None) -> Patience:
+        return Patience(self._policy, seconds(limit), self._timing.clock, self._timing.draw, notice)

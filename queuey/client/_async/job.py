@@ -7,7 +7,7 @@ from typing import Any
 
 from queuey.client._async.send_call import AsyncSendCall
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
 from queuey.client.claims.held import HeldClaim, HeldClaims
 from queuey.client.claims.results import Claimed
@@ -114,7 +114,7 @@ class AsyncJob:
         self._claims.end([self.held_claim])
 
     async def release(
-        self, delay: float | None = None, reason: ReleaseReason | None = None, *, retry: bool = True
+        self, delay: Seconds | None = None, reason: ReleaseReason | None = None, *, retry: bool = True
     ) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
@@ -129,6 +129,7 @@ class AsyncJob:
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
+        delay = seconds(delay)
         calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry))
         by_backoff = delay is None and reason is not None
         self._claims.end_by_release([self.held_claim], self.held_claim.delay_if_left if by_backoff else delay or 0.0)
@@ -139,7 +140,7 @@ class AsyncJob:
                 self._claims.hold_again(self.held_claim)
             raise
 
-    async def renew(self, ttl: float | None = None) -> None:
+    async def renew(self, ttl: Seconds | None = None) -> None:
         """Renews the claim now. The loop also renews it automatically.
 
         Args:
@@ -148,9 +149,9 @@ class AsyncJob:
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        asked, seconds = self._clock(), self.held_claim.ttl if ttl is None else ttl
-        await self._send(claim_calls.renew(self.queue, [self.receipt], seconds))
-        self._claims.renewed(self.held_claim, asked, seconds)
+        asked, length = self._clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
+        await self._send(claim_calls.renew(self.queue, [self.receipt], length))
+        self._claims.renewed(self.held_claim, asked, length)
 
     async def set_state(self, state: object) -> None:
         """Sets the progress of the work. ``queuey jobs`` and ``queuey explain`` show it until the message is done.

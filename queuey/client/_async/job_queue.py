@@ -9,7 +9,7 @@ from typing import TypeVar, Unpack
 from queuey.client._async.job import AsyncJob
 from queuey.client._async.send_call import AsyncSendCall, send_all
 from queuey.client.calls import claim_calls, tracing
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
@@ -80,8 +80,8 @@ class AsyncJobQueue:
     async def claim(
         self,
         *,
-        idle: float | None = None,
-        patience: float | None = None,
+        idle: Seconds | None = None,
+        patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ClaimOptions],
     ) -> AsyncGenerator[AsyncJob, None]:
@@ -120,7 +120,7 @@ class AsyncJobQueue:
             1
         """
         timing, claims = self._timing, self._renewer.claims
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        patient = Patience(self._policy, seconds(patience), timing.clock, timing.draw, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
@@ -214,8 +214,8 @@ class AsyncJobQueue:
         self,
         limit: int = 10,
         *,
-        ttl: float = 30.0,
-        wait: float = 0.0,
+        ttl: Seconds = 30.0,
+        wait: Seconds = 0.0,
         partitions: Partitions = "*",
         acknowledge: Claim | Iterable[Claim] = (),
     ) -> Received:
@@ -251,7 +251,7 @@ class AsyncJobQueue:
 
     # async only: threads that handle several jobs at a time have a loop each.
 
-    async def take(self, limit: int = 1, *, ttl: float = 30.0, wait: float = 0.0) -> list[AsyncJob]:
+    async def take(self, limit: int = 1, *, ttl: Seconds = 30.0, wait: Seconds = 0.0) -> list[AsyncJob]:
         """Claims messages once, for a program that handles several at a time.
 
         They are renewed until each is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`. The same
@@ -268,7 +268,7 @@ class AsyncJobQueue:
             claims.refused(finished, error)
             raise
         claims.end(finished, [each.receipt for each in claimed.refused])
-        batch = [claims.add(each.queue, each.receipt, ttl, asked) for each in claimed]
+        batch = [claims.add(each.queue, each.receipt, seconds(ttl), asked) for each in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)
         return [AsyncJob(each, claim, claims, self._timing.clock, self._send) for each, claim in pairs]
@@ -300,14 +300,14 @@ class AsyncJobQueue:
         """
         return await send_all(self._send, self._calls(claim_calls.acknowledge, claims))
 
-    async def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+    async def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
         return await send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
 
     async def release(
         self,
         claims: Claim | Iterable[Claim],
-        delay: float | None = None,
+        delay: Seconds | None = None,
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,

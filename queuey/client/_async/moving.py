@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from queuey.client._async.send_call import AsyncSendCall
 from queuey.client.calls import move_calls
+from queuey.client.calls.call import Seconds, seconds
 from queuey.client.errors import AnswerTimeout
 from queuey.client.http.attempts import AsyncTiming
 from queuey.client.results import Move
@@ -49,7 +50,7 @@ class AsyncMoving:
         """Ends the move soon; messages that have been moved stay in the target. An ended move stays as it is."""
         return await self._send(move_calls.cancel(self.id))
 
-    async def wait(self, timeout: float | None = None, *, told: Progress | None = None) -> Move:  # noqa: ASYNC109 - as sync
+    async def wait(self, timeout: Seconds | None = None, *, told: Progress | None = None) -> Move:  # noqa: ASYNC109 - as sync
         """Waits for the end and returns the move, whose state is ``done``, ``cancelled`` or ``failed`` then.
 
         Args:
@@ -60,7 +61,7 @@ class AsyncMoving:
             AnswerTimeout: It has not ended in time, and goes on.
         """
         clock = self._timing.clock
-        end = None if timeout is None else clock() + timeout
+        end = None if timeout is None else clock() + seconds(timeout)
         pause = FIRST_PAUSE
         while True:
             move = await self.show()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from queuey.client._async.send_call import AsyncSendCall
 from queuey.client.calls import schedule_calls
+from queuey.client.calls.call import seconds
 from queuey.client.calls.send_calls import ToSend
 from queuey.client.schedules.results import Schedule
 
@@ -43,7 +46,7 @@ class AsyncSchedules:
         message: ToSend | None = None,
         cron: str | None = None,
         timezone: str | None = None,
-        every: int | None = None,
+        every: int | timedelta | None = None,
         missed: str | None = None,
         paused: bool | None = None,
     ) -> Schedule:
@@ -63,7 +66,14 @@ class AsyncSchedules:
             InvalidRequest: Something is not valid, or is required; ``fields`` names it.
             NotAllowed: The credential lacks ``admin``, or ``send`` for the queue.
         """
-        plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed, "paused": paused}
+        plan = {
+            "queue": queue,
+            "cron": cron,
+            "timezone": timezone,
+            "every": seconds(every),
+            "missed": missed,
+            "paused": paused,
+        }
         return await self._send(schedule_calls.put(name, plan, message))
 
     async def get(self, name: str) -> Schedule:

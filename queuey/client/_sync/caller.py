@@ -10,7 +10,7 @@ from msgspec import structs
 
 from queuey.client._sync.authorization import AuthorizationHeader
 from queuey.client.calls import send_calls
-from queuey.client.calls.call import MAX_ANSWER, Call
+from queuey.client.calls.call import MAX_ANSWER, Call, Seconds, seconds
 from queuey.client.claims.renewers import ClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
@@ -44,7 +44,7 @@ class Caller:
         scheme: TokenScheme = "Bearer",
         application: str | None = None,
         verify: bool | str | Path | ssl.SSLContext = True,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
         retry: RetryPolicy | None = None,
         transport: httpx2.BaseTransport | None = None,
         timing: Timing | None = None,
@@ -59,7 +59,7 @@ class Caller:
         )
         access = find_access(url, credential, application=application)
         self.servers = access.servers
-        self._timeout = timeout
+        self._timeout = seconds(timeout)
         self._policy = retry or RetryPolicy()
         self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
         self._timing = timing or Timing()

@@ -22,7 +22,7 @@ from queuey.client.calls import (
     service_calls,
     unread_calls,
 )
-from queuey.client.calls.call import MessageLocation
+from queuey.client.calls.call import MessageLocation, Seconds
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
@@ -70,6 +70,8 @@ class Client(Following):
             receipt = client.send("orders", "a text", key="customer 7")
             for message in client.read_all("orders", since=0):
                 print(message.time, message.partition, message.body)
+
+    Where a method or a field takes seconds, it also takes a :class:`datetime.timedelta`.
 
     Args:
         url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
@@ -300,7 +302,7 @@ class Client(Following):
 
     # -- reading
 
-    def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
+    def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
         """Reads one page of messages by time, by default from all partitions.
 
         Args:
@@ -324,7 +326,7 @@ class Client(Following):
             for message in page.messages:
                 yield message
 
-    def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+    def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of up to 100 queues in one call, in the order asked.
 
         Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 from queuey.client._sync.send_call import SendCall
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
 from queuey.client.claims.held import HeldClaim, HeldClaims
 from queuey.client.claims.results import Claimed
@@ -110,7 +110,7 @@ class Job:
             raise
         self._claims.end([self.held_claim])
 
-    def release(self, delay: float | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
+    def release(self, delay: Seconds | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
         If this fails because the service is away, the message is delivered again when its claim expires.
@@ -124,6 +124,7 @@ class Job:
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
+        delay = seconds(delay)
         calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry))
         by_backoff = delay is None and reason is not None
         self._claims.end_by_release([self.held_claim], self.held_claim.delay_if_left if by_backoff else delay or 0.0)
@@ -134,7 +135,7 @@ class Job:
                 self._claims.hold_again(self.held_claim)
             raise
 
-    def renew(self, ttl: float | None = None) -> None:
+    def renew(self, ttl: Seconds | None = None) -> None:
         """Renews the claim now. The loop also renews it automatically.
 
         Args:
@@ -143,9 +144,9 @@ class Job:
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        asked, seconds = self._clock(), self.held_claim.ttl if ttl is None else ttl
-        self._send(claim_calls.renew(self.queue, [self.receipt], seconds))
-        self._claims.renewed(self.held_claim, asked, seconds)
+        asked, length = self._clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
+        self._send(claim_calls.renew(self.queue, [self.receipt], length))
+        self._claims.renewed(self.held_claim, asked, length)
 
     def set_state(self, state: object) -> None:
         """Sets the progress of the work. ``queuey jobs`` and ``queuey explain`` show it until the message is done.

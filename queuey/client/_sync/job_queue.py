@@ -9,7 +9,7 @@ from typing import TypeVar, Unpack
 from queuey.client._sync.job import Job
 from queuey.client._sync.send_call import SendCall, send_all
 from queuey.client.calls import claim_calls, tracing
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
@@ -77,8 +77,8 @@ class JobQueue:
     def claim(
         self,
         *,
-        idle: float | None = None,
-        patience: float | None = None,
+        idle: Seconds | None = None,
+        patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ClaimOptions],
     ) -> Generator[Job, None, None]:
@@ -114,7 +114,7 @@ class JobQueue:
             1
         """
         timing, claims = self._timing, self._renewer.claims
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        patient = Patience(self._policy, seconds(patience), timing.clock, timing.draw, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
@@ -205,8 +205,8 @@ class JobQueue:
         self,
         limit: int = 10,
         *,
-        ttl: float = 30.0,
-        wait: float = 0.0,
+        ttl: Seconds = 30.0,
+        wait: Seconds = 0.0,
         partitions: Partitions = "*",
         acknowledge: Claim | Iterable[Claim] = (),
     ) -> Received:
@@ -248,14 +248,14 @@ class JobQueue:
         """
         return send_all(self._send, self._calls(claim_calls.acknowledge, claims))
 
-    def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+    def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
         return send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
 
     def release(
         self,
         claims: Claim | Iterable[Claim],
-        delay: float | None = None,
+        delay: Seconds | None = None,
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,

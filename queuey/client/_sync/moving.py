@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from queuey.client._sync.send_call import SendCall
 from queuey.client.calls import move_calls
+from queuey.client.calls.call import Seconds, seconds
 from queuey.client.errors import AnswerTimeout
 from queuey.client.http.attempts import Timing
 from queuey.client.results import Move
@@ -46,7 +47,7 @@ class Moving:
         """Ends the move soon; messages that have been moved stay in the target. An ended move stays as it is."""
         return self._send(move_calls.cancel(self.id))
 
-    def wait(self, timeout: float | None = None, *, told: Progress | None = None) -> Move:
+    def wait(self, timeout: Seconds | None = None, *, told: Progress | None = None) -> Move:
         """Waits for the end and returns the move, whose state is ``done``, ``cancelled`` or ``failed`` then.
 
         Args:
@@ -57,7 +58,7 @@ class Moving:
             AnswerTimeout: It has not ended in time, and goes on.
         """
         clock = self._timing.clock
-        end = None if timeout is None else clock() + timeout
+        end = None if timeout is None else clock() + seconds(timeout)
         pause = FIRST_PAUSE
         while True:
             move = self.show()

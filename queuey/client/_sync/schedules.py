@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from queuey.client._sync.send_call import SendCall
 from queuey.client.calls import schedule_calls
+from queuey.client.calls.call import seconds
 from queuey.client.calls.send_calls import ToSend
 from queuey.client.schedules.results import Schedule
 
@@ -40,7 +43,7 @@ class Schedules:
         message: ToSend | None = None,
         cron: str | None = None,
         timezone: str | None = None,
-        every: int | None = None,
+        every: int | timedelta | None = None,
         missed: str | None = None,
         paused: bool | None = None,
     ) -> Schedule:
@@ -60,7 +63,14 @@ class Schedules:
             InvalidRequest: Something is not valid, or is required; ``fields`` names it.
             NotAllowed: The credential lacks ``admin``, or ``send`` for the queue.
         """
-        plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed, "paused": paused}
+        plan = {
+            "queue": queue,
+            "cron": cron,
+            "timezone": timezone,
+            "every": seconds(every),
+            "missed": missed,
+            "paused": paused,
+        }
         return self._send(schedule_calls.put(name, plan, message))
 
     def get(self, name: str) -> Schedule:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
 
 import msgspec
@@ -32,6 +32,9 @@ Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | No
 
 MessageLocation = str | tuple[int, str] | Message | Receipt
 """A message: its id (in partition 1, or written ``partition:id``), a pair of both, or what a call returned."""
+
+Seconds = float | timedelta
+"""A length of time: a number of seconds, or a timedelta."""
 
 JSON: Mapping[str, str] = {"content-type": "application/json"}
 """Headers of a call whose body is JSON."""
@@ -219,6 +222,18 @@ def string(name: str, value: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r:.100}: give a string")
     return value
+
+
+@overload
+def seconds(length: Seconds) -> float: ...
+@overload
+def seconds(length: None) -> None: ...
+def seconds(length: Seconds | None) -> float | None:
+    """Returns a length of time in seconds, a whole number as one."""
+    if not isinstance(length, timedelta):
+        return length
+    found = length.total_seconds()
+    return int(found) if found.is_integer() else found
 
 
 def number_text(name: str, value: float) -> str:

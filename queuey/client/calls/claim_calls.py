@@ -27,6 +27,7 @@ from queuey.client.calls.call import (
     JSON,
     Call,
     HttpAnswer,
+    Seconds,
     decode,
     encode,
     nothing,
@@ -34,6 +35,7 @@ from queuey.client.calls.call import (
     partitions_text,
     queue_segment,
     reads,
+    seconds,
 )
 from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
 from queuey.client.claims.results import (
@@ -81,13 +83,14 @@ def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def claim(
-    queues: Sequence[str], limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Receipts
+    queues: Sequence[str], limit: int, ttl: Seconds, wait: Seconds, partitions: Partitions, acknowledged: Receipts
 ) -> Call[Received]:
     """Claims up to ``limit`` messages of the first queue that has any, and waits for some up to ``wait`` seconds.
 
     Before that it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue.
     """
-    params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", ttl))]
+    wait = seconds(wait)
+    params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", seconds(ttl)))]
     if wait:
         params.append(("wait", number_text("wait", wait)))
     named = partitions_text(partitions)
@@ -119,7 +122,7 @@ def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
 def release(
     queue: str,
     receipts: Iterable[str],
-    delay: float | None = None,
+    delay: Seconds | None = None,
     reason: ReleaseReason | None = None,
     retry: bool = True,  # noqa: FBT001, FBT002 - as the methods of users have it
 ) -> Iterator[Call[None]]:
@@ -127,6 +130,7 @@ def release(
 
     With a reason and without a delay the queue's backoff decides. Without ``retry`` they become dead letters.
     """
+    delay = seconds(delay)
     fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
     if not retry:
         fields["retry"] = False
@@ -138,9 +142,9 @@ def release(
     return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
 
 
-def renew(queue: str, receipts: Iterable[str], ttl: float) -> Iterator[Call[None]]:
+def renew(queue: str, receipts: Iterable[str], ttl: Seconds) -> Iterator[Call[None]]:
     """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway."""
-    return _by_receipts(queue, "renew", receipts, ttl=ttl)
+    return _by_receipts(queue, "renew", receipts, ttl=seconds(ttl))
 
 
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
 from queuey.api.queues import Rights
-from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment, reads
+from queuey.client.calls.call import (
+    JSON,
+    Call,
+    HttpAnswer,
+    Seconds,
+    decode,
+    encode,
+    nothing,
+    number_text,
+    queue_segment,
+    reads,
+    seconds,
+)
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
 from queuey.messages import Backoff
@@ -48,8 +61,8 @@ class QueueFields(TypedDict, total=False):
     type: str | None
     consistency: str | None
     principals: Iterable[str] | str | None
-    ttl: int | None
-    read_delay: float | None
+    ttl: int | timedelta | None
+    read_delay: Seconds | None
     max_deliveries: int | None
     backoff: Backoff | str | None
     dead_letter: str | None
@@ -136,7 +149,9 @@ def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")
-    body: dict[str, Any] = dict(fields)
+    body: dict[str, Any] = {
+        name: seconds(value) if isinstance(value, timedelta) else value for name, value in fields.items()
+    }
     principals = body.get("principals")
     if principals is not None and not isinstance(principals, str):
         body["principals"] = list(principals)

@@ -13,12 +13,14 @@ from queuey.client.calls.call import (
     Call,
     HttpAnswer,
     Point,
+    Seconds,
     decode,
     encode,
     number_text,
     partitions_text,
     point_text,
     queue_segment,
+    seconds,
 )
 from queuey.client.calls.error_answers import named_error
 from queuey.client.errors import InvalidAnswer, InvalidArgument
@@ -90,17 +92,18 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
 
 
-def read(query: Query, wait: float = 0.0) -> Call[Page]:
+def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
     """Reads one page; the server waits up to ``wait`` seconds for messages if there are none."""
     params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
+    wait = seconds(wait)
     if wait:
         params += (("wait", number_text("wait", wait)),)
     return Call("GET", queue_segment(query.queue), _page, params=params, repeatable=True, wait=wait)
 
 
-def read_queues(queries: Iterable[str | Query], wait: float = 0.0) -> Call[tuple[QueueRead, ...]]:
+def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tuple[QueueRead, ...]]:
     """Reads one page of each of several queues. Though a POST it changes nothing, so it may be repeated."""
-    items = []
+    items, wait = [], seconds(wait)
     for query in queries:
         asked = Query(queue=query) if isinstance(query, str) else query
         queue_segment(asked.queue)
@@ -261,8 +264,9 @@ def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
     )
 
 
-def checked_wait(wait: float) -> float:
+def checked_wait(wait: Seconds) -> float:
     """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
+    wait = seconds(wait)
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
         raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
     return wait

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from queuey.client.calls.call import (
     Call,
     HttpAnswer,
     MessageLocation,
+    Seconds,
     decode,
     encode,
     id_text,
@@ -27,6 +29,7 @@ from queuey.client.calls.call import (
     nothing,
     number_text,
     queue_segment,
+    seconds,
     string,
 )
 from queuey.client.calls.tracing import CallSpan
@@ -61,10 +64,10 @@ class SendOptions(TypedDict, total=False):
     """
 
     json: Any
-    ttl: int | None
+    ttl: int | timedelta | None
     partition: int | None
     key: str | None
-    delay: float | None
+    delay: Seconds | None
     headers: Mapping[str, str] | None
     content_type: str | None
 
@@ -91,10 +94,10 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     body: str | bytes | UnsetType = UNSET
     json: Any = UNSET
-    ttl: int | None = None
+    ttl: int | timedelta | None = None
     partition: int | None = None
     key: str | None = None
-    delay: float | None = None
+    delay: Seconds | None = None
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
 
@@ -111,8 +114,11 @@ class Outgoing(msgspec.Struct, frozen=True):
             if getattr(self, field) is not None:
                 string(field, getattr(self, field))
         for field in ("partition", "ttl", "delay"):
-            if getattr(self, field) is not None:
-                number_text(field, getattr(self, field))
+            if isinstance(value := getattr(self, field), timedelta):
+                value = seconds(value)
+                structs.force_setattr(self, field, value)
+            if value is not None:
+                number_text(field, value)
         if self.headers is not None:
             _check_headers(self.headers)
 
@@ -134,10 +140,10 @@ class _BatchItem(msgspec.Struct, omit_defaults=True):
 
     body: Any
     encoding: str | None = None
-    ttl: int | None = None
+    ttl: int | timedelta | None = None
     partition: int | None = None
     message_key: str | None = None
-    delay: float | None = None
+    delay: Seconds | None = None
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
 
@@ -374,7 +380,7 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
     if message.partition is not None:
         headers["x-partition"] = number_text("partition", message.partition)
     if message.delay:
-        headers["x-delay"] = number_text("delay", message.delay)
+        headers["x-delay"] = number_text("delay", seconds(message.delay))
     return headers
 
 
@@ -390,7 +396,7 @@ def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
             return None
         headers["content-type"] = kind
     if message.ttl is not None:
-        headers["x-ttl"] = number_text("ttl", message.ttl)
+        headers["x-ttl"] = number_text("ttl", seconds(message.ttl))
     return headers
 
 

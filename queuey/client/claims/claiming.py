@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal, TypedDict, get_args
 
-from queuey.client.calls.call import Call, number_text, partitions_text
+from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.held import HeldClaim, receipts_by_queue
@@ -40,7 +40,7 @@ class ClaimOptions(TypedDict, total=False):
     """
 
     limit: int
-    ttl: float
+    ttl: Seconds
     partitions: Partitions
 
 
@@ -58,8 +58,8 @@ class LoopOptions(ClaimOptions, total=False):
         notice: Called with the error when the service begins to fail, and with None when it answers again.
     """
 
-    idle: float | None
-    patience: float | None
+    idle: Seconds | None
+    patience: Seconds | None
     notice: Notice | None
 
 
@@ -82,13 +82,13 @@ class Claiming:
     def __init__(
         self,
         queues: Sequence[str],
-        idle: float | None,
+        idle: Seconds | None,
         clock: Callable[[], float],
         options: ClaimOptions,
     ) -> None:
         self._queues = queues
         self._limit = options.get("limit", 1)
-        self.ttl = float(number_text("ttl", options.get("ttl", 30.0)))
+        self.ttl = float(number_text("ttl", seconds(options.get("ttl", 30.0))))
         self._partitions = partitions_text(options.get("partitions", "*"))
         if not self.ttl >= SHORTEST_TTL:
             raise InvalidArgument(
@@ -96,6 +96,7 @@ class Claiming:
             )
         if len(queues) > 1 and self._partitions != "*":
             raise InvalidArgument(f"partitions are {self._partitions}: of several queues all are claimed from")
+        idle = seconds(idle)
         if idle is not None and idle != inf and not float(number_text("idle", idle)) >= 0:
             raise InvalidArgument(f"idle is {idle}: it is not negative, or None to go on for ever")
         self._idle = idle
