@@ -16,8 +16,8 @@ from parts import PARTS, Stage
 from pipeline import is_installed
 from service import DemoFailed, Service
 
-from queuey.cli import output
 from queuey.errors import QueueyError
+from queuey.terminal import output
 
 
 def main() -> int:

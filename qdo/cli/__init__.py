@@ -9,6 +9,8 @@ docs/qdo-cli.md). Results go to standard output, notes and errors to standard er
 
 from __future__ import annotations
 
+from functools import partial
+
 from qdo import __version__, errors
 from queuey import client, terminal
 from queuey.terminal.commands import LazyGroup, command_line
@@ -46,5 +48,8 @@ app = command_line(
 
 def main() -> None:
     terminal.run(
-        "qdo", app, (errors.QdoError, client.ClientError, SettingsError), lambda error: isinstance(error, _WRONG_USAGE)
+        "qdo",
+        partial(app, prog_name="qdo"),
+        (errors.QdoError, client.ClientError, SettingsError),
+        lambda error: isinstance(error, _WRONG_USAGE),
     )

@@ -52,7 +52,7 @@ def _group_names(ctx: typer.Context) -> list[str]:
 def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
     """Returns names that the shell offers; none if they do not come in a second."""
     with suppress(ClientError, QdoError, SettingsError, TimeoutError):
-        chosen = {name: ctx.params.get(name) for name in settings.table()}
+        chosen = {name: ctx.params.get(name) for name in (*settings.SERVICE, *MEETING)}
         found = load(chosen, os.environ, ctx.params.get("config"))
         return list(asyncio.run(asyncio.wait_for(ask(found), COMPLETION_TIMEOUT)))
     return []

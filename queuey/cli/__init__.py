@@ -8,6 +8,8 @@ Results go to standard output, notes, progress and errors to standard error.
 
 from __future__ import annotations
 
+from functools import partial
+
 from queuey import __version__, terminal
 from queuey.errors import QueueyError
 from queuey.terminal.commands import LazyGroup, command_line
@@ -70,4 +72,9 @@ app = command_line(
 
 
 def main() -> None:
-    terminal.run("queuey", app, (QueueyError,), lambda error: getattr(error, "code", "") in _WRONG_USAGE)
+    terminal.run(
+        "queuey",
+        partial(app, prog_name="queuey"),
+        (QueueyError,),
+        lambda error: getattr(error, "code", "") in _WRONG_USAGE,
+    )

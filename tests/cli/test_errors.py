@@ -24,6 +24,16 @@ def test_what_is_not_there(run: Run) -> None:
         assert run(*arguments).err == wanted
 
 
+def test_a_name_that_is_written_wrong(run: Run, client: Client) -> None:
+    """Similar names of queues that the key may list are named, and nothing is said about others."""
+    client.create_queue("invoices-2026")
+    hint = "did you mean invoices-2026?"
+    assert run("read", "invoices-2062").err.endswith(f"queuey queue create invoices-2062; {hint}\n")
+    wanted = f"queuey: Queue 'invoices-2062' does not exist; {hint} List those that do: queuey queue list\n"
+    assert run("queue", "delete", "invoices-2062", "--yes").err == wanted
+    assert "did you mean" not in run("read", "something else").err
+
+
 def test_what_has_to_be_there(run: Run) -> None:
     """Where a queue that is made now would be of no use, the command that lists queues is named."""
     for words in (["queue", "delete", "no-such", "--yes"], ["queue", "purge", "no-such", "--yes"]):

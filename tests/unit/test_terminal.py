@@ -80,9 +80,10 @@ class Oops(Exception):
         (KeyboardInterrupt(), 130, ""),
         (Oops("the \u202equeue"), 1, "prog: the \\u202equeue\n"),
         (Oops("usage"), 2, "prog: usage\n"),
+        (terminal.Failed("no such file", 4), 4, "prog: no such file\n"),
         (OSError(errno.EACCES, "Permission denied", "/x"), 1, "prog: Permission denied: /x\n"),
     ],
-    ids=["exit", "Ctrl-C", "known", "usage", "system"],
+    ids=["exit", "Ctrl-C", "known", "usage", "failed", "system"],
 )
 def test_how_a_command_ends(
     raised: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

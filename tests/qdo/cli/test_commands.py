@@ -9,8 +9,9 @@ import pytest
 
 import qdo
 from qdo.cli import COMMANDS, load
+from queuey.client import EARLIEST, Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.servers.served import environment, free_port
 
 
@@ -71,6 +72,26 @@ def test_shell_completion(line: str, proposals: list[str]) -> None:
         check=True,
     )
     assert ended.stdout.split() == proposals
+
+
+def test_names_for_the_shell(run: Run, client: Client, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell gets names of queues and groups, and values of closed lists; nothing if nobody answers."""
+    client.create_queue("crash-reports")
+    group.ask(lambda coordinator: coordinator.set_offsets({group.partition("crash-reports", 1): EARLIEST}), "archive")
+
+    def proposed(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(("qdo", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        ended = run()
+        assert (ended.code, ended.err) == (0, "")
+        return ended.text.split()
+
+    monkeypatch.setenv("_QDO_COMPLETE", "complete_bash")
+    assert proposed("work", "--queue", "crash") == ["crash-reports"]
+    assert proposed("status", "--group", "ar") == ["archive"]
+    assert proposed("work", "--on-failure", "s") == ["skip", "stop"]
+    assert proposed("work", "--url", "http://127.0.0.1:9", "--key", "k", "--queue", "c") == []
+    assert proposed("status", "--coordination", "no-such:", "--group", "a") == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["work", "--help"], ["--version"]])

@@ -1,0 +1,90 @@
+"""``queuey put``, ``get``, ``delete``, ``peek`` and ``size``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+from tests.servers.served import Served, environment
+
+NO_ID = "0123456789ab11e88000000000000001"
+
+
+def test_put_is_send(run: Run, client: Client, queue: str) -> None:
+    """``put`` stores a message with the options of ``send``."""
+    assert run("put", queue, "six pears", "--ttl", "7d").code == 0
+    (message,) = client.read_all(queue, merge=True)
+    assert message.body == "six pears"
+
+
+def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
+    """An id alone is found in any partition; a place names one. What is deleted is gone, and the exit code says so."""
+    kept, gone = client.send(queue, "kept", partition=3), client.send(queue, "gone", partition=2)
+    assert run("get", queue, kept.id, f"2:{gone.id}", "--raw").text.splitlines() == ["kept", "gone"]
+    (found,) = run("get", queue, kept.id, "--json").json_lines
+    assert (found["message_id"], found["partition"]) == (kept.id, 3)
+    assert run("delete", queue, gone.id, "--json").json == {"deleted": [f"2:{gone.id}"]}
+    ended = run("get", queue, gone.id, kept.id, "--raw")
+    assert (ended.code, ended.out) == (1, b"kept\n")
+    assert f"has no message {gone.id}: it was deleted, has expired, or never was" in ended.err
+    assert run("delete", queue, NO_ID).code == 1
+    assert run("delete", queue, f"3:{kept.id}").text == "1 message deleted.\n"
+    assert client.info(queue).count == 0
+
+
+def test_an_id_of_several_messages(run: Run, client: Client, queue: str) -> None:
+    """If an id stands for several messages none is deleted, and their places are named."""
+    client.put(queue, [f"1:{NO_ID}", f"2:{NO_ID}"], "twice")
+    ended = run("delete", queue, NO_ID)
+    assert ended.code == 2
+    assert f"1:{NO_ID} 2:{NO_ID}" in " ".join(ended.err.replace("│", " ").split())
+    assert client.info(queue).count == 2
+
+
+def test_get_and_delete_by_name(run: Run, queue: str) -> None:
+    """The message of a name is printed and deleted; without one the exit code of ``get`` is 1."""
+    run("put", queue, "since Sunday", "--name", "reindex")
+    assert run("get", queue, "--name", "reindex", "--raw").out == b"since Sunday\n"
+    assert run("delete", queue, "--name", "reindex").code == 0
+    ended = run("get", queue, "--name", "reindex")
+    assert (ended.code, ended.err) == (1, f"queuey: Queue {queue!r} has no message named 'reindex'.\n")
+
+
+@pytest.mark.parametrize("command", ["get", "delete"])
+def test_nothing_is_chosen_by_default(run: Run, client: Client, queue: str, command: str) -> None:
+    """Without ids nothing happens; the command that is about the queue is named."""
+    client.send(queue, "x")
+    for more in ([], [NO_ID, "--name", "n"]):
+        ended = run(command, queue, *more)
+        assert ended.code == 2
+        assert "give either ids or --name" in ended.err
+    assert client.info(queue).count == 1
+
+
+def test_peek_and_size(run: Run, client: Client, queue: str) -> None:
+    """Both are about what is not acknowledged, claimed or not, and claim nothing."""
+    client.send_many(queue, ["a", "b"])
+    (claimed,) = client.job_queue(queue).receive(1)
+    assert run("size", queue).text == "2\n"
+    assert len(run("peek", queue, "--json").json_lines) == 2
+    assert len(run("peek", queue, "--limit", "1", "--raw").text.splitlines()) == 1
+    client.job_queue(queue).ack(claimed)
+    assert run("size", queue, "--json").json["size"] == 1
+    assert client.job_queue(queue).counts().claimed == 0
+
+
+def test_a_reader_that_has_gone_keeps_nothing_from_being_sent(served: Served, client: Client, queue: str) -> None:
+    """If nobody reads the receipts all messages are sent, and that is a success."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "queuey", "send", queue, "a", "b", "c"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=variables, timeout=60, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert client.info(queue).count == 3
