@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,9 +20,8 @@ from queuey.terminal.output import DryRun, Json
 from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
-    from qdo.curator.drain import Drained, Left, Target
-    from qdo.curator.fill import Filled
-    from qdo.curator.peek import Peeked, PeekedItem
+    from qdo.curator.drain import Left, Target
+    from qdo.curator.peek import PeekedItem
     from qdo.curator.place import QueuePlace
     from queuey.client import AsyncClient
 
@@ -45,7 +43,7 @@ NodeLimit = Annotated[
 
 @app.command("drain")
 @with_settings(*SERVICE, *MEETING)
-def drain(
+async def drain(
     settings: WorkSettings,
     path: Path,
     queue: QueueName,
@@ -64,26 +62,21 @@ def drain(
 
     Interrupted or killed, run it again: it goes on, and every message is moved once.
     """
+    from qdo.curator.drain import Drain, Plan
 
-    async def run() -> Drained:
-        from qdo.curator.drain import Drain, Plan
-
-        async with _open(settings, path) as (place, client):
-            plan = Plan(
-                target=await _target(client, queue),
-                recipe=recipe,
-                lock_path=None if lock_path is None else _in_chroot(place, lock_path),
-                limit=limit,
-                ttl=ttl,
-                partition=partition,
-                node_limit=node_limit,
-                dry_run=dry_run,
-            )
-            with bar() as move_bar:
-                told = partial(move_bar, f"{path} to {queue}")
-                return await Drain(place, client, plan, told=told).run()
-
-    found = asyncio.run(run())
+    async with _open(settings, path) as (place, client):
+        plan = Plan(
+            target=await _target(client, queue),
+            recipe=recipe,
+            lock_path=None if lock_path is None else _in_chroot(place, lock_path),
+            limit=limit,
+            ttl=ttl,
+            partition=partition,
+            node_limit=node_limit,
+            dry_run=dry_run,
+        )
+        with bar() as move_bar:
+            found = await Drain(place, client, plan, told=partial(move_bar, f"{path} to {queue}")).run()
     if json:
         output.emit(found)
     else:
@@ -98,7 +91,7 @@ def drain(
 
 @app.command("fill")
 @with_settings(*SERVICE, *MEETING)
-def fill(
+async def fill(
     settings: WorkSettings,
     queue: QueueName,
     path: Path,
@@ -113,26 +106,21 @@ def fill(
 
     Interrupted or killed, run it again: it goes on, and every message is moved once.
     """
+    from qdo.curator.fill import Fill, FillPlan
+    from qdo.curator.names import PRIORITY
 
-    async def run() -> Filled:
-        from qdo.curator.fill import Fill, FillPlan
-        from qdo.curator.names import PRIORITY
-
-        PRIORITY.prefix(priority)
-        async with _open(settings, path) as (place, client):
-            plan = FillPlan(
-                source=await _target(client, queue),
-                recipe=recipe,
-                priority=priority,
-                limit=limit,
-                node_limit=node_limit,
-                dry_run=dry_run,
-            )
-            with bar() as move_bar:
-                told = partial(move_bar, f"{queue} to {path}")
-                return await Fill(place, client, plan, told=told).run()
-
-    found = asyncio.run(run())
+    PRIORITY.prefix(priority)
+    async with _open(settings, path) as (place, client):
+        plan = FillPlan(
+            source=await _target(client, queue),
+            recipe=recipe,
+            priority=priority,
+            limit=limit,
+            node_limit=node_limit,
+            dry_run=dry_run,
+        )
+        with bar() as move_bar:
+            found = await Fill(place, client, plan, told=partial(move_bar, f"{queue} to {path}")).run()
     if json:
         output.emit(found)
     else:
@@ -149,7 +137,7 @@ def fill(
 
 @app.command("peek")
 @with_settings(*MEETING)
-def peek(
+async def peek(
     settings: WorkSettings,
     path: Path,
     recipe: Recipe = "queue",
@@ -158,15 +146,11 @@ def peek(
     json: Json = False,
 ) -> None:
     """Show the first items of a Curator queue. It takes nothing, and needs no service."""
+    from qdo.curator.peek import peek
 
-    async def run() -> Peeked:
-        from qdo.curator.peek import peek
-
-        async with _open_place(settings, path) as place:
-            lock = None if lock_path is None else _in_chroot(place, lock_path)
-            return await peek(place, recipe, limit=limit, lock_path=lock)
-
-    found = asyncio.run(run())
+    async with _open_place(settings, path) as place:
+        lock = None if lock_path is None else _in_chroot(place, lock_path)
+        found = await peek(place, recipe, limit=limit, lock_path=lock)
     if json:
         output.emit(found)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 from qdo.cli.opening import open_client
@@ -15,7 +14,7 @@ from queuey.terminal.output import DryRun, Json
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient
-    from queuey.client.deadletters import DeadLetterFilter, Redriven
+    from queuey.client.deadletters import DeadLetterFilter
 
 app = group()
 
@@ -25,22 +24,18 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 @app.command("list")
 @with_settings(*_SOURCES)
 @choosing(*WHICH)
-def list_dead_letters(settings: WorkSettings, choose: Choose, json: Json = False) -> None:
+async def list_dead_letters(settings: WorkSettings, choose: Choose, json: Json = False) -> None:
     """List the dead letters of queues; with --json one a line, whole."""
     wanted = _wanted(settings, choose)
-
-    async def show() -> None:
-        async with open_client(settings) as client:
-            await _note_missing(client, wanted)
-            await _list(client, wanted, json=json)
-
-    asyncio.run(show())
+    async with open_client(settings) as client:
+        await _note_missing(client, wanted)
+        await _list(client, wanted, json=json)
 
 
 @app.command("redrive")
 @with_settings(*_SOURCES)
 @choosing(*WHICH)
-def redrive(
+async def redrive(
     settings: WorkSettings,
     choose: Choose,
     ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
@@ -51,18 +46,15 @@ def redrive(
 
     Each is sent before it is removed: interrupted in between, one may be sent twice.
     """
+    from queuey.client import deadletters
+
     wanted = _wanted(settings, choose)
-
-    async def send() -> Redriven:
-        from queuey.client import deadletters
-
-        async with open_client(settings) as client:
-            await _note_missing(client, wanted)
-            if dry_run and not json:
-                await _list(client, wanted, json=False)
-            return await deadletters.redrive(client, wanted, dry_run=dry_run, ttl=ttl)
-
-    tell(asyncio.run(send()), dry_run=dry_run, json=json)
+    async with open_client(settings) as client:
+        await _note_missing(client, wanted)
+        if dry_run and not json:
+            await _list(client, wanted, json=False)
+        done = await deadletters.redrive(client, wanted, dry_run=dry_run, ttl=ttl)
+    tell(done, dry_run=dry_run, json=json)
 
 
 def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:

@@ -56,8 +56,7 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
         return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, strict=True)
     if typing.get_origin(line.kind) is tuple:
         given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    seconds = line.type.startswith("seconds")
-    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, seconds=seconds)
+    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, seconds=line.seconds)
 
 
 def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:

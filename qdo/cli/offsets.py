@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,7 +21,6 @@ from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
-    from qdo.coordination import CommittedOffset
     from qdo.moves import Move
     from qdo.partitions import Partition
 
@@ -45,35 +43,20 @@ _FATES = {
 
 @app.command("show")
 @with_settings(*GROUP, *QUEUES)
-def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) -> None:
+async def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) -> None:
     """Show what is recorded; with --json one partition a line. Needs no service."""
-
-    async def read() -> dict[Partition, CommittedOffset]:
-        async with open_group(settings) as coordinator:
-            return await coordinator.offsets()
-
-    recorded = asyncio.run(read())
-    partitions = chosen(recorded, settings, partition or ())
-    if json:
-        for one in partitions:
-            offset = recorded[one]
-            output.emit({**_place(one), "offset": offset.id, "recorded": offset.at, "member": offset.member})
-        return
-    rows = [
-        (
-            *_names(one),
-            point(recorded[one].id),
-            iso(recorded[one].at),
-            recorded[one].member or "from outside",
-        )
-        for one in partitions
+    async with open_group(settings) as coordinator:
+        recorded = await coordinator.offsets()
+    found = [
+        {**_place(one), "offset": recorded[one].id, "recorded": recorded[one].at, "member": recorded[one].member}
+        for one in chosen(recorded, settings, partition or ())
     ]
-    output.table(["queue", "partition", "offset", "recorded", "by"], rows)
+    output.listed(["queue", "partition", "offset", "recorded", "by"], found, _row, json=json)
 
 
 @app.command("reset")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
-def reset(
+async def reset(
     settings: WorkSettings,
     to: Annotated[
         Literal["earliest", "latest"], typer.Argument(help="Where to: before the oldest message, or after the newest.")
@@ -90,12 +73,12 @@ def reset(
     async def wanted(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
 
-    _move(settings, partition, wanted, dry_run=dry_run, json=json)
+    await _move(settings, partition, wanted, dry_run=dry_run, json=json)
 
 
 @app.command("seek")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
-def seek(
+async def seek(
     settings: WorkSettings,
     to: Annotated[
         str,
@@ -118,38 +101,34 @@ def seek(
     async def wanted(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, position)
 
-    _move(settings, partition, wanted, dry_run=dry_run, json=json)
+    await _move(settings, partition, wanted, dry_run=dry_run, json=json)
 
 
 @app.command("forget")
 @with_settings(*GROUP, *QUEUES)
-def forget(
+async def forget(
     settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
 ) -> None:
     """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
     from qdo.moves import carry_out, moves, refuse_active
 
     some = bool(settings.queue or settings.pattern or partition)
-
-    async def run(*, change: bool) -> list[Move]:
-        async with open_group(settings) as coordinator:
-            recorded = await coordinator.offsets()
-            planned = moves(dict.fromkeys(chosen(recorded, settings, partition or ())), recorded)
-            await refuse_active(coordinator)
-            if change:
-                await (carry_out(coordinator, planned) if some else coordinator.forget())
-            return planned
-
     if not dry_run:
         group = group_of(settings)
         what = f"these offsets of group {group}" if some else f"group {group} with all its offsets"
         output.confirm(f"Forget {what}?", yes=yes)
-    _print_moves(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+    async with open_group(settings) as coordinator:
+        recorded = await coordinator.offsets()
+        planned = moves(dict.fromkeys(chosen(recorded, settings, partition or ())), recorded)
+        await refuse_active(coordinator)
+        if not dry_run:
+            await (carry_out(coordinator, planned) if some else coordinator.forget())
+    _print_moves(planned, dry_run=dry_run, json=json)
 
 
 @app.command("prune")
 @with_settings(*SERVICE, *GROUP)
-def prune(
+async def prune(
     settings: WorkSettings,
     former: Annotated[
         str | None,
@@ -162,25 +141,23 @@ def prune(
     """Remove what the group recorded of queues that the service does not have any more."""
     from qdo.moves import moves, refuse_active
 
-    async def run(*, change: bool) -> list[Move]:
-        async with open_both(settings) as opened:
-            await refuse_active(opened.coordinator)
-            recorded = await opened.coordinator.offsets()
-            gone, unseen = await deleted(opened, recorded, former)
-            if unseen:
-                output.note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
-            if change and gone:
-                await opened.coordinator.forget(gone)
-            return moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)
-
     if not dry_run:
         output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
-    _print_moves(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+    async with open_both(settings) as opened:
+        await refuse_active(opened.coordinator)
+        recorded = await opened.coordinator.offsets()
+        gone, unseen = await deleted(opened, recorded, former)
+        if unseen:
+            output.note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
+        if gone and not dry_run:
+            await opened.coordinator.forget(gone)
+    planned = moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)
+    _print_moves(planned, dry_run=dry_run, json=json)
 
 
 @app.command("migrate")
 @with_settings(*SERVICE, *GROUP)
-def migrate(
+async def migrate(
     settings: WorkSettings,
     back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
     dry_run: DryRun = False,
@@ -192,30 +169,26 @@ def migrate(
     """
     from qdo import migration
 
-    async def run() -> migration.Migration:
-        async with open_both(settings) as opened:
-            return await migration.migrate(*opened, back=back, dry_run=dry_run)
-
-    done = asyncio.run(run())
+    async with open_both(settings) as opened:
+        done = await migration.migrate(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
         output.note(f"qdo: passed over, no status: {reason}")
     _print_moves(done.moves, dry_run=dry_run, json=json, fates=done.fates)
 
 
-def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
+async def _move(
+    settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool
+) -> None:
     from qdo.moves import carry_out, moves, refuse_active
 
-    async def run() -> list[Move]:
-        async with open_both(settings) as opened:
-            await refuse_active(opened.coordinator)
-            partitions = await existing(opened, settings, numbers or ())
-            goals = await wanted(opened, partitions)
-            planned = moves(goals, await opened.coordinator.offsets(partitions))
-            if not dry_run:
-                await carry_out(opened.coordinator, planned)
-            return planned
-
-    _print_moves(asyncio.run(run()), dry_run=dry_run, json=json)
+    async with open_both(settings) as opened:
+        await refuse_active(opened.coordinator)
+        partitions = await existing(opened, settings, numbers or ())
+        goals = await wanted(opened, partitions)
+        planned = moves(goals, await opened.coordinator.offsets(partitions))
+        if not dry_run:
+            await carry_out(opened.coordinator, planned)
+    _print_moves(planned, dry_run=dry_run, json=json)
 
 
 def _print_moves(
@@ -235,6 +208,11 @@ def _print_moves(
         output.table(["queue", "partition", "from", "to", ""], rows)
     count = sum(move.changes for move in planned)
     output.note(f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved.")
+
+
+def _row(found: Mapping[str, Any]) -> list[object]:
+    by = found["member"] or "from outside"
+    return [found["queue"], found["partition"], point(found["offset"]), iso(found["recorded"]), by]
 
 
 def _names(partition: Partition) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import WorkSetting, WorkSettings
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.commands import filled, optional
 from queuey.terminal.setting_values import SettingsError, choices_of
 
 MEETING = ("coordination",)
@@ -61,24 +61,21 @@ def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterabl
 _OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _queue_names, "group": _group_names}
 
 
-def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Gives a command, whose first parameter is the settings in force, options for some of them.
 
     Settings of the environment and the file are in force too, so that one file serves all commands.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    def decorate(command: Callable[..., Any]) -> Callable[..., None]:
         lines = settings.table()
 
-        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-            config = values.pop("config")
-            chosen = {name: values.pop(name) for name in names}
-            command(**{first.name: load(chosen, os.environ, config)}, **values)
+        def fill(values: dict[str, Any]) -> WorkSettings:
+            return load({name: values.pop(name) for name in names}, os.environ, values.pop("config"))
 
         file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
         config = optional("config", Annotated[Path | None, file])
-        return with_parameters(run, command, [*own, config, *(_parameter(lines[name]) for name in names)])
+        return filled(command, fill, [config, *(_parameter(lines[name]) for name in names)])
 
     return decorate
 
@@ -91,7 +88,7 @@ def _parameter(line: WorkSetting) -> inspect.Parameter:
     option = typer.Option(
         f"{line.option}/--no-{line.name}" if switch else line.option,
         help=about,
-        metavar="|".join(choices) or ("TIME" if line.type.startswith("seconds") else None),
+        metavar="|".join(choices) or ("TIME" if line.seconds else None),
         autocompletion=_OFFERED.get(line.name, lambda: choices),
         show_default=line.default or False,
         rich_help_panel=None if line.name in _FIRST else line.panel,

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from qdo.consumer.settings import ConsumerSettings
 from qdo.worker.settings import Retry, WorkerSettings
-from queuey.terminal.setting_values import bare
+from queuey.terminal.setting_values import bare, type_text
 
 SERVICE = ("url", "app", "key", "profile", "ca")
 """The address of the service, and the credentials."""
@@ -120,6 +120,10 @@ class WorkSetting(NamedTuple):
     initial: Any
 
     @property
+    def seconds(self) -> bool:
+        return "seconds" in self.type
+
+    @property
     def secret(self) -> bool:
         return self.name == _SECRET
 
@@ -150,7 +154,8 @@ def table() -> dict[str, WorkSetting]:
             struct, field = fields[_FIELDS.get(name, name)]
             default, text = described[struct][field.name]
             kind, meta = _kind(struct, field.name)
-            shown_type = _type_text(float if name == _WHOLE_SECONDS else kind, meta)
+            seconds = kind is float or name == _WHOLE_SECONDS
+            shown_type = "texts" if typing.get_origin(kind) is tuple else type_text(kind, meta, seconds=seconds)
             default = default or _DEFAULTS.get(name) or shown(field.default)
             lines[name] = WorkSetting(name, panel, struct, shown_type, default, text, kind, meta, field.default)
     return lines
@@ -194,13 +199,3 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
-    if typing.get_origin(kind) is Literal:
-        return " or ".join(f"`{choice}`" for choice in typing.get_args(kind))
-    names = {str: "text", Path: "path", bool: "`on` or `off`", int: "whole number", float: "seconds"}
-    if kind not in names:
-        return "texts"
-    limits = f", {shown(meta.ge)} to {shown(meta.le)}" if meta.ge is not None and meta.le is not None else ""
-    return names[kind] + limits

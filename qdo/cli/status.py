@@ -92,7 +92,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @with_settings(*SERVICE, *GROUP, *QUEUES)
-def status(
+async def status(
     settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Ask the service for the lag.")] = True,
     watch: Annotated[float | None, times.duration("Show it again after this time, until Ctrl-C.", least=0.1)] = None,
@@ -107,27 +107,23 @@ def status(
         raise typer.BadParameter(
             "It prints once, in a form of its own: without --json and --watch.", param_hint="--metrics"
         )
-
-    async def show() -> None:
-        async with open_group(settings) as coordinator:
-            while True:
-                found = await look(coordinator, settings, lag=lag)
-                if watch is not None and not json and sys.stdout.isatty():
-                    print(_CLEAR, end="")
-                if json:
-                    output.emit(found)
-                elif metrics:
-                    output.write(metrics_of(found))
-                    _tell_unknown(found)
-                else:
-                    _print(found)
-                if watch is None and not found.known:
-                    raise typer.Exit(1)
-                if watch is None or output.is_unread():
-                    return
-                await asyncio.sleep(watch)
-
-    asyncio.run(show())
+    async with open_group(settings) as coordinator:
+        while True:
+            found = await look(coordinator, settings, lag=lag)
+            if watch is not None and not json and sys.stdout.isatty():
+                print(_CLEAR, end="")
+            if json:
+                output.emit(found)
+            elif metrics:
+                output.write(metrics_of(found))
+                _tell_unknown(found)
+            else:
+                _print(found)
+            if watch is None and not found.known:
+                raise typer.Exit(1)
+            if watch is None or output.is_unread():
+                return
+            await asyncio.sleep(watch)
 
 
 async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:

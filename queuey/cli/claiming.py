@@ -13,6 +13,7 @@ from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from queuey.cli.queues import backlog_text
@@ -136,8 +137,6 @@ def jobs(
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
     if json:
-        import msgspec
-
         output.emit(msgspec.to_builtins(backlog) | {"jobs": msgspec.to_builtins(found)})
         return
     output.say(f"{backlog_text(backlog, now)}.")
@@ -152,8 +151,6 @@ def jobs(
 
 def _state(job: OutstandingJob) -> str:
     """Returns the beginning of a job's state."""
-    import msgspec
-
     text = "" if job.state is None else msgspec.json.encode(job.state).decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -299,7 +296,5 @@ def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | No
 
 
 def _json(claimed: Claimed) -> bytes:
-    import msgspec
-
     about = {"receipt": claimed.receipt, "deliveries": claimed.deliveries, "expires": claimed.expires}
     return msgspec.json.encode(json_fields(claimed.message) | about)

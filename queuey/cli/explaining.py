@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from queuey.cli.queues import about, backlog_text, when
@@ -45,8 +46,6 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
     letter = _dead_letter(client, queue, identifier, found)
     passed = _passed(client, queue, found)
     if json:
-        import msgspec
-
         place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
         output.emit(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed})
         return

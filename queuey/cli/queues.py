@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from queuey.cli import moving
@@ -19,8 +20,6 @@ from queuey.terminal.commands import group, optional, with_parameters
 from queuey.terminal.output import Json, Yes
 
 if TYPE_CHECKING:
-    from msgspec import Meta
-
     from queuey.client import Backlog, Client
     from queuey.client.results import Queue, QueueInfo
     from queuey.messages import Backoff
@@ -57,7 +56,7 @@ def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[...
     return with_parameters(run, command, [client, *own, *added, optional("principal", Principals)])
 
 
-def _option(name: str, option: Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
+def _option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
     about = option.description or ""
     if (option.extra or {})["seconds"]:
         return Annotated[float | None, times.ttl(about) if name == "ttl" else times.duration(about)]
@@ -105,11 +104,9 @@ def list_queues(
         return
     found = islice(client.queues(start=start, count=count), limit)
     if json:
-        from msgspec import to_builtins
-
         for queue in found:
-            more = {"backlog": to_builtins(_asked(client, queue.name))} if backlog else {}
-            output.emit(to_builtins(queue) | more)
+            more = {"backlog": msgspec.to_builtins(_asked(client, queue.name))} if backlog else {}
+            output.emit(msgspec.to_builtins(queue) | more)
         return
     columns = [
         "queue",
@@ -204,13 +201,11 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
 
 def _in_force(client: Client, queue: Queue) -> Queue:
     """Returns a queue with the service's defaults for fields that are not set, if the defaults can be read."""
-    from msgspec.structs import replace
-
     from queuey.client.errors import ClientError
 
     with suppress(ClientError):
         found = client.info(queue.name)
-        return replace(queue, ttl=found.ttl, read_delay=found.read_delay)
+        return msgspec.structs.replace(queue, ttl=found.ttl, read_delay=found.read_delay)
     return queue
 
 
@@ -220,7 +215,7 @@ def _options(queue: Queue | QueueInfo) -> list[tuple[str, Any]]:
     return shown if queue.description else shown[:-1]
 
 
-def _text(queue: Queue | QueueInfo, name: str, option: Meta) -> Any:  # noqa: ANN401 - of any option
+def _text(queue: Queue | QueueInfo, name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - of any option
     value = getattr(queue, name)
     if name == "backoff":
         return _delays(value)

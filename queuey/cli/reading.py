@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from queuey.cli.service_options import Queue, connected
@@ -151,23 +152,17 @@ def body_text(body: object) -> str:
 
 def body_bytes(body: object) -> bytes:
     """Returns a body as it was sent, or the JSON text of its value."""
-    import msgspec
-
     if isinstance(body, bytes):
         return body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else msgspec.json.encode(body)
 
 
 def _json(message: Message) -> bytes:
-    import msgspec
-
     return msgspec.json.encode(json_fields(message))
 
 
 def json_fields(message: Message) -> dict[str, Any]:
     """Returns the fields of a message that are printed as JSON."""
-    import msgspec
-
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"

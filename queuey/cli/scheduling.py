@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
-from queuey.cli.sending import header_of
+from queuey.cli.sending import headers_of
 from queuey.cli.service_options import connected, queue_names
 from queuey.terminal import output, time_parsing, times
 from queuey.terminal.commands import group
@@ -60,12 +61,9 @@ def _message(
     content_type: str | None,
     ttl: int | None,
 ) -> Any:  # noqa: ANN401 - of the client, which is imported late
-    import msgspec
-
     from queuey.client import Outgoing
 
-    headers = dict(header_of(each) for each in header or ()) or None
-    fields: dict[str, Any] = {"key": key, "headers": headers, "content_type": content_type, "ttl": ttl}
+    fields: dict[str, Any] = {"key": key, "headers": headers_of(header), "content_type": content_type, "ttl": ttl}
     if body is not None and json_body is not None:
         raise typer.BadParameter("give one of --body and --json-body")
     if json_body is not None:

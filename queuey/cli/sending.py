@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
+import msgspec
 import typer
 
 from queuey.cli.service_options import queue_names, recorded
 from queuey.terminal import output, times
 from queuey.terminal.bars import bar
+from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def send(
         "ttl": ttl,
         "delay": delay,
         "content_type": content_type,
-        "headers": dict(header_of(text) for text in header or []) or None,
+        "headers": headers_of(header),
         "key": message_key,
     }
     if at is not None and delay is not None:
@@ -170,8 +172,6 @@ class _Feeding:
             yield line
 
     def _send(self, part: Buffered) -> None:
-        import msgspec
-
         if self._partitions is not None and part.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(part.queue, partitions=count)
@@ -280,9 +280,5 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
         yield file, source.stat().st_size if source.is_file() else None
 
 
-def header_of(text: str) -> tuple[str, str]:
-    """Splits the value of ``--header`` into name and value."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise typer.BadParameter(f"{text!r} is not <name>=<value>", param_hint="--header")
-    return name, value
+def headers_of(texts: list[str] | None) -> dict[str, str] | None:
+    return dict(name_and_value(text, "<name>=<value>", "--header", empty=True) for text in texts or []) or None

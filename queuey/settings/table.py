@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ from msgspec import Meta
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
-from queuey.terminal.setting_values import bare
+from queuey.terminal.setting_values import bare, type_text
 
 PREFIX = "QUEUEY_"
 DEFAULT_SOURCE = "default"
@@ -47,7 +46,7 @@ class Setting(NamedTuple):
 
     @property
     def seconds(self) -> bool:
-        return bool((self.hint.__metadata__[0].extra or {}).get("seconds"))
+        return _is_length(self.hint.__metadata__[0])
 
     @property
     def option(self) -> str:
@@ -132,18 +131,10 @@ def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
         return "table of tables"
     if typing.get_origin(kind) is dict:
         return "tables"
-    if choices := typing.get_args(kind):
-        *others, last = (f"`{choice}`" for choice in choices)
-        return f"{', '.join(others)} or {last}" if others else last
-    seconds = bool((meta.extra or {}).get("seconds"))
-    names = {
-        Path: "path",
-        SecretName: "`env:NAME` or `file:PATH`",
-        str: "text",
-        int: "whole seconds" if seconds else "whole number",
-        float: "seconds" if seconds else "number",
-        bool: "`on` or `off`",
-    }
-    if _is_table(kind):
-        return "table"
-    return f"{names[kind]}, {meta.ge} to {meta.le}" if meta.ge is not None and meta.le is not None else names[kind]
+    if kind is SecretName:
+        return "`env:NAME` or `file:PATH`"
+    return "table" if _is_table(kind) else type_text(kind, meta, seconds=_is_length(meta))
+
+
+def _is_length(meta: Meta) -> bool:
+    return bool((meta.extra or {}).get("seconds"))

@@ -125,6 +125,40 @@ def optional(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 -
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def name_and_value(text: str, form: str, option: str, *, empty: bool = False) -> tuple[str, str]:
+    """Splits the value of an option; with ``empty`` the part behind ``=`` may be empty.
+
+    Raises:
+        typer.BadParameter: It is not of this form: ``NAME=VALUE``.
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals and (value or empty)):
+        raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return name, value
+
+
+def filled(
+    command: Callable[..., Any], fill: Callable[[dict[str, Any]], Any], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Gives a command further parameters, from which its first argument is made.
+
+    Args:
+        command: Does the work; may be a coroutine function.
+        fill: Takes the values of these parameters from those given, and returns the argument.
+        parameters: Those added.
+    """
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
+        done = command(**{first.name: fill(values)}, **values)
+        if inspect.iscoroutine(done):
+            import asyncio
+
+            asyncio.run(done)
+
+    return with_parameters(run, command, [*own, *parameters])
+
+
 def with_parameters(
     run: Callable[..., None], command: Callable[..., None], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:

@@ -46,15 +46,15 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds the named options to a command, which receives them as its parameter ``choose``."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         first, *others = (each for each in parameters if each.name != "choose")
 
-        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-            command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
+        def run(**values: Any) -> Any:  # noqa: ANN401 - the options of any command
+            return command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
 
         return with_parameters(run, command, [first, *(optional(name, _OPTIONS[name]) for name in names), *others])
 

@@ -15,7 +15,7 @@ from queuey.errors import SettingsError
 from queuey.terminal import did_you_mean
 from queuey.terminal.time_parsing import duration
 
-__all__ = ["Given", "SettingsError", "bare", "check_known", "choices_of", "convert", "file_values"]
+__all__ = ["Given", "SettingsError", "bare", "check_known", "choices_of", "convert", "file_values", "type_text"]
 
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
@@ -64,6 +64,17 @@ def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
     return hint
+
+
+def type_text(kind: Any, meta: msgspec.Meta, *, seconds: bool) -> str:  # noqa: ANN401 - a type
+    """Returns the type of a setting for people: ``whole number, 1 to 64``."""
+    if choices := choices_of(kind):
+        *others, last = (f"`{choice}`" for choice in choices)
+        return f"{', '.join(others)} or {last}" if others else last
+    lengths = {int: "whole seconds", float: "seconds"}
+    names = {str: "text", Path: "path", int: "whole number", float: "number"} | (lengths if seconds else {})
+    limits = f", {meta.ge} to {meta.le}" if meta.ge is not None and meta.le is not None else ""
+    return names[kind] + limits
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a type

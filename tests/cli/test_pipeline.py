@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +16,8 @@ import pytest
 from queuey import settings
 from queuey.cli import main
 from queuey.cli.operations.store_options import ConfiguredStore
-from queuey.cli.pipeline import COMMANDS, load, running
+from queuey.cli.pipeline import COMMANDS, load, progress, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
-from queuey.cli.pipeline.progress import StageProgress
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
 from queuey.extras import install_command
@@ -30,7 +29,9 @@ from queuey.pipeline.deadletter.selection import DeadLetterSample, ErrorClass
 from queuey.pipeline.pipe import Piped, Preview
 from queuey.spark.session import session
 from queuey.storage.sqlite import open_store
+from queuey.terminal import bars
 from tests.commands import Run, runner
+from tests.contract.samples import eventually
 from tests.replacing import replace, replace_in
 
 Job = Callable[..., list[Any]]
@@ -170,7 +171,7 @@ def test_every_job_has_a_command() -> None:
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "either messages keep"),
         (["replay", "x", "--ttl", "2000d"], "'2000d' is not between 1 s and 388 d"),
         (["replay", "x", "--run", ""], "the name of a run"),
-        (["stats", "q", "--pattern", "x"], "names or --pattern"),
+        (["stats", "q", "--pattern", "x"], "name queues, or give --pattern"),
         (["stats", "--group", "g"], "for --lag"),
         (["stats", "--lag", "--within", "soon"], "no length of time"),
         (["stats", "--lag", "--offsets", "absent"], "cannot be read"),
@@ -433,13 +434,17 @@ def test_progress_adds_up_what_runs() -> None:
     """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
     tracker: Any = Tracker()
     spark: Any = SimpleNamespace(sparkContext=tracker)
-    with StageProgress(spark, every=0.001) as shown:
-        shown.say("[counting]")
+    moves: list[tuple[str, int, int | None]] = []
+
+    @contextmanager
+    def recording() -> Iterator[Callable[..., None]]:
+        yield lambda *move: moves.append(move)
+
+    with replace_in(progress, bars.bar, recording), progress.stage_progress(spark, every=0.001) as say:
+        say("[counting]")
         assert tracker.asked.wait(60)
         tracker.asked.clear()
         assert tracker.asked.wait(60)
-        [task] = shown._bar.tasks
-        assert (task.description, task.total, task.completed) == ("[counting]", 12, 3)
         tracker.gone = True
-        shown._thread.join(60)
-        assert not shown._thread.is_alive()
+        assert eventually(lambda: "progress" not in {thread.name for thread in threading.enumerate()})
+    assert moves[-1] == ("[counting]", 3, 12)

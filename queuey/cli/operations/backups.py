@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
@@ -117,8 +118,6 @@ def _progress() -> Iterator[Tell]:
 
 
 def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -> None:
-    import msgspec
-
     if json:
         output.emit(about | msgspec.to_builtins(contents))
         return

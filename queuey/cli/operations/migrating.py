@@ -46,7 +46,9 @@ def migrate(
     elif dry_run:
         _show_plan(report)
     else:
-        output.say(f"Keyspace {report.keyspace} is up to date: {_done(report)}.")
+        count = len(report.migrations)
+        done = f"{output.plural(count, 'change')} made" if count else "nothing had to be changed"
+        output.say(f"Keyspace {report.keyspace} is up to date: {done}.")
 
 
 def _described(report: Report, *, dry_run: bool) -> dict[str, Any]:
@@ -56,11 +58,6 @@ def _described(report: Report, *, dry_run: bool) -> dict[str, Any]:
         "migrations": [migration.name for migration in report.migrations],
         "dry_run": dry_run,
     }
-
-
-def _done(report: Report) -> str:
-    count = len(report.migrations)
-    return f"{count} change{'' if count == 1 else 's'} made" if count else "nothing had to be changed"
 
 
 def _show_plan(report: Report) -> None:

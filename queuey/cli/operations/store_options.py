@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.terminal import output
-from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.commands import filled, optional, with_parameters
 from queuey.terminal.setting_values import choices_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,6 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """
     from queuey import settings as table
 
-    store_at, *own = inspect.signature(command, eval_str=True).parameters.values()
     lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _ONLY_IN_FILES]
     file = typer.Option(
         "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
@@ -151,12 +150,11 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     config = optional("config", Annotated[Path | None, file])
     options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
 
-    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+    def fill(values: dict[str, Any]) -> ConfiguredStore:
         chosen = {option.name: values.pop(option.name) for option in options}
-        loaded = load(chosen, values.pop("config"))
-        command(**{store_at.name: ConfiguredStore(loaded)}, **values)
+        return ConfiguredStore(load(chosen, values.pop("config")))
 
-    return with_parameters(run, command, [*own, *options, config])
+    return filled(command, fill, [*options, config])
 
 
 def _is_of_store(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
@@ -165,6 +166,4 @@ def _show_stream(report: StreamReport, *, json: bool) -> None:
 
 
 def _emit(report: object, **more: object) -> None:
-    import msgspec
-
     output.emit({**msgspec.to_builtins(report), **more})

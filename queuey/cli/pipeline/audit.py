@@ -9,6 +9,7 @@ import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, time_parsing, times
+from queuey.terminal.commands import name_and_value
 
 if TYPE_CHECKING:
     from queuey.ids import Position
@@ -91,7 +92,7 @@ def audit(
         archive=archive,
         only_archive=only_archive,
         queues=tuple(queue or ()),
-        names=dict(_pair(text, "--as", "OLD=NEW") for text in renamed or ()),
+        names=dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ()),
         groups=tuple(dict.fromkeys(group or ())),
         offsets=_offsets(run, offsets or []),
         late=late,
@@ -112,16 +113,9 @@ def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int
 
     if not texts:
         return {}
-    pairs = (_pair(text, "--offsets", "GROUP=FILE") for text in texts)
+    pairs = (name_and_value(text, "GROUP=FILE", "--offsets") for text in texts)
     found = ((name, offset_files.read(Path(file), run.application)) for name, file in pairs)
     return {name: {queue: dict(each) for queue, each in read.items()} for name, read in found}
-
-
-def _pair(text: str, option: str, form: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
-    return name, value
 
 
 def _show(found: Audit) -> None:

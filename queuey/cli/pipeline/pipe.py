@@ -23,89 +23,46 @@ from queuey.terminal import output, times
 if TYPE_CHECKING:
     from queuey.pipeline.pipe import Mode, Piped, Preview
 
-_WHAT = "What is moved"
-_HOW = "How it is written"
-
-
-Sql = Annotated[
-    str | None, typer.Option(help="A SELECT from the view messages, or @FILE that contains it.", rich_help_panel=_WHAT)
-]
-Function = Annotated[
-    str | None, typer.Option(help="module:function, which gets a DataFrame and returns one.", rich_help_panel=_WHAT)
-]
-To = Annotated[str | None, typer.Option(help="Queue to write to; column queue is left out.", rich_help_panel=_WHAT)]
-Route = Annotated[
-    bool, typer.Option("--route", help="Write each row to the queue of its column queue.", rich_help_panel=_WHAT)
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(help="Directory for the progress, one for each pipe. Required.", rich_help_panel=_WHAT),
-]
-From = Annotated[
-    str,
-    typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.", rich_help_panel=_WHAT),
-]
-Group = Annotated[
-    str | None, typer.Option(help="Record progress as offsets of this consumer group.", rich_help_panel=_WHAT)
-]
-Once = Annotated[
-    bool, typer.Option("--once", help="Move the messages that are there now, and end.", rich_help_panel=_WHAT)
-]
-Every = Annotated[
-    float,
-    times.duration("Time between micro-batches.", most=86_400.0, show_default="1s", rich_help_panel=_HOW),
-]
-Most = Annotated[int | None, typer.Option(min=1, help="Most messages of one micro-batch.", rich_help_panel=_HOW)]
-Create = Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.", rich_help_panel=_HOW)]
-Partitions = Annotated[
-    int | None,
-    typer.Option(min=1, help="Partitions of a new queue.", show_default="the source's", rich_help_panel=_HOW),
-]
-Ttl = Annotated[
-    int | None, times.ttl("Time to live of the messages.", show_default="the queue's", rich_help_panel=_HOW)
-]
-Lead = Annotated[
-    float,
-    times.duration(
-        "How far ahead ids are reserved; readers wait this long.",
-        least=0.1,
-        most=MAX_LEAD,
-        show_default="10s",
-        rich_help_panel=_HOW,
-    ),
-]
-Watermark = Annotated[
-    int | None,
-    times.duration(
-        "How late a message may come for a group by time: 10m.", most=MAX_TTL, whole=True, rich_help_panel=_HOW
-    ),
-]
-Update = Annotated[
-    bool, typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW)
-]
-
 
 @on_spark
 def pipe(
     run: PipelineRun,
     queues: Queues = None,
     pattern: Matching = None,
-    sql: Sql = None,
-    function: Function = None,
-    to: To = None,
-    route: Route = False,
-    checkpoint: Checkpoint = None,
-    start: From = "latest",
-    group: Group = None,
-    once: Once = False,
-    every: Every = 1.0,
-    most: Most = None,
-    create: Create = False,
-    partitions: Partitions = None,
-    ttl: Ttl = None,
-    lead: Lead = 10.0,
-    watermark: Watermark = None,
-    update: Update = False,
+    sql: Annotated[str | None, typer.Option(help="A SELECT from the view messages, or @FILE that contains it.")] = None,
+    function: Annotated[
+        str | None, typer.Option(help="module:function, which gets a DataFrame and returns one.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Queue to write to; column queue is left out.")] = None,
+    route: Annotated[bool, typer.Option("--route", help="Write each row to the queue of its column queue.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Directory for the progress, one for each pipe. Required.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.")
+    ] = "latest",
+    once: Annotated[bool, typer.Option("--once", help="Move the messages that are there now, and end.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
+    ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
+    group: Annotated[str | None, typer.Option(help="Record progress as offsets of this consumer group.")] = None,
+    every: Annotated[float, times.duration("Time between micro-batches.", most=86_400.0, show_default="1s")] = 1.0,
+    most: Annotated[int | None, typer.Option(min=1, help="Most messages of one micro-batch.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of a new queue.", show_default="the source's")
+    ] = None,
+    lead: Annotated[
+        float,
+        times.duration(
+            "How far ahead ids are reserved; readers wait this long.", least=0.1, most=MAX_LEAD, show_default="10s"
+        ),
+    ] = 10.0,
+    watermark: Annotated[
+        int | None,
+        times.duration("How late a message may come for a group by time: 10m.", most=MAX_TTL, whole=True),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write groups whenever they change, not when complete.")
+    ] = False,
 ) -> None:
     """Move messages from queues to a queue through SQL or a function, each exactly once.
 

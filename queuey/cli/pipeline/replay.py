@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from queuey.cli.pipeline.archive import Matching, Queues, selected
@@ -86,8 +87,6 @@ def replay(
 
 def _show(report: ReplayReport, *, json: bool) -> None:
     if json:
-        import msgspec
-
         output.emit({**msgspec.to_builtins(report), "messages": report.messages})
         return
     rows = [(", ".join(one.sources), one.target, one.created, one.count) for one in report.queues]

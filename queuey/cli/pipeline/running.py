@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +17,12 @@ import typer
 from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.extras import install_command
 from queuey.terminal import output
-from queuey.terminal.commands import with_parameters
+from queuey.terminal.commands import name_and_value, with_parameters
 from queuey.terminal.output import DryRun, Json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from queuey.cli.pipeline.progress import StageProgress
     from queuey.spark.options import Selection, StoreOptions
 
 MASTER = "local[*,4]"
@@ -46,10 +46,11 @@ Conf = Annotated[
 ]
 
 
+@dataclass(kw_only=True)
 class PipelineRun:
     """One run of a job.
 
-    Args:
+    Attributes:
         store_at: Where the store is.
         named: Whose queues; None: the application of the environment, else of the profile if the store has that, else
             the only one there is.
@@ -59,23 +60,13 @@ class PipelineRun:
         dry_run: Change nothing.
     """
 
-    def __init__(
-        self,
-        store_at: ConfiguredStore,
-        *,
-        named: str | None,
-        master: str,
-        conf: Mapping[str, str],
-        json: bool,
-        dry_run: bool,
-    ) -> None:
-        self.store_at = store_at
-        self._named = named
-        self.master = master
-        self.conf = conf
-        self.json = json
-        self.dry_run = dry_run
-        self._progress: StageProgress | None = None
+    store_at: ConfiguredStore
+    named: str | None
+    master: str
+    conf: Mapping[str, str]
+    json: bool
+    dry_run: bool
+    _progress: Callable[[str], None] | None = None
 
     @property
     def store(self) -> StoreOptions:
@@ -90,7 +81,7 @@ class PipelineRun:
         """
         from queuey.spark import open_stores
 
-        named = self._named or os.environ.get("QUEUEY_APP") or None
+        named = self.named or os.environ.get("QUEUEY_APP") or None
         with self.store_at.open() as store:
             if named is None:
                 profile = self._application_of_profile()
@@ -115,7 +106,7 @@ class PipelineRun:
     def say(self, text: str) -> None:
         """Shows progress; with ``--json`` nothing."""
         if self._progress is not None:
-            self._progress.say(output.printable(text))
+            self._progress(text)
         elif not self.json:
             output.note(text)
 
@@ -166,10 +157,10 @@ class PipelineRun:
         if self.json or not sys.stderr.isatty():
             yield
             return
-        from queuey.cli.pipeline.progress import StageProgress
+        from queuey.cli.pipeline.progress import stage_progress
 
-        with StageProgress(spark) as shown:
-            self._progress = shown
+        with stage_progress(spark) as say:
+            self._progress = say
             try:
                 yield
             finally:
@@ -193,11 +184,11 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         json: Json = False,
         **values: Any,  # noqa: ANN401 - the options of any command
     ) -> None:
-        pairs = dict(map(_pair, conf or []))
+        pairs = dict(name_and_value(text, "NAME=VALUE", "--conf", empty=True) for text in conf or [])
         require_spark()
         store_at.require()
         be_quiet()
-        started = PipelineRun(store_at, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
+        started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
         command(**{first.name: started}, **values)
 
     store_at, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
@@ -210,10 +201,3 @@ def require_spark() -> None:
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
         raise output.Failed(text, output.WRONG_USAGE)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--conf")
-    return name, value

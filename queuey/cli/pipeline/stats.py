@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from queuey.cli.pipeline.archive import Matching, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
 from queuey.terminal import output, time_parsing, times
@@ -33,9 +35,7 @@ _ORDERS: dict[Order, str] = {
 def stats(
     run: PipelineRun,
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
-    pattern: Annotated[
-        str | None, typer.Option(help="Queues whose whole name this regular expression matches.")
-    ] = None,
+    pattern: Matching = None,
     top: Annotated[int, typer.Option(min=0, help="Length of the lists.")] = 10,
     lag: Annotated[
         bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=_LAG)
@@ -73,10 +73,11 @@ def stats(
     """
     if (group or offsets) and not lag:
         raise typer.BadParameter("--group and --offsets are for --lag")
+    selection = selected(queue, pattern) if queue or pattern else None
     if lag:
-        _lag(run, _selection(queue, pattern), tuple(group or ()), offsets, sample, within, top)
+        _lag(run, selection, tuple(group or ()), offsets, sample, within, top)
     else:
-        _stats(run, _selection(queue, pattern), top)
+        _stats(run, selection, top)
 
 
 def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
@@ -120,28 +121,14 @@ def _lag(
     output.emit(found) if run.json else _show_lag(found)
 
 
-def _selection(queues: list[str] | None, pattern: str | None) -> Selection | None:
-    from queuey.spark.options import Pattern, Subscribe
-
-    if queues and pattern:
-        raise typer.BadParameter("give names or --pattern")
-    if pattern:
-        return Pattern(pattern)
-    return Subscribe(tuple(dict.fromkeys(queues))) if queues else None
-
-
 def _document(found: Stats) -> dict[str, Any]:
     """Returns the report as JSON, with what is computed beside what was measured."""
-    import msgspec
-
     tally = found.tally
     lists = {order: [_listed(found, one) for one in listed] for order, listed in tally.top.items()}
     return {"at": found.at, **msgspec.structs.asdict(tally), "top": lists}
 
 
 def _listed(found: Stats, one: QueueFigures) -> dict[str, Any]:
-    import msgspec
-
     recent = found.recent.get(one.queue)
     lately = {} if recent is None else {"recent": msgspec.structs.asdict(recent)}
     return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **lately}
