@@ -12,7 +12,8 @@ from __future__ import annotations
 from functools import partial
 
 from qdo import __version__, errors
-from queuey import client, terminal
+from queuey import client
+from queuey.terminal import output
 from queuey.terminal.commands import LazyGroup, command_line
 from queuey.terminal.setting_values import SettingsError
 
@@ -47,7 +48,7 @@ app = command_line(
 
 
 def main() -> None:
-    terminal.run(
+    output.run(
         "qdo",
         partial(app, prog_name="qdo"),
         (errors.QdoError, client.ClientError, SettingsError),

@@ -23,8 +23,9 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset
-from queuey.terminal import output, plural, time_parsing, times
+from queuey.terminal import output, time_parsing, times
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from qdo.coordination import CommittedOffset, Coordinator, Member

@@ -24,7 +24,8 @@ from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import look_up
-from queuey.terminal import did_you_mean, output
+from queuey.terminal import output
+from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from queuey import __version__, terminal
+from queuey import __version__
 from queuey.errors import QueueyError
+from queuey.terminal import output
 from queuey.terminal.commands import LazyGroup, command_line
 
 __all__ = ["main"]
@@ -72,7 +73,7 @@ app = command_line(
 
 
 def main() -> None:
-    terminal.run(
+    output.run(
         "queuey",
         partial(app, prog_name="queuey"),
         (QueueyError,),

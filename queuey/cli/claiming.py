@@ -21,6 +21,7 @@ from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, n
 from queuey.cli.service_options import Queue, connected, on_existing, queue_names
 from queuey.terminal import output, times
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural, printable
 from queuey.terminal.time_parsing import length
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def claim(
     else:
         for each in claimed:
             name = f"{each.queue}  " if then else ""
-            output.say(f"{name}{each.receipt}  {each.deliveries}  {output.printable(body_text(each.message.body))}")
+            output.say(f"{name}{each.receipt}  {each.deliveries}  {printable(body_text(each.message.body))}")
     if not claimed:
         output.note("There is nothing to claim now.")
 
@@ -288,7 +289,7 @@ def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | No
     if json:
         output.emit({what: done, "refused": [each.receipt for each in refused]})
     else:
-        output.say(f"{output.plural(done, 'message')} {what}.")
+        output.say(f"{plural(done, 'message')} {what}.")
     if refused:
         for each in refused:
             output.note(f"{each.receipt}: the claim had expired, and the message was delivered again.")

@@ -13,6 +13,7 @@ from queuey.cli.queues import about, backlog_text, when
 from queuey.cli.service_options import Queue, connected
 from queuey.terminal import output, time_parsing
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,7 +182,7 @@ _KINDS = {
 def _sentences(seen: _Seen) -> list[str]:
     info = seen.info
     found = [
-        f"Queue {info.name} of {info.application}: {output.plural(info.partitions, 'partition')}, {info.type}.",
+        f"Queue {info.name} of {info.application}: {plural(info.partitions, 'partition')}, {info.type}.",
         f"Consistency {info.consistency}, store {info.store}, created {time_parsing.iso(info.created)}.",
         f"Messages live {time_parsing.length(info.ttl)}, unless one has a TTL of its own.",
     ]
@@ -197,7 +198,7 @@ def _sentences(seen: _Seen) -> list[str]:
     if seen.refused is not None:
         found.append(f"It cannot be claimed from: {seen.refused}")
     elif info.max_deliveries:
-        dead = f"After {output.plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
         found.append(f"{dead} a message becomes a dead letter in {info.dead_letter}.")
     if seen.backlog is not None:
         found.append(f"For claims: {backlog_text(seen.backlog, time.time())}.")
@@ -207,9 +208,9 @@ def _sentences(seen: _Seen) -> list[str]:
         found.append(_KINDS[info.kind])
     found += _limits(info)
     for group in seen.groups:
-        found.append(f"Group {group.group} has {output.plural(group.lag, 'message')} left.")
+        found.append(f"Group {group.group} has {plural(group.lag, 'message')} left.")
     if seen.left_out:
-        found.append(f"{output.plural(seen.left_out, 'more group')} not shown: queuey offsets show {info.name}")
+        found.append(f"{plural(seen.left_out, 'more group')} not shown: queuey offsets show {info.name}")
     return found
 
 

@@ -11,6 +11,7 @@ from queuey.cli.reading import Raw, show
 from queuey.cli.service_options import Queue, on_existing
 from queuey.terminal import output
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +59,7 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None, jso
             text = f"an id stands for several messages. Name those to delete: {' '.join(sorted(places))}"
             raise typer.BadParameter(text, param_hint="ids")
     client.delete(queue, places)
-    output.emit({"deleted": places}) if json else output.say(f"{output.plural(len(places), 'message')} deleted.")
+    output.emit({"deleted": places}) if json else output.say(f"{plural(len(places), 'message')} deleted.")
 
 
 @on_existing

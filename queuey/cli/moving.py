@@ -12,6 +12,7 @@ from queuey.cli.service_options import connected, queue_names
 from queuey.terminal import output, time_parsing
 from queuey.terminal.bars import bar
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -79,7 +80,7 @@ def _say(found: Move, *, json: bool) -> None:
         output.emit(found)
         return
     text = f"Move {found.id} from {found.source} to {found.target} is {found.state}"
-    output.say(f"{text}: {output.plural(found.moved, 'message')} moved, {found.left} left because they are claimed.")
+    output.say(f"{text}: {plural(found.moved, 'message')} moved, {found.left} left because they are claimed.")
     if found.error:
         output.note(found.error)
 

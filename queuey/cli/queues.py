@@ -18,6 +18,7 @@ from queuey.messages import RESETTABLE, options
 from queuey.terminal import output, time_parsing, times
 from queuey.terminal.commands import group, optional, with_parameters
 from queuey.terminal.output import Json, Yes
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.client import Backlog, Client
@@ -246,7 +247,7 @@ def backlog_text(backlog: Backlog, now: float) -> str:
     due = "" if backlog.due is None else f" (the next is due at {time_parsing.iso(backlog.due)})"
     return (
         f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
-        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}"
+        f"{backlog.claimed} claimed, {plural(backlog.dead, 'dead letter')}{age}"
     )
 
 

@@ -14,6 +14,7 @@ import typer
 from queuey.cli.service_options import Queue, connected
 from queuey.terminal import output, time_parsing
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural, printable
 
 if TYPE_CHECKING:
     from queuey.client import Client, ClientError
@@ -122,7 +123,7 @@ def note_missing(client: Client, queue: str, partitions: str) -> None:
     there = client.info(queue).partitions
     missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, there + 1)))
     if missing:
-        output.note(f"Queue {queue} has {output.plural(there, 'partition')}, and not {', '.join(map(str, missing))}.")
+        output.note(f"Queue {queue} has {plural(there, 'partition')}, and not {', '.join(map(str, missing))}.")
 
 
 def note_absence(error: ClientError | None) -> None:
@@ -143,7 +144,7 @@ def show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
 
 def _line(message: Message) -> str:
     moment = time_parsing.iso(message.time.timestamp())
-    return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(body_text(message.body))}"
+    return f"{moment}  {message.partition:>3}  {message.id}  {printable(body_text(message.body))}"
 
 
 def body_text(body: object) -> str:

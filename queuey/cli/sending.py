@@ -18,6 +18,7 @@ from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
@@ -101,7 +102,7 @@ def send(
 
         def progress(messages: int, read: int) -> None:
             total = None if size is None else size >> 20
-            move_bar(f"{output.plural(messages, 'message')} (MiB)", read >> 20, total)
+            move_bar(f"{plural(messages, 'message')} (MiB)", read >> 20, total)
 
         _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
 
@@ -149,13 +150,13 @@ class _Feeding:
             raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
         if self._blank:
-            output.note(f"{output.plural(self._blank, 'empty line was', 'empty lines were')} left out.")
+            output.note(f"{plural(self._blank, 'empty line was', 'empty lines were')} left out.")
         if json:
             output.emit({"sent": self._stored.total(), "queues": self._stored, "seconds": round(seconds, 3)})
         else:
             rate = f", {self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
-            stored = output.plural(self._stored.total(), "message")
-            output.say(f"{stored} stored in {output.plural(len(self._stored), 'queue')}{rate}")
+            stored = plural(self._stored.total(), "message")
+            output.say(f"{stored} stored in {plural(len(self._stored), 'queue')}{rate}")
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
         from queuey.cli.feed import numbered
@@ -187,7 +188,7 @@ class _Feeding:
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
             output.fail(str(error))
-        output.note(f"{output.plural(stored, 'message was', 'messages were')} stored before.")
+        output.note(f"{plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.note("Some messages of the current batch may be stored as well.")
         if self._route.queue_field is None and done:

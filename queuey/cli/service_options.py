@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.terminal import Failed, did_you_mean
 from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.output import Failed
+from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from queuey.client import Client

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from queuey.terminal import printable
+from queuey.terminal.texts import printable
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal import WRONG_USAGE, fail, say, wants_json
+from queuey.terminal.output import WRONG_USAGE, fail, say, wants_json
 
 MAX_FIRST = 10
 """Max options at the beginning of a command's help; the others follow in a panel of their own."""

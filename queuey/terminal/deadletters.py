@@ -11,9 +11,10 @@ import msgspec
 import typer
 
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
-from queuey.terminal import emit, note, plural, say, time_parsing, times
+from queuey.terminal import time_parsing, times
 from queuey.terminal.commands import optional, with_parameters
-from queuey.terminal.output import table
+from queuey.terminal.output import emit, note, say, table
+from queuey.terminal.texts import plural
 
 Choose = Callable[..., DeadLetterFilter]
 """Gives what the options say; see :func:`chosen`, whose arguments it takes too, for what has no option."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError
-from queuey.terminal import did_you_mean
+from queuey.terminal.texts import did_you_mean
 from queuey.terminal.time_parsing import duration
 
 __all__ = ["Given", "SettingsError", "bare", "check_known", "choices_of", "convert", "file_values", "type_text"]

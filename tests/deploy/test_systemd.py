@@ -16,7 +16,7 @@ import pytest
 from queuey import settings
 from queuey.cli import load
 from queuey.cli.operations import serving
-from queuey.terminal import WRONG_USAGE
+from queuey.terminal.output import WRONG_USAGE
 from queuey.web.http.processes import HARD_STOP_AFTER
 
 ROOT = Path(__file__).parents[2]

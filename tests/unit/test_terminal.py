@@ -10,7 +10,7 @@ import unicodedata
 
 import pytest
 
-from queuey import terminal
+from queuey.terminal import output, texts
 
 EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -34,10 +34,10 @@ def left(text: str, *kept: str) -> set[str]:
 
 def test_no_character_steers_a_terminal() -> None:
     """Of all characters there are, none that steers or turns is left; ordinary text stays as it is."""
-    assert left(terminal.printable(EVERYTHING)) == set()
+    assert left(texts.printable(EVERYTHING)) == set()
     fine = "Grüße, 日本語 עברית عربى नमस्ते \u200d👩\u200d👧"
-    assert terminal.printable(fine) == fine
-    assert terminal.printable("a\u202eb\x9b\n") == r"a\u202eb\x9b\n"
+    assert texts.printable(fine) == fine
+    assert texts.printable("a\u202eb\x9b\n") == r"a\u202eb\x9b\n"
 
 
 def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for data, as_json in ((json.dumps(text, ensure_ascii=False), True), (text, False)):
         out = io.BytesIO()
         monkeypatch.setattr(sys, "stdout", Tty(out, "utf-8"))
-        terminal.write(data.encode(), json=as_json)
+        output.write(data.encode(), json=as_json)
         written = out.getvalue().decode()
         assert left(written, "\t", "\n") == set()
         if as_json:
@@ -59,14 +59,14 @@ def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe gets every byte as it is."""
     out = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
-    terminal.write(b"\x1b[2J\xff\n")
+    output.write(b"\x1b[2J\xff\n")
     assert out.getvalue() == b"\x1b[2J\xff\n"
 
 
 def test_plural() -> None:
     """One is one; all other counts are several."""
-    assert [terminal.plural(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
-    assert terminal.plural(1, "message was", "messages were") == "1 message was"
+    assert [texts.plural(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
+    assert texts.plural(1, "message was", "messages were") == "1 message was"
 
 
 class Oops(Exception):
@@ -80,7 +80,7 @@ class Oops(Exception):
         (KeyboardInterrupt(), 130, ""),
         (Oops("the \u202equeue"), 1, "prog: the \\u202equeue\n"),
         (Oops("usage"), 2, "prog: usage\n"),
-        (terminal.Failed("no such file", 4), 4, "prog: no such file\n"),
+        (output.Failed("no such file", 4), 4, "prog: no such file\n"),
         (OSError(errno.EACCES, "Permission denied", "/x"), 1, "prog: Permission denied: /x\n"),
     ],
     ids=["exit", "Ctrl-C", "known", "usage", "failed", "system"],
@@ -94,6 +94,6 @@ def test_how_a_command_ends(
         raise raised
 
     with pytest.raises(SystemExit) as ended:
-        terminal.run("prog", command, (Oops,), lambda error: str(error) == "usage")
+        output.run("prog", command, (Oops,), lambda error: str(error) == "usage")
     assert ended.value.code == code
     assert capsys.readouterr().err == said

@@ -21,6 +21,7 @@ from queuey.messages import AUDITS, OPERATORS
 from queuey.terminal import output, time_parsing, times
 from queuey.terminal.commands import group
 from queuey.terminal.output import Json, Yes
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.messages import Key, Scope
@@ -170,7 +171,7 @@ def rotate(
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
-    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(grace)}.")
+    output.note(f"{plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(grace)}.")
     profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")

@@ -14,6 +14,7 @@ from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.terminal import output, time_parsing
 from queuey.terminal.bars import bar
 from queuey.terminal.output import Json, Yes
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.storage.sqlite.backup import Contents, Tell
@@ -122,10 +123,10 @@ def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -
         output.emit(about | msgspec.to_builtins(contents))
         return
     counts = [
-        output.plural(contents.applications, "application"),
-        output.plural(contents.keys, "key"),
-        output.plural(contents.queues, "queue"),
-        output.plural(contents.messages, "message"),
+        plural(contents.applications, "application"),
+        plural(contents.keys, "key"),
+        plural(contents.queues, "queue"),
+        plural(contents.messages, "message"),
     ]
     until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
     checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"

@@ -9,6 +9,7 @@ import typer
 from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.terminal import output
 from queuey.terminal.output import DryRun, Json
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
@@ -47,7 +48,7 @@ def migrate(
         _show_plan(report)
     else:
         count = len(report.migrations)
-        done = f"{output.plural(count, 'change')} made" if count else "nothing had to be changed"
+        done = f"{plural(count, 'change')} made" if count else "nothing had to be changed"
         output.say(f"Keyspace {report.keyspace} is up to date: {done}.")
 
 

@@ -9,7 +9,7 @@ import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, times
-from queuey.terminal.output import plural
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.archive_job import ArchiveReport

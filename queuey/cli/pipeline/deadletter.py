@@ -11,6 +11,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing, tell
+from queuey.terminal.texts import plural
 from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
@@ -95,5 +96,5 @@ def _show_classes(found: DeadLetterClasses) -> None:
     for one in found.classes:
         for sample in one.samples:
             output.say(f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}")
-    classes = output.plural(len(found.classes), "class", "classes")
-    output.say(f"{output.plural(found.dead_letters, 'dead letter')} in {classes}")
+    classes = plural(len(found.classes), "class", "classes")
+    output.say(f"{plural(found.dead_letters, 'dead letter')} in {classes}")

@@ -19,6 +19,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
 from queuey.spark.options import MAX_LEAD
 from queuey.terminal import output, times
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.pipeline.pipe import Mode, Piped, Preview
@@ -107,8 +108,8 @@ def pipe(
     if run.json:
         output.emit(done)
     else:
-        read = output.plural(done.messages, "message was", "messages were")
-        batches = output.plural(done.batches, "micro-batch", "micro-batches")
+        read = plural(done.messages, "message was", "messages were")
+        batches = plural(done.batches, "micro-batch", "micro-batches")
         output.say(f"{read} read in {batches}, and {done.rows} written (query {done.query})")
     if not done.rows:
         output.note(_nothing(done, start))

@@ -11,6 +11,7 @@ import typer
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, time_parsing, times
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.ids import Position
@@ -93,10 +94,10 @@ def _show(report: ReplayReport, *, json: bool) -> None:
     if rows:
         output.table(("archived", "queue", "new", "messages"), rows)
     if report.expired:
-        output.note(f"{output.plural(report.expired, 'message has', 'messages have')} expired and are left out.")
+        output.note(f"{plural(report.expired, 'message has', 'messages have')} expired and are left out.")
     if report.moved:
-        output.note(f"{output.plural(report.moved, 'message')} could not be written in time and got later ids.")
-    whole = f"{output.plural(report.messages, 'message')} of {output.plural(report.buckets, 'bucket')}"
+        output.note(f"{plural(report.moved, 'message')} could not be written in time and got later ids.")
+    whole = f"{plural(report.messages, 'message')} of {plural(report.buckets, 'bucket')}"
     if report.dry_run:
         output.note(f"{whole} would be there. Run {report.run}.")
         return

@@ -33,7 +33,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from queuey.storage import Store
-from queuey.terminal import plural
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from queuey.spark.options import DEFAULT_LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store
-from queuey.terminal import plural
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

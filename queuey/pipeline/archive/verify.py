@@ -15,7 +15,7 @@ from queuey.pipeline.archive.work_units import Search, divided, grouped
 from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import shared_out
-from queuey.terminal import plural
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from queuey.pipeline.audit.sources import MessageSources, spans
 from queuey.spark.errors import OptionError
 from queuey.spark.options import StoreOptions
 from queuey.spark.source import columns
-from queuey.terminal import plural
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ import pytest
 from queuey.cli.operations.serving import BAD_STORE, Start, with_facades
 from queuey.messages import Acknowledgement
 from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, Settings
-from queuey.terminal import Failed
+from queuey.terminal.output import Failed
 
 SYNCED = Acknowledgement("fsync", "on a disk")
 EARLY = Acknowledgement("memory", "in the memory of two nodes")

@@ -1,0 +1,44 @@
+"""Texts for a terminal: without what steers it, with counts and hints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+# Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
+# lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff\ud800-\udfff"
+)
+_IN_A_LINE = re.compile(f"[\t\n{_UNSAFE}]")
+IN_A_TEXT = re.compile(f"[{_UNSAFE}]")
+
+
+def printable(text: str) -> str:
+    """Returns text as one line without anything that a terminal obeys."""
+    return _IN_A_LINE.sub(escape, text)
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Returns a count with its noun: ``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def did_you_mean(wanted: Iterable[str], known: Iterable[str]) -> str:
+    """Returns the end of a sentence about names that are not known: a hint at similar ones, or a full stop."""
+    names = list(known)
+    close = sorted({name for each in wanted for name in get_close_matches(each, names)})
+    return f"; did you mean {' or '.join(close)}?" if close else "."
+
+
+def escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def escape_json(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code <= 0xFFFF:  # noqa: PLR2004 - the Basic Multilingual Plane
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
