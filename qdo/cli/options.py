@@ -18,7 +18,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import WorkSetting, WorkSettings
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.terminal.commands import filled, optional
+from queuey.terminal.commands import COMPLETION_TIMEOUT, MAX_COMPLETIONS, filled, offered, optional
 from queuey.terminal.setting_values import SettingsError, choices_of
 
 MEETING = ("coordination",)
@@ -27,8 +27,6 @@ GROUP = ("group", *MEETING)
 """Which group."""
 QUEUES = ("queue", "pattern")
 """Which queues."""
-MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
-"""Max names that the shell is offered; timeout for them, in seconds."""
 _FIRST = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
 """Settings at the beginning of the help of ``qdo work``."""
 
@@ -54,7 +52,7 @@ def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterabl
     with suppress(ClientError, QdoError, SettingsError, TimeoutError):
         chosen = {name: ctx.params.get(name) for name in (*settings.SERVICE, *MEETING)}
         found = load(chosen, os.environ, ctx.params.get("config"))
-        return list(asyncio.run(asyncio.wait_for(ask(found), COMPLETION_TIMEOUT)))
+        return offered(asyncio.run(asyncio.wait_for(ask(found), COMPLETION_TIMEOUT)))
     return []
 
 

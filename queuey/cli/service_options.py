@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.terminal.commands import optional, with_parameters
+from queuey.terminal.commands import COMPLETION_TIMEOUT, MAX_COMPLETIONS, offered, optional, with_parameters
 from queuey.terminal.output import Failed
 from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from queuey.client import Client
 
-MAX_COMPLETIONS = 100
-"""Max names that the shell is offered."""
 MAX_NAMES = 1000
 """Max names of queues that a misspelled one is compared with."""
 
@@ -137,9 +135,11 @@ def _offered(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list
 
     with (
         suppress(ClientError),
-        open_client(ctx.params, timeout=1.0, retry=RetryPolicy(rounds=1, deadline=1.0)) as client,
+        open_client(
+            ctx.params, timeout=COMPLETION_TIMEOUT, retry=RetryPolicy(rounds=1, deadline=COMPLETION_TIMEOUT)
+        ) as client,
     ):
-        return list(ask(client))
+        return offered(ask(client))
     return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -13,8 +14,16 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from queuey.terminal.output import WRONG_USAGE, fail, say, wants_json
 
+MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
+"""Max names that a shell is offered; timeout for them, in seconds."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
 MAX_FIRST = 10
 """Max options at the beginning of a command's help; the others follow in a panel of their own."""
+
+
+def offered(names: Iterable[str]) -> list[str]:
+    """Returns the names that a shell may be offered: it would run what others may have written into a name."""
+    return list(filter(_PLAIN.fullmatch, names))
 
 
 def group() -> typer.Typer:

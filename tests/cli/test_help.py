@@ -73,9 +73,11 @@ def test_commands_and_closed_values(complete: Any) -> None:  # noqa: ANN401
 
 
 def test_names_of_queues_and_groups(complete: Any, client: Client, queue: str) -> None:  # noqa: ANN401
-    """Queues are offered by their beginnings, and the groups of the queue that is named."""
+    """Queues are offered by their beginnings, and the groups of the queue that is named; nothing that a shell runs."""
     client.create_queue("fruit-pears")
     client.create_queue("fruit-plums")
+    client.create_queue("fruit-p$(touch x)")
+    client.create_queue("fruit-p`touch x`")
     assert complete("read", "fruit-p") == ["fruit-pears", "fruit-plums"]
     assert complete("queue", "move", "fruit-pears", "fruit-pl") == ["fruit-plums"]
     assert complete("claim", "fruit-pears", "--then", "fruit-pl") == ["fruit-plums"]

@@ -67,6 +67,19 @@ def test_a_table_is_shown_as_it_may_be_given() -> None:
     assert loaded.settings.consistency_strong == chosen
 
 
+def test_lengths_of_time_have_units(tmp_path: Path) -> None:
+    """Everywhere a length of time may be a text with units, and a bad one is answered with the type."""
+    file = write(tmp_path / "queuey.toml", 'deadline = "1m"\nidempotency_ttl = 3600\n')
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_MAX_WAIT": "500ms"}
+    given = {"store": "cassandra://h/k", "default_ttl": "7d", "consistency.strong": "delay=1m30s"}
+    loaded = settings.load(given, environ).settings
+    assert (loaded.deadline, loaded.idempotency_ttl, loaded.max_wait) == (60.0, 3600, 0.5)
+    assert (loaded.default_ttl, loaded.consistency_strong.delay) == (604_800, 90.0)
+    for text in ("7y", "500d", "1.5", "-1"):
+        with pytest.raises(SettingsError, match=re.escape(f"is {text!r}. Expected: whole seconds, 1 to 33554432.")):
+            settings.load({"default_ttl": text}, {})
+
+
 def test_config_option_beats_its_variable(tmp_path: Path) -> None:
     """``--config`` is read instead of the file that QUEUEY_CONFIG names."""
     file = write(tmp_path / "right.toml", "port = 1")
