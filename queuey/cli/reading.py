@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from queuey.cli.service_options import Queue, connected
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output, time_parsing, times
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural, printable
 
@@ -45,10 +45,10 @@ def read(
     client: Client,
     queue: Queue,
     partitions: Partitions = "*",
-    since: Annotated[str | None, typer.Option(help=f"Start here, inclusive. {_FORMS}")] = None,
-    after: Annotated[str | None, typer.Option(help="Only above this position.")] = None,
-    before: Annotated[str | None, typer.Option(help="Only below this position.")] = None,
-    until: Annotated[str | None, typer.Option(help="Only up to this position, inclusive.")] = None,
+    since: Annotated[str | None, times.position(f"Start here, inclusive. {_FORMS}")] = None,
+    after: Annotated[str | None, times.position("Only above this position.")] = None,
+    before: Annotated[str | None, times.position("Only below this position.")] = None,
+    until: Annotated[str | None, times.position("Only up to this position, inclusive.")] = None,
     descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
@@ -61,12 +61,8 @@ def read(
     from queuey.client.calls.read_calls import Query, onward
 
     note_missing(client, queue, partitions)
-    now = time.time()
-    options: dict[str, Any] = {
-        name: _point(name, text, now)
-        for name, text in (("since", since), ("after", after), ("before", before), ("until", until))
-        if text is not None
-    }
+    bounds = {"since": since, "after": after, "before": before, "until": until}
+    options: dict[str, Any] = {name: point for name, point in bounds.items() if point is not None}
     options.update(partitions=partitions, order="descending" if descending else "ascending")
     options.update(delay=delay, early=early, merge=True)
     left = sys.maxsize if everything else limit
@@ -93,7 +89,7 @@ def tail(
     last: Annotated[
         int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with this many of the newest messages.")
     ] = 10,
-    since: Annotated[str | None, typer.Option(help=f"Begin here instead. {_FORMS}")] = None,
+    since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
     early: Early = False,
     raw: Raw = False,
@@ -102,7 +98,7 @@ def tail(
     """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
     note_missing(client, queue, partitions)
     left = sys.maxsize if limit is None else limit
-    start: Any = None if since is None else _point("since", since, time.time())
+    start = since
     if start is None:
         page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
         shown = page.messages[:last][::-1][:left]
@@ -184,10 +180,3 @@ def _note_later(client: Client, queue: str, page: Page) -> None:
     wait = max(0.0, readable - time.time())
     why = f"read delay {time_parsing.length(found.read_delay)}" if found.read_delay else "delayed messages"
     output.note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
-
-
-def _point(name: str, text: str, now: float) -> str:
-    try:
-        return time_parsing.point(text, now)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"--{name}") from error

@@ -40,6 +40,11 @@ def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer'
     return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
 
 
+def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+    """Returns an option whose value is a position in time, as the API takes it."""
+    return _option(about, names, position_of, others)
+
+
 def instant(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
     """Returns an option whose value is seconds since 1970, given as a position in time."""
     return _option(about, names, instant_of, others)
@@ -71,6 +76,18 @@ def seconds(text: str | float, *, least: float, most: float, whole: bool) -> flo
     if whole and found != int(found):
         raise typer.BadParameter(f"{text!r} is not a whole number of seconds")
     return int(found) if whole else found
+
+
+def position_of(text: str) -> str:
+    """Returns a position in time as the API takes it.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    try:
+        return time_parsing.point(text, time.time())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def instant_of(text: str, now: float | None = None) -> float:
