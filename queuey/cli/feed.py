@@ -46,7 +46,7 @@ class Route(NamedTuple):
             BadLine: It is no JSON (without ``raw``), no UTF-8, or lacks a field that is needed.
         """
         if self.raw:
-            return self.queue, Outgoing(_text(line), **self.options)
+            return self.queue, Outgoing(text_or_bytes(line), **self.options)
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -128,7 +128,7 @@ def _field(value: object, name: str) -> str:
     raise BadLine(f"field {name!r} is not there, or no text or number")
 
 
-def _text(line: bytes) -> str | bytes:
+def text_or_bytes(line: bytes) -> str | bytes:
     try:
         return line.decode()
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -107,28 +108,26 @@ def send(
         _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
 
 
+@dataclass
 class _Feeding:
     """One run of ``send --from``.
 
-    Args:
-        client: Speaks to the service.
-        route: How a line becomes a message.
-        progress: Called with the number of messages stored and of bytes read.
-        partitions: Of queues to be made; None: queues must be there.
-        made: Queues known to be there.
+    Attributes:
+        _client: Speaks to the service.
+        _route: How a line becomes a message.
+        _progress: Called with the number of messages stored and of bytes read.
+        _partitions: Of queues to be made; None: queues must be there.
+        _made: Queues known to be there.
     """
 
-    def __init__(
-        self, client: Client, route: Route, progress: Callable[[int, int], None], partitions: int | None, made: set[str]
-    ) -> None:
-        self._client = client
-        self._route = route
-        self._progress = progress
-        self._partitions = partitions
-        self._made = made
-        self._stored: Counter[str] = Counter()
-        self._read = 0
-        self._blank = 0
+    _client: Client
+    _route: Route
+    _progress: Callable[[int, int], None]
+    _partitions: int | None
+    _made: set[str]
+    _stored: Counter[str] = field(default_factory=Counter)
+    _read: int = 0
+    _blank: int = 0
 
     def run(self, stream: Iterable[bytes], *, skip: int, batch: int, json: bool) -> None:
         """Sends everything and prints how much it was.
@@ -237,13 +236,12 @@ def _show(receipt: Receipt, *, json: bool) -> None:
 def _standard_input() -> str | bytes:
     if sys.stdin.isatty():
         output.note("Type the message; end with Ctrl-D:")
+    from queuey.cli.feed import text_or_bytes
+
     data = sys.stdin.buffer.read(MAX_INPUT)
     if not data:
         raise typer.BadParameter("standard input is empty: there is nothing to send")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
+    return text_or_bytes(data)
 
 
 def _check_feed(

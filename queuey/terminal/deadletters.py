@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -62,36 +62,20 @@ def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def chosen(  # noqa: PLR0913 - an option each
-    *,
-    queue: Sequence[str] | None = None,
-    pattern: Sequence[str] | None = None,
-    dead_queue: str | None = None,
-    partition: Sequence[int] | None = None,
-    since: float | None = None,
-    until: float | None = None,
-    error: str | None = None,
-    limit: int | None = None,
-    shown: int | None = None,
-) -> DeadLetterFilter:
+def chosen(*, shown: int | None = None, **given: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
     """Puts the options together; ``shown`` is the limit where none is given.
 
     Raises:
         typer.BadParameter: Neither a queue nor a pattern is named.
     """
+    given["limit"] = given.get("limit") or shown
+    for name in ("queue", "pattern"):
+        given[f"{name}s"] = tuple(given.pop(name, None) or ())
+    given["partitions"] = tuple(sorted(set(given.pop("partition", None) or ())))
     try:
-        return DeadLetterFilter(
-            queues=tuple(queue or ()),
-            patterns=tuple(pattern or ()),
-            dead_queue=dead_queue,
-            partitions=tuple(sorted(set(partition or ()))),
-            since=since,
-            until=until,
-            error=error,
-            limit=limit or shown,
-        )
-    except ValueError as error_:
-        raise typer.BadParameter(str(error_)) from error_
+        return DeadLetterFilter(**given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 class Listing:

@@ -17,8 +17,10 @@ from queuey.terminal.output import Json
 @on_store
 def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     """Check the store's health, configuration and durability."""
+    from queuey.storage import opening
+
     be_quiet()
-    findings = _examine(store_at.settings)
+    findings = opening.examiner(store_at.settings)()
     # After a failed finding, opening the store would only repeat it.
     if all(finding.state != "fail" for finding in findings):
         findings.append(_try(store_at.settings))
@@ -26,12 +28,6 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings}) if json else _show(findings)
     if failed:
         raise typer.Exit(1)
-
-
-def _examine(settings: Settings) -> list[Finding]:
-    from queuey.storage import opening
-
-    return opening.examiner(settings)()
 
 
 def _try(settings: Settings) -> Finding:

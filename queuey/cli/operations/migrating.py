@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -43,22 +43,15 @@ def migrate(
     options = opening.cassandra_options(settings)
     report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
     if json:
-        output.emit(_described(report, dry_run=dry_run))
+        names = [migration.name for migration in report.migrations]
+        about = {"keyspace": report.keyspace, "replication": report.replication}
+        output.emit({**about, "migrations": names, "dry_run": dry_run})
     elif dry_run:
         _show_plan(report)
     else:
         count = len(report.migrations)
         done = f"{plural(count, 'change')} made" if count else "nothing had to be changed"
         output.say(f"Keyspace {report.keyspace} is up to date: {done}.")
-
-
-def _described(report: Report, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "keyspace": report.keyspace,
-        "replication": report.replication,
-        "migrations": [migration.name for migration in report.migrations],
-        "dry_run": dry_run,
-    }
 
 
 def _show_plan(report: Report) -> None:

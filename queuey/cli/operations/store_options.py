@@ -130,10 +130,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
     options = [_option(line, panel=None if line.name in _FIRST else line.group) for line in table.table()]
 
-    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        command(**values)
-
-    return with_parameters(run, command, [config, *options, *own])
+    return with_parameters(command, command, [config, *options, *own])
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:

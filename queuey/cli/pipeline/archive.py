@@ -112,13 +112,13 @@ def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:
         report = job(spark, options, run.say)
-    _emit(report) if run.json else _show_check(report)
+    output.emit(report) if run.json else _show_check(report)
     if not report.ok:
         raise typer.Exit(1)
 
 
 def _show(report: ArchiveReport, *, json: bool) -> None:
-    _emit(report, messages=report.messages) if json else _show_buckets(report)
+    output.emit({**msgspec.to_builtins(report), "messages": report.messages}) if json else _show_buckets(report)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -159,11 +159,7 @@ def _show_check(report: CheckReport) -> None:
 
 def _show_stream(report: StreamReport, *, json: bool) -> None:
     if json:
-        _emit(report)
+        output.emit(report)
         return
     text = f"{plural(report.batches, 'batch', 'batches')} with {plural(report.messages, 'message')} kept"
     output.note(f"{text}, {plural(report.closed, 'bucket')} closed: {report.to}")
-
-
-def _emit(report: object, **more: object) -> None:
-    output.emit({**msgspec.to_builtins(report), **more})
