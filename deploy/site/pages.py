@@ -38,27 +38,30 @@ BACKGROUND = (
     "contributing",
     "decisions/",
     "local-",
-    "performance",
+    "performance-",
     "readme",
     "reference/",
 )
 """How the names of pages begin that the search lists behind those for users."""
 KEYWORDS = {
-    "access.md": ["api key", "permissions", "rights"],
-    "api.md": ["cursor", "delayed message", "idempotency key", "long poll", "ttl", "retention"],
-    "claims.md": ["dead letter", "dedup", "job queue", "ordered", "poison message", "priority", "retry"],
-    "client.md": ["python", "asyncio"],
-    "concepts.md": ["horizon", "offset", "partition", "read delay"],
-    "inbox.md": ["browser", "javascript", "notification", "websocket"],
-    "kubernetes.md": ["docker", "helm"],
-    "operations.md": ["backup", "metrics", "monitoring", "prometheus", "restore"],
-    "qdo-cli.md": ["dead letter", "lag", "redrive"],
-    "qdo.md": ["at least once", "consumer group", "fence", "lag", "offset", "rebalance", "retry"],
-    "schedules.md": ["cron", "schedule"],
-    "settings.md": ["configuration", "environment variable", "rate limit"],
-    "spark.md": ["exactly once"],
-    "tasks.md": ["celery", "retry"],
-    "users.md": ["inbox", "openid", "unread"],
+    "access.md": "api key, authentication, authorization, permissions, rights",
+    "api.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
+    "claims.md": "acknowledge, claim, dead letter, dedup, fifo, job queue, limits, ordered, ordering, poison message, "
+    "priority, retries, retry, visibility timeout",
+    "client.md": "asyncio, python",
+    "concepts.md": "horizon, offset, partition, read delay",
+    "console.md": "login, web interface",
+    "inbox.md": "browser, cors, javascript, notification, server-sent events, stream, websocket",
+    "kubernetes.md": "docker, helm",
+    "operations.md": "backup, logging, metrics, monitoring, prometheus, proxy, restore, upgrade",
+    "performance.md": "benchmark, latency, scale, sizing, throughput",
+    "qdo-cli.md": "dead letter, exit code, lag, redrive",
+    "qdo.md": "at least once, consumer group, fence, handler, lag, offset, rebalance, retry, worker, zookeeper",
+    "schedules.md": "cron, schedule",
+    "settings.md": "configuration, environment variable, message size, rate limit, timeout",
+    "spark.md": "exactly once",
+    "tasks.md": "celery, opentelemetry, progress, retry",
+    "users.md": "inbox, login, openid, unread",
 }
 """Words by which the search finds a page first."""
 MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
@@ -118,7 +121,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
         page.meta["search"] = {"boost": 0.01}
-    page.meta["tags"] = KEYWORDS.get(here, [])
+    page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
     def link(found: re.Match[str]) -> str:
