@@ -38,7 +38,7 @@ BACKGROUND = (
     "contributing",
     "decisions/",
     "local-",
-    "performance-",
+    "measurements/",
     "readme",
     "reference/",
 )
