@@ -9,16 +9,23 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
+from deploy.local import start_cassandra
 from queuey import __version__, ids
-from tests.backends import APP
+from queuey.storage import Store
+from queuey.storage.cassandra import open_store as open_cassandra
+from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import program, recording
+from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump
 from tests.releases.recording import HERE, Released
+from tests.servers.keyspaces import close, go_by, make
 
 AGE = 86_400
 """Seconds that the recorded time lies in the past, so that the archive's buckets are closed."""
@@ -29,14 +36,10 @@ def record(directory: Path, work: Path) -> None:
     clock = ids.now_ticks() - AGE * ids.TICKS_PER_SECOND
     data = work / "data"
     with recording.opened(data, clock) as store:
-        store.create_application(APP)
-        store.add_key(APP, recording.DIGEST)
-        with recording.served(store) as service, service.client() as client:
-            kept = program.fill(client)
-        recording.fill_rest(store)
+        kept = fill(store)
         rows = recording.rows(store)
     file = data / "queuey.sqlite3"
-    _require_all_tables(file)
+    _require_all(_tables(file))
     _pack(file, directory / "store.gz")
     with recording.opened(data, clock) as store, recording.served(store) as service, service.client() as client:
         answers = {name: program.plain(answer) for name, answer in program.ask(client, kept)}
@@ -50,14 +53,46 @@ def record(directory: Path, work: Path) -> None:
     (directory / "__init__.py").write_text(
         f'"""The record of version {__version__}; nothing here changes any more."""\n'
     )
+    (directory / "keyspace.gz").write_bytes(gzip.compress(msgspec.json.encode(keyspace()), mtime=0))
     _archive(directory, work)
 
 
-def _require_all_tables(file: Path) -> None:
+def fill(store: Store) -> dict[str, Any]:
+    """Writes everything into an empty store; returns what the program's second part needs."""
+    store.create_application(APP)
+    store.add_key(APP, recording.DIGEST)
+    with recording.served(store) as service, service.client() as client:
+        kept = program.fill(client)
+    recording.fill_rest(store)
+    return kept
+
+
+def keyspace() -> ReleasedKeyspace:
+    """Fills a keyspace on a node of its own."""
+    with start_cassandra(1) as cluster:
+        url = make(cluster)
+        try:
+            go_by(url, SHORT)
+            with closing(open_cassandra(url)) as store:
+                assert store.ready(60)
+                fill(store)
+                clock = store.now()
+            tables = dump(url)
+            _require_all(tables)
+            with closing(CassandraLocation(url).open(Clock(clock))) as store:
+                return ReleasedKeyspace(clock, tables, recording.rows(store))
+        finally:
+            close()
+
+
+def _tables(file: Path) -> dict[str, list[Any]]:
     with closing(apsw.Connection(str(file))) as connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        empty = [name for name in names if not connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchall()]
-    if empty:
+        names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {name: connection.execute(f"SELECT * FROM {name} LIMIT 1").fetchall() for name in names}
+
+
+def _require_all(tables: Mapping[str, Sequence[object]]) -> None:
+    if empty := [name for name, rows in tables.items() if not rows]:
         raise SystemExit(f"Nothing is written into {', '.join(empty)}: add it to program.py or recording.py")
 
 

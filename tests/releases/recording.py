@@ -16,15 +16,17 @@ from typing import Any
 
 import httpx2
 import msgspec
+from msgspec import structs
 
 from qdo.coordination import Member, TargetAssignment
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.records import Sight
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
+from qdo.partitions import Queue as SharedQueue
 from qdo.subscriptions import Subscription
 from queuey import ids
 from queuey.client import Client
-from queuey.messages import QueueSpec, Record, Scope, Slice
+from queuey.messages import Message, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import make_app
@@ -173,7 +175,6 @@ def rows(store: Store) -> dict[str, Any]:
     """Returns every row of a store, as the storage contract shows them."""
     queues = store.list_queues(APP)
     found: dict[str, object] = {
-        "identity": store.identity(),
         "applications": [str(one) for one in store.applications()],
         "keys": store.keys(APP),
         "ledger": store.entry(WORK, 7),
@@ -194,9 +195,10 @@ def rows(store: Store) -> dict[str, Any]:
     return shown
 
 
-def _messages(store: Store, queue: Any, partition: int) -> list[Any]:  # noqa: ANN401 - a queue of the store
+def _messages(store: Store, queue: Queue, partition: int) -> list[Message]:
+    prompt = structs.replace(queue, read_delay=0.0)
     part = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
-    return [message for batch in store.scan(queue, part) for message in batch]
+    return [message for batch in store.scan(prompt, part) for message in batch]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
@@ -229,7 +231,7 @@ async def offsets(path: Path) -> dict[str, dict[str, Any]]:
 
 async def fill_groups(path: Path) -> None:
     """Writes what a group keeps when its members have gone: the target, and offsets of several kinds."""
-    queue = Queue("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70", APP, "a queue/with a slash")
+    queue = SharedQueue("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70", APP, "a queue/with a slash")
     for group, number_of_partitions in GROUPS.items():
         partitions = [Partition(queue, number) for number in range(1, 1 + number_of_partitions)]
         coordinator = open_coordinator(f"local://{path}", group)

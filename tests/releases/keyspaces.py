@@ -1,0 +1,55 @@
+"""A release's keyspace: its rows as Cassandra's JSON, written into a keyspace of the present version."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.timing import LevelTiming, Timing
+from tests.servers.keyspaces import OPTIONS
+
+SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
+"""Times of a keyspace with which messages can be read and claimed soon."""
+OF_PROCESSES = {"heartbeats", "migrations", "recent_writes"}
+"""Tables about processes that run, and about the keyspace itself."""
+TABLES = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
+
+
+class ReleasedKeyspace(msgspec.Struct):
+    """What a release recorded of a keyspace.
+
+    Attributes:
+        clock: A time at which everything was there (ticks).
+        tables: The rows of each table, without columns that are null.
+        rows: The same as the storage contract shows them.
+    """
+
+    clock: int
+    tables: dict[str, list[dict[str, Any]]]
+    rows: dict[str, Any]
+
+
+def dump(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Returns all rows of a keyspace that outlive processes."""
+    with connected(parse_url(url), OPTIONS, 60) as driver:
+        names = [str(row[0]) for row in driver.run(TABLES, (parse_url(url).keyspace,))]
+        return {name: _rows(driver, name) for name in sorted(set(names) - OF_PROCESSES)}
+
+
+def _rows(driver: Driver, table: str) -> list[dict[str, Any]]:
+    found = (json.loads(str(row[0])) for row in driver.run(Statement(f"SELECT JSON * FROM {table}")))
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def load(url: str, tables: dict[str, list[dict[str, Any]]]) -> None:
+    """Writes rows into a keyspace."""
+    with connected(parse_url(url), OPTIONS, 60) as driver:
+        for table, rows in tables.items():
+            for row in rows:
+                values = ", ".join(["fromJson(?)"] * len(row))
+                statement = Statement(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values})")
+                driver.run(statement, tuple(json.dumps(value) for value in row.values()))
