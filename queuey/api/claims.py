@@ -29,29 +29,29 @@ DEFAULT_COUNTED = 10_000
 MAX_COUNTED = 100_000
 """Max messages that one request has counted one by one."""
 
-ClaimReceipt = Annotated[str, Meta(max_length=100, description="names a claim; as it was given, unread")]
+ClaimReceipt = Annotated[str, Meta(max_length=100, description="Names a claim; return it unchanged")]
 Receipts = Annotated[list[ClaimReceipt], Meta(max_length=MAX_CLAIMS)]
-Pause = Annotated[float, Meta(ge=0, le=MAX_CLAIM, description="seconds")]
+Pause = Annotated[float, Meta(ge=0, le=MAX_CLAIM, description="Seconds")]
 
 
 class LimitQuery(Struct, frozen=True, kw_only=True):
     """How many messages to show."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIMS, description="Messages at most")] = DEFAULT_CLAIMS
+    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIMS, description="Max messages")] = DEFAULT_CLAIMS
 
 
 class JobsQuery(LimitQuery, frozen=True, kw_only=True):
     """The jobs to show."""
 
     states: Annotated[
-        bool, Meta(description=f"Show what workers say of them; `limit` is at most {MAX_STATES} then")
+        bool, Meta(description=f"Show the states that workers have set; `limit` is then at most {MAX_STATES}")
     ] = False
 
 
 class CountQuery(Struct, frozen=True, kw_only=True):
     """How far to count."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED, description="Count up to so many, and estimate beyond")] = (
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED, description="Max messages to count; the rest is estimated")] = (
         DEFAULT_COUNTED
     )
 
@@ -64,11 +64,11 @@ class SeveralClaimsQuery(LimitQuery, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_CLAIM,
-            description="Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
+            description="Seconds for which no other caller gets the messages; 0: show them, and claim nothing",
         ),
     ] = DEFAULT_CLAIM
     wait: Wait = 0.0
-    worker: Annotated[str, line(MAX_WORKER, "The caller's name for itself")] = ""
+    worker: Annotated[str, line(MAX_WORKER, "Name of the caller, for reasons and `explain`")] = ""
 
 
 class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Struct, frozen=True):
-    """Claims to acknowledge, before anything is claimed and at once."""
+    """Claims to acknowledge at once, before any message is claimed."""
 
     acknowledge: Receipts | None = None
 
@@ -91,29 +91,29 @@ class ClaimOfSeveral(Struct, frozen=True):
 
 
 class SomeReceipts(Struct, frozen=True):
-    """Claims that are to end."""
+    """Claims to end."""
 
     receipts: Receipts
 
 
 class Renewal(SomeReceipts, frozen=True):
-    """Claims that are to last longer: until ``ttl`` seconds from now; 0 releases."""
+    """Claims to extend: they end ``ttl`` seconds from now; 0 releases them."""
 
     ttl: Pause = DEFAULT_CLAIM
 
 
 class ReleaseReason(Struct, frozen=True):
-    """Why messages could not be handled: a class of error, and its text; for at most 100 receipts at a time."""
+    """The reason of a failure: a class of error, and its text; for up to 100 receipts at a time."""
 
     error: Annotated[str, line(MAX_ERROR)] | None = None
     text: Annotated[str, Meta(max_length=MAX_TEXT)] | None = None
 
 
 class Release(SomeReceipts, frozen=True):
-    """Claims that are to end ``delay`` seconds from now; not given: at once, or with a reason as ``backoff`` says.
+    """Claims to end ``delay`` seconds from now; not given: at once, or with a reason after the queue's ``backoff``.
 
     Attributes:
-        retry: False: the messages become dead letters; at most 100 at a time.
+        retry: False: the messages become dead letters; up to 100 at a time.
     """
 
     delay: Pause | None = None
@@ -122,7 +122,7 @@ class Release(SomeReceipts, frozen=True):
 
 
 class States(Struct, frozen=True):
-    """How far a worker has come with messages that it has claimed: any JSON of up to 4,096 bytes, by receipt."""
+    """States of claimed messages by receipt: any JSON value of up to 4,096 bytes."""
 
     states: Annotated[dict[ClaimReceipt, Any], Meta(max_length=MAX_STATES)]
 
@@ -136,7 +136,7 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
 
 
 class Settled(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The results of the receipts, in the order given."""
+    """The results of the receipts, in the order of the request."""
 
     results: list[Settlement]
 
@@ -155,10 +155,10 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
 
 
 class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
-    """Messages that were claimed, oldest first; none, when there are none.
+    """Claimed messages, the oldest first.
 
     Attributes:
-        acknowledged: The results of the receipts, in the order given, if there were any.
+        acknowledged: The results of the acknowledged receipts, in the order of the request.
     """
 
     messages: tuple[ClaimedMessage, ...]
@@ -166,7 +166,7 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
 
 
 class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
-    """Messages of the first queue that has any; null: none has."""
+    """Messages of the first queue that has any, and its name; null: none has messages."""
 
     queue_name: str | None
 
@@ -218,7 +218,7 @@ class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
-    """How much of a queue is to be done.
+    """The messages of a queue, counted by what they wait for.
 
     Example:
         >>> backlog = client.job_queue("orders").backlog()
@@ -226,14 +226,14 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         (2, 0, 0)
 
     Attributes:
-        waiting: Messages for a claim; delayed ones do not count.
+        waiting: Messages that a claim could get.
         exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
         delayed: Messages that are not due yet.
-        claimed: Now, or released with a delay that is not over.
-        failed: Of those that wait: delivered before.
-        dead: In ``<queue>.dead``.
-        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-        due: Seconds since 1970 at which the next one that is delayed is due; None: none is delayed.
+        claimed: Claimed now, or released with a delay that is not over.
+        failed: Waiting messages that were delivered before.
+        dead: Messages in ``<queue>.dead``.
+        oldest: Time of the oldest message that is not done, in seconds since 1970; None: there is none.
+        due: Time when the next delayed message is due, in seconds since 1970; None: none is delayed.
     """
 
     waiting: Count
@@ -250,10 +250,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that was delivered and is not acknowledged.
 
     Attributes:
-        worker: The name of the worker that has it, or had it last.
-        expires: Seconds since 1970; null: its claim has ended.
-        state: What its worker has said of it; null: nothing. With ``states`` only.
-        state_at: When it was said, in seconds since 1970; null: it was not. With ``states`` only.
+        worker: Name of its worker, or of its last one.
+        expires: End of the claim, in seconds since 1970; null: it has ended.
+        state: The state that its worker has set; null: none. Only with ``states``.
+        state_at: When it was set, in seconds since 1970; null: never. Only with ``states``.
     """
 
     message_id: Id

@@ -13,7 +13,7 @@ class NewOffset(Struct, frozen=True):
     """An offset to record.
 
     Attributes:
-        expected: The offset that must be recorded now, null for none; absent: any.
+        expected: The offset that must be recorded now; null: none may be; absent: any.
     """
 
     offset: str
@@ -80,7 +80,7 @@ class Offsets(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Cursors(Struct, frozen=True):
-    """Ids up to which partitions were processed; null: from the beginning on nothing was."""
+    """Ids of the last processed messages, by partition; null: none was processed."""
 
     partitions: dict[str, str | None]
 
@@ -107,14 +107,14 @@ class GroupList(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class NewMove(Struct, frozen=True):
-    """Two queues of the application."""
+    """The queues of a move."""
 
     source: str = field(name="from")
     target: str = field(name="to")
 
 
 class Move(Struct, frozen=True):
-    """How a move of messages from one queue to another stands.
+    """A move of messages from one queue to another.
 
     Example:
         >>> _ = client.create_queue("old-orders")
@@ -123,11 +123,11 @@ class Move(Struct, frozen=True):
         ('done', 2, 0)
 
     Attributes:
-        id: Names it.
-        source, target: The queues.
+        id: Id of the move.
+        source, target: Names of the queues.
         state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
         moved: Messages that have been moved.
-        total: About how many there were at the beginning; None: not known yet.
+        total: Approximate number of messages at the start; None: not known yet.
         left: Messages that stay because they are claimed.
         began: Seconds since 1970.
         updated: When a message was last moved; None: never.
@@ -149,10 +149,10 @@ class Move(Struct, frozen=True):
 
 
 class MoveState(Move, frozen=True, tag_field="status", tag="ok"):
-    """How a move stands."""
+    """The state of a move."""
 
 
 class MoveList(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Moves, the newest first: those under way, and the last ones that have ended."""
+    """Running moves and the last ones that have ended, the newest first."""
 
     moves: tuple[Move, ...]

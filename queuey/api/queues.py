@@ -176,16 +176,16 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
         ('sqlite', 2, 'strong')
 
     Attributes:
-        ttl, read_delay: Seconds, those in force.
+        ttl, read_delay: The seconds in force.
         dead_letter: The queue of dead letters in force.
         max_deliveries, backoff, on_ack, kind, max_claimed, max_claimed_per_key, description: As in :class:`Queue`.
         store: ``sqlite`` or ``cassandra``.
-        guarantee: Which guarantees hold for the queue on that store, a sentence.
-        acknowledgement: What a stored message has survived: a stable word and a sentence.
-        horizon: An id; everything below it can be read.
+        guarantee: The guarantees of the queue on this store, as a sentence.
+        acknowledgement: Meaning of a successful write: a stable word and a sentence.
+        horizon: An id: range reads show everything below it.
         count: Messages in all partitions.
-        exact: Counted, otherwise estimated.
-        partition_info: By partition.
+        exact: False: the count is estimated.
+        partition_info: Counts and ends of each partition.
     """
 
     name: str = field(name="queue_name")

@@ -13,8 +13,8 @@ class ReadMessage(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message. ``body`` is text, base64 if ``encoding`` says so, or the JSON value that was posted.
 
     Attributes:
-        message_key: In a queue whose claims depend on keys.
-        early: It comes again in its place, or vanishes.
+        message_key: In ordered queues, and in queues that limit claims by key.
+        early: Read before its place is certain: it comes again there, or vanishes.
     """
 
     message_id: Annotated[
@@ -43,10 +43,10 @@ class Fetched(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Messages of a range, and where to go on.
+    """Messages of a range, and the position of the next read.
 
     Attributes:
-        next: Where the next read of a partition starts; null: nothing is left.
+        next: Start of the next read by partition; null: nothing is left.
         cursor_safe: False after `delay=0`: a read that goes on from this cursor may miss messages.
     """
 
@@ -59,7 +59,7 @@ class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """Messages of a range, and where to go on."""
+    """Messages of a range, and the position of the next read."""
 
 
 class QueueRangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
@@ -69,7 +69,7 @@ class QueueRangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="
 
 
 class QueueReadError(Struct, frozen=True, kw_only=True, tag_field="status", tag="error"):
-    """Why one of several queues could not be read."""
+    """The error of one of several queues."""
 
     queue_name: str
     error_msg: dict[str, str]
@@ -84,23 +84,23 @@ class RangeFields(Struct, frozen=True, kw_only=True):
     """Messages of one queue to read."""
 
     partitions: Partitions | None = None
-    limit: Annotated[int, bounded("max_limit", "Messages per partition, or in all with merge", ge=1)] | None = None
+    limit: Annotated[int, bounded("max_limit", "Max messages per partition; with `merge` in all", ge=1)] | None = None
     order: Annotated[str, words("ascending", "descending", description="Direction")] | None = None
-    since: Annotated[str, _position("Where to start, inclusive: an id, an instant or a cursor")] | None = None
-    after: Annotated[str, _position("Only above it")] | None = None
-    before: Annotated[str, _position("Only below it")] | None = None
-    until: Annotated[str, _position("Only at or below it")] | None = None
+    since: Annotated[str, _position("Start, inclusive: an id, a timestamp or a cursor")] | None = None
+    after: Annotated[str, _position("Only messages above this position")] | None = None
+    before: Annotated[str, _position("Only messages below this position")] | None = None
+    until: Annotated[str, _position("Only messages at or below this position")] | None = None
     delay: Annotated[
-        Flag, Meta(description="0: ignore the read delay; the answer's cursor is not safe to keep then")
+        Flag, Meta(description="0: ignore the read delay; a reader that continues from the cursor may miss messages")
     ] = True
     early: Annotated[
         Flag,
         Meta(
-            description="1: give as well what may be stored and is not certain yet, marked `early`; a cursor or an id: "
-            "only above it"
+            description="1: also return messages above the horizon, marked `early`; a cursor or an id: only those "
+            "above it"
         ),
     ] = False
-    merge: Annotated[Flag, Meta(description="One list in time order over the partitions")] = False
+    merge: Annotated[Flag, Meta(description="One list of all partitions in time order")] = False
 
 
 class RangeQuery(RangeFields, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class ManyRanges(Struct, frozen=True):
 
 
 class ManyRead(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The answers, in the order asked."""
+    """The answers, in the order of the request."""
 
     queues: tuple[QueueRangeRead | QueueReadError, ...]
 
@@ -132,15 +132,14 @@ class StreamFields(Struct, frozen=True, kw_only=True):
     """Where a stream of one queue begins, and what it gives."""
 
     since: (
-        Annotated[str, Meta(description="Where to begin: an instant, an id, `now`; by default with the oldest message")]
-        | None
+        Annotated[str, Meta(description="Start: a timestamp, an id, a cursor or `now`; else the oldest message")] | None
     ) = None
     partitions: Partitions | None = None
     limit: Annotated[int, bounded("max_limit", "Messages of a partition that are read together", ge=1)] | None = None
     early: Annotated[
-        bool, Meta(description="1: give each message as soon as it is stored, marked `early`, and again in its place")
+        bool, Meta(description="1: send each message as soon as it is stored, marked `early`, and again in its place")
     ] = False
-    read_marks: Annotated[bool, Meta(description="1: tell of the caller's read marks when they move")] = False
+    read_marks: Annotated[bool, Meta(description="1: send the caller's read marks when they move")] = False
     last_event_id: Annotated[str, Meta(description="As the header `Last-Event-ID`")] | None = None
 
 
@@ -260,8 +259,8 @@ class Reason(Struct, frozen=True):
     Attributes:
         code: A stable word; the page of the API lists them.
         text: The same as a sentence.
-        partition: Where; None: in all partitions that were looked at, or in the queue.
-        at: Seconds since 1970, the moment that it speaks of; None: it speaks of none.
+        partition: The partition; None: all that were checked, or the queue.
+        at: The time that it refers to, in seconds since 1970; None: none.
     """
 
     code: Annotated[str, words(*get_args(Code))]
@@ -280,7 +279,7 @@ class Explanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok
         (True, False, ['delayed', 'expires'])
 
     Attributes:
-        id: Of the message.
+        id: Id of the message.
         timestamp: The id's time, seconds since 1970 with seven decimals.
         stored: It is there and has not expired.
         readable: Range reads that keep the read delay show it now.

@@ -14,11 +14,11 @@ MAX_EXPRESSION = 200
 MIN_INTERVAL, MAX_INTERVAL = 10, 366 * 86_400
 """Min and max interval of a schedule, in seconds."""
 Cron = Annotated[
-    str, Meta(max_length=MAX_EXPRESSION, description="minute, hour, day of the month, month, day of the week")
+    str, Meta(max_length=MAX_EXPRESSION, description="Minute, hour, day of the month, month, day of the week")
 ]
-Zone = Annotated[str, Meta(max_length=64, description="a name of the IANA database, such as Europe/Berlin")]
-Every = Annotated[int, Meta(ge=MIN_INTERVAL, le=MAX_INTERVAL, description="seconds")]
-Missed = Annotated[str, words("skip", "catch_up", description="the policy for ticks that no process fired")]
+Zone = Annotated[str, Meta(max_length=64, description="A name of the IANA database, such as Europe/Berlin")]
+Every = Annotated[int, Meta(ge=MIN_INTERVAL, le=MAX_INTERVAL, description="Interval in seconds")]
+Missed = Annotated[str, words("skip", "catch_up", description="Policy for ticks that no process fired")]
 
 
 class SchedulePlan(Struct, frozen=True, kw_only=True):
@@ -44,13 +44,13 @@ class Tick(Struct, frozen=True, omit_defaults=True):
         >>> client.schedules.delete("hourly")
 
     Attributes:
-        instant: When it was due, seconds since 1970.
-        at: When that was known, seconds since 1970.
+        instant: When it was due, in seconds since 1970.
+        at: When the result was known, in seconds since 1970.
         state: ``published``; ``skipped``: it was missed; ``failed``: the queue did not get it; ``unknown``: it may have
             been published.
-        message_id, partition: Of the message that was published.
-        queue: Where it went, or was to go; None: it was skipped.
-        error: Why none was.
+        message_id, partition: Those of the published message.
+        queue: The queue of the message; None: the tick was skipped.
+        error: Why no message was published.
     """
 
     instant: float
@@ -63,7 +63,7 @@ class Tick(Struct, frozen=True, omit_defaults=True):
 
 
 class ListedSchedule(Struct, frozen=True, kw_only=True):
-    """How a schedule stands."""
+    """A schedule without its message."""
 
     name: str = field(name="schedule")
     queue: str
@@ -80,13 +80,13 @@ class ListedSchedule(Struct, frozen=True, kw_only=True):
 
 
 class ScheduleState(ListedSchedule, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """How a schedule stands, and its message."""
+    """A schedule with its message."""
 
     message: ScheduledMessage
 
 
 class ScheduleList(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Schedules by name. `more` is the name to go on at, as `start`; null: these are the last."""
+    """Schedules by name. ``more`` is the ``start`` of the next page; null: this is the last page."""
 
     schedules: list[ListedSchedule]
     more: str | None

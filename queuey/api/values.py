@@ -15,13 +15,13 @@ Id = Annotated[
 ]
 Timestamp = Annotated[
     str,
-    Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}$(?!\n)", description="seconds since 1970 with seven decimals"),
+    Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}$(?!\n)", description="Seconds since 1970, with seven decimals"),
 ]
 Count = Annotated[int, Meta(ge=0)]
 Partition = Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
-Seconds = Annotated[float, Meta(description="since 1970")]
-Ttl = Annotated[int, Meta(ge=1, le=MAX_TTL, description="seconds")]
-Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="seconds")]
+Seconds = Annotated[float, Meta(description="Seconds since 1970")]
+Ttl = Annotated[int, Meta(ge=1, le=MAX_TTL, description="Seconds")]
+Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="Seconds")]
 Outcome = Literal["none", "unknown"]
 
 
@@ -40,7 +40,7 @@ def words(*choices: str, description: str = "") -> Meta:
     return Meta(extra_json_schema={"enum": list(choices)}, description=description or None)
 
 
-Wait = Annotated[float, bounded("max_wait", "Seconds to wait if there is nothing to answer", ge=0, le=MAX_WAIT)]
+Wait = Annotated[float, bounded("max_wait", "Seconds to wait for messages if there are none", ge=0, le=MAX_WAIT)]
 # Not Meta(pattern=…): msgspec 0.22 frees a pattern wrongly in a union with a list, and crashes as the interpreter ends.
 Partitions = (
     Annotated[
@@ -57,4 +57,4 @@ Flag = bool | int | str
 
 
 class Done(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Success with nothing else to say."""
+    """Success, without further fields."""

@@ -264,16 +264,22 @@ def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
 def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
     """Describes a struct and its fields in the words of its docstring."""
     text, _, more = (kind.__doc__ or "").partition("\n\n")
-    schema["description"] = " ".join(text.split())
+    schema["description"] = _as_json(text)
     lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)
     for names, about in re.findall(
         r"^ +([\w, ]+): ((?:.|\n(?! +[\w, ]+: ))+)", lines[1] if lines else "", re.MULTILINE
     ):
         for name in names.split(", "):
             encoded = {each.name: each.encode_name for each in msgspec.structs.fields(kind)}.get(name, name)
-            if encoded in schema["properties"]:
-                schema["properties"][encoded]["description"] = " ".join(about.split()).replace("``", "`")
-    schema["description"] = schema["description"].replace("``", "`")
+            # A reference to another class is for readers of Python; the type has a description of its own.
+            if encoded in schema["properties"] and ":class:" not in about:
+                schema["properties"][encoded]["description"] = _as_json(about)
+
+
+def _as_json(text: str) -> str:
+    """Returns a docstring's text for readers of JSON."""
+    names = {"None": "null", "False": "false", "True": "true", "``": "`"}
+    return re.sub(r"\b(?:None|False|True)\b|``", lambda found: names[found[0]], " ".join(text.split()))
 
 
 def _in_force(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON

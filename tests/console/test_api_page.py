@@ -41,7 +41,7 @@ def test_a_post_and_a_get(page: Page, client: Client, served: Served) -> None:
     post.get_by_role("button", name="Send").click()
     expect(post.get_by_role("status")).to_have_text("201 Created")
     assert [message.body for message in client.read_all("tried", since=0)] == ["two pears", {"apples": 3}, "four plums"]
-    get = opened(page, "readRange")
+    get = opened(page, "readMessages")
     expect(get.get_by_label("queue")).to_have_value("tried")
     get.get_by_label("limit").fill("2")
     get.get_by_role("button", name="Send").click()
@@ -85,7 +85,7 @@ def test_long_answers_are_cut(page: Page, client: Client, served: Served) -> Non
     client.create_queue("long-answers")
     client.send("long-answers", "x" * 200_000)
     page.get_by_label("Key", exact=True).fill(str(served.profile.key))
-    section = opened(page, "readRange")
+    section = opened(page, "readMessages")
     section.get_by_label("queue").fill("long-answers")
     section.get_by_role("button", name="Send").click()
     expect(section.get_by_role("status")).to_have_text("200 OK, the first 65,536 characters")
@@ -110,7 +110,7 @@ def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
     """The key is in no address, cookie or storage, and gone when the page is loaded again or left."""
     key = str(served.profile.key)
     page.get_by_label("Key", exact=True).fill(key)
-    section = opened(page, "showTheCaller")
+    section = opened(page, "describeCaller")
     section.get_by_role("button", name="Send").click()
     expect(section.get_by_role("status")).to_have_text("200 OK")
     kept = page.evaluate(
@@ -133,7 +133,7 @@ def test_requests_carry_no_session(chromium: Browser, served: Served, url: str) 
         page = context.new_page()
         Watched(page, url).log_in(str(served.profile.key))
         page.goto(f"http://127.0.0.1:{served.port}/docs")
-        section = opened(page, "showTheCaller")
+        section = opened(page, "describeCaller")
         with page.expect_request("**/_me") as sent:
             section.get_by_role("button", name="Send").click()
         assert "cookie" not in sent.value.all_headers()

@@ -75,11 +75,11 @@ def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
 STRICT = Parameter(
     name="strict",
     place="query",
-    about="Refuse unknown fields of the query by 400 in place of naming them in `Warning`",
+    about="1: unknown fields of the query get 400; else the header `Warning` names them",
     schema=BOOLEAN,
 )
 TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
-KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>`, whatever the name, are kept with the message."
+KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
 ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
 ENCODING = _header(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
@@ -93,22 +93,22 @@ POST_HEADERS = (
         ANY_TEXT | {"x-limit": "max_message_key"},
     ),
     _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
-    _header("X-After", "An id that the new ones must be above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
+    _header("X-After", "The new ids are above this one", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
     ENCODING,
     _header(
         "Idempotency-Key",
-        "Names this post: repeated under its key it stores nothing, and has the answer of the first",
+        "A post repeated with its key stores nothing, and gets the first answer",
         _pattern(f"({post_keys.PATTERN})"),
     ),
 )
-LAST_EVENT = _header("Last-Event-ID", "With a stream: the `id` of the last event that has come", ANY_TEXT)
+LAST_EVENT = _header("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
 EVENTS: Content = {"text/event-stream": {}}
 STREAM = (
-    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `read`: the caller's mark in a "
-    "queue, and what is unread; `gone`: a queue is not read any more; `expiring`: the credential ends soon; `bye`: the "
-    "stream ends, and why. HEAD answers with the head alone."
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
+    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
+    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
 )
-OF_ALL = f"Without queues: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
+OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
 RAW_HEADERS = {
     "X-Message-Id": "The message's id",
     "X-Timestamp": "Its time",
@@ -127,9 +127,9 @@ ERRORS = {
     401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
     403: ResponseSpec({**PLAIN, **PROBLEM}),
     404: ResponseSpec({**FAILURE, **PLAIN}),
-    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, where that is of use"}),
+    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
     413: ResponseSpec(FAILURE),
-    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are taken as they are"}),
+    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),
     422: ResponseSpec(FAILURE),
     429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
     500: ResponseSpec(FAILURE),
@@ -176,8 +176,8 @@ QUEUE_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation(f"GET {APP}", "List queues", queues.QueueList, query=queues.QueueListQuery),
-    _operation(f"GET {APP}/_me", "Show the caller", queues.Me),
-    _asked_by_post(APP + "/_rights", "Ask what the caller may do", queues.RightsAsked, queues.Rights),
+    _operation(f"GET {APP}/_me", "Describe caller", queues.Me),
+    _asked_by_post(APP + "/_rights", "List rights, of the caller in queues", queues.RightsAsked, queues.Rights),
     _operation(
         f"PUT {QUEUE}",
         "Update queue",
@@ -201,15 +201,15 @@ MESSAGE_OPERATIONS = (
         f"POST {QUEUE}",
         "Post messages, one with any body or a batch as JSON",
         {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
-        about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with that key is being carried out; 422, the key "
-        "is that of another post.",
+        about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with this key is being carried out; 422, the "
+        "key belongs to another post.",
         parameters=POST_HEADERS,
         body={JSON: messages.MessagesToPost, **ANY_BODY},
         errors=(*WITH_BODY, 409, 422),
     ),
     _operation(
         f"GET {QUEUE}",
-        "Read range, or with `Accept: text/event-stream` follow the queue",
+        "Read messages, or with `Accept: text/event-stream` follow the queue",
         {200: ResponseSpec({JSON: reads.RangeRead, **EVENTS})},
         about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
         f"`read_marks` and `last_event_id`. {STREAM}",
@@ -234,7 +234,7 @@ MESSAGE_OPERATIONS = (
         body_may_be_empty=True,
         errors=WITH_BODY,
     ),
-    _asked_by_post(APP + "/_read", "Read several ranges", reads.ManyRanges, reads.ManyRead),
+    _asked_by_post(APP + "/_read", "Read several queues", reads.ManyRanges, reads.ManyRead),
     _operation(
         "GET " + QUEUE + "/{ids}",
         "Get messages, by id",
@@ -244,7 +244,7 @@ MESSAGE_OPERATIONS = (
     ),
     _operation(
         "PUT " + QUEUE + "/{ids}",
-        "Put messages, one body at all the ids",
+        "Put messages, one body at all ids",
         values.Done,
         about=KEPT_HEADERS,
         parameters=(TTL, ENCODING),
@@ -267,7 +267,7 @@ NAME_OPERATIONS = (
         "PUT " + QUEUE + "/named/{name}",
         "Replace named message",
         messages.Posted,
-        about=f"The message that has the name is removed; who had claimed it learns that at ack. {KEPT_HEADERS}",
+        about=f"The message that has the name is removed; a caller that has claimed it gets 409 at ack. {KEPT_HEADERS}",
         parameters=(TTL, ENCODING),
         body=ANY_BODY,
         errors=(*WITH_BODY, 409),
@@ -282,18 +282,18 @@ NAME_OPERATIONS = (
     _operation("DELETE " + QUEUE + "/named/{name}", "Delete named message", values.Done, errors=(*USUAL, 409)),
 )
 OFFSET_OPERATIONS = (
-    _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", progress.Cursors, progress.LagRead),
+    _asked_by_post(QUEUE + "/lag", "Measure lag, behind cursors", progress.Cursors, progress.LagRead),
     _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList),
     _operation("GET " + QUEUE + "/offsets/{group}", "Show offsets", progress.Offsets),
     _operation(
         "PUT " + QUEUE + "/offsets/{group}",
         "Record offsets",
         progress.RecordedOffsets,
-        about="409: an offset is not the expected one, and `partitions` says which, or the queue has 1,000 groups.",
+        about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups.",
         body={JSON: progress.NewOffsets},
         errors=(*WITH_BODY, 409),
     ),
-    _operation("DELETE " + QUEUE + "/offsets/{group}", "Forget group", values.Done),
+    _operation("DELETE " + QUEUE + "/offsets/{group}", "Delete group", values.Done),
 )
 UNREAD_OPERATIONS = (
     _operation(
@@ -308,7 +308,7 @@ UNREAD_OPERATIONS = (
         f"POST {APP}/_unread",
         "Count unread messages",
         reads.UnreadQueues,
-        about="Without queues: of all that the credential may read, up to {max_queues_per_stream}.",
+        about="Without `queues`: all that the credential may read, up to {max_queues_per_stream}.",
         body={JSON: reads.UnreadAsked},
         body_may_be_empty=True,
         errors=WITH_BODY,
@@ -321,7 +321,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
         f"POST {QUEUE}/claims/{what}",
         summary,
         claims.Settled,
-        about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
+        about="409: some messages were delivered again, moved or replaced (see `results`). All others succeeded.",
         body={JSON: body},
         errors=(*WITH_BODY, 409),
     )
@@ -332,8 +332,8 @@ CLAIM_OPERATIONS = (
         f"POST {QUEUE}/claims",
         "Claim messages",
         claims.Claims,
-        about="409: this queue's consistency level cannot be claimed from. A receipt that is superseded does not fail "
-        "the request. Sending the same request again is safe.",
+        about="409: the queue's consistency level does not allow claims. A superseded receipt fails no request. "
+        "Repeating the request is safe.",
         query=claims.ClaimQuery,
         body={JSON: claims.ClaimRequest},
         body_may_be_empty=True,
@@ -341,9 +341,9 @@ CLAIM_OPERATIONS = (
     ),
     _operation(
         f"POST {APP}/_claims",
-        "Claim messages of one of several queues, the first that has any",
+        "Claim from several queues, the first that has messages",
         claims.ClaimsOfOne,
-        about="Up to 10 queues, in order of preference; one wait is for all of them.",
+        about="Up to 10 queues, in order of preference. `wait` waits for all of them.",
         query=claims.SeveralClaimsQuery,
         body={JSON: claims.ClaimOfSeveral},
         errors=(*WITH_BODY, 409),
@@ -351,33 +351,33 @@ CLAIM_OPERATIONS = (
     _by_receipts("ack", "Acknowledge messages", claims.SomeReceipts),
     _by_receipts("renew", "Renew claims", claims.Renewal),
     _by_receipts("release", "Release claims", claims.Release),
-    _by_receipts("state", "Set states of jobs", claims.States),
+    _by_receipts("state", "Set job states", claims.States),
     _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, errors=(*USUAL, 409)),
     _operation(f"DELETE {QUEUE}/claims", "Release all claims", values.Done, errors=(*USUAL, 409)),
     _operation(
         f"GET {QUEUE}/size",
-        "Count messages, those that are not acknowledged",
+        "Count messages, without acknowledged ones",
         claims.QueueSize,
         query=claims.CountQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
-        "Say how much is to be done",
+        "Count backlog, by what messages wait for",
         claims.Backlog,
         query=claims.CountQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
-        "Show which messages are claimed, and by whom",
+        "List jobs, claimed messages and their workers",
         claims.Jobs,
         query=claims.JobsQuery,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/peek",
-        "Peek at messages, the oldest that are not acknowledged",
+        "Peek at messages, the oldest without acknowledged ones",
         reads.Fetched,
         query=claims.LimitQuery,
         errors=(*USUAL, 409),
@@ -387,15 +387,15 @@ EXPLAIN_OPERATION = _operation(
     "GET " + QUEUE + "/explain/{id}",
     "Explain message",
     reads.Explanation,
-    about="Says why a message is not read or claimed, yet or any more. An id that is not there is explained, too.",
+    about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
 )
 MOVE_OPERATIONS = (
     _operation(
         f"POST {APP}/_moves",
         "Move messages to another queue",
-        {202: ResponseSpec({JSON: progress.MoveState}, {"Location": "Where to ask how it stands"})},
-        about="Begins a job that moves what the queue has now. While it runs, the same request gives the same job. "
-        "409: the queue is being moved elsewhere, or its consistency level cannot be claimed from.",
+        {202: ResponseSpec({JSON: progress.MoveState}, {"Location": "Address of the move"})},
+        about="Starts a job that moves the messages that the queue has now. While it runs, the same request returns "
+        "the same job. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
         body={JSON: progress.NewMove},
         errors=(*WITH_BODY, 409),
     ),
@@ -405,17 +405,17 @@ MOVE_OPERATIONS = (
         "DELETE " + APP + "/_moves/{move}",
         "Cancel move",
         progress.MoveState,
-        about="What has been moved stays in the target. A move that has ended stays as it is.",
+        about="Moved messages stay in the target. A move that has ended does not change.",
     ),
 )
 SCHEDULE = APP + "/_schedules/{schedule}"
 SCHEDULE_OPERATIONS = (
     _operation(
         f"PUT {SCHEDULE}",
-        "Make or change schedule",
+        "Create or change schedule",
         {201: ResponseSpec({JSON: schedules.ScheduleState}), 200: ResponseSpec({JSON: schedules.ScheduleState})},
-        about="Posts a message at certain times. It goes on when the credential that made it has ended. "
-        "409: others change it at the same moment. 429: the application has 1,000.",
+        about="Posts a message at certain times, even after the credential that created it has expired. "
+        "409: another request changes it at the same moment. 429: the application has 1,000 schedules.",
         body={JSON: schedules.SchedulePlan},
         errors=(*WITH_BODY, 409),
     ),
@@ -426,28 +426,28 @@ SCHEDULE_OPERATIONS = (
         schedules.ScheduleList,
         query=schedules.ScheduleQuery,
     ),
-    _operation(f"DELETE {SCHEDULE}", "Remove schedule", values.Done, errors=(*USUAL, 409)),
+    _operation(f"DELETE {SCHEDULE}", "Delete schedule", values.Done, errors=(*USUAL, 409)),
     _operation(
         f"POST {SCHEDULE}/run",
         "Run schedule now",
         schedules.ScheduleState,
-        about="Posts its message once more, also if it is paused; `last` says what became of that.",
+        about="Posts its message once more, even if it is paused. `last` has the outcome.",
     ),
 )
 HELLO_OPERATIONS = tuple(
     _operation(f"GET {path}", summary, queues.Hello, errors=(400, 500, 503), anonymous=True)
-    for path, summary in (("/", "Show service"), ("/v1", "Show api"))
+    for path, summary in (("/", "Show service"), ("/v1", "Show API"))
 )
 DOCUMENT_OPERATION = _operation(
     "GET /v1/openapi.json",
-    "Get this document",
+    "Get OpenAPI document",
     {200: ResponseSpec({JSON: {"type": "object"}})},
     errors=(400,),
     anonymous=True,
 )
 PAGE_OPERATION = _operation(
     "GET /docs",
-    "Read this document, as a page",
+    "Get API page, made of the OpenAPI document",
     {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Only what is in the page"})},
     errors=(400,),
     anonymous=True,
@@ -461,8 +461,8 @@ CLIENT_OPERATIONS = tuple(
         anonymous=True,
     )
     for name, summary, kind in (
-        ("queuey.js", "Get the client for browsers", "text/javascript"),
-        ("queuey.d.ts", "Get types of the client for browsers", "application/typescript"),
+        ("queuey.js", "Get browser client", "text/javascript"),
+        ("queuey.d.ts", "Get browser client types", "application/typescript"),
     )
 )
 OPERATIONS = (

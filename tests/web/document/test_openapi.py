@@ -71,6 +71,11 @@ def test_operations_are_told_apart() -> None:
     assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in names)
 
 
+def test_texts_have_no_marks_of_docstrings() -> None:
+    """Descriptions are for readers of the document, who know no roles of Sphinx and no None."""
+    assert re.findall(r":\w+:`|``|\bNone\b", json.dumps(document())) == []
+
+
 def test_bodies_that_must_be_sent(owner: Caller) -> None:
     """An operation whose body is said to be required answers 400 without one, and only such an operation."""
     owner.create("q")

@@ -29,7 +29,7 @@ URL = "http://127.0.0.1:5000"
 LANGUAGES = ["sh", "python", "javascript"]
 SECONDS = 1
 """Until an example that follows a queue is stopped."""
-FILES = {"readThisDocument", "getTheClientForBrowsers", "getTypesOfTheClientForBrowsers"}
+FILES = {"getApiPage", "getBrowserClient", "getBrowserClientTypes"}
 """Operations of pages and files, for browsers."""
 FOR_OTHERS = {"v1.docs", "v1.client", "v1.client_types", "v1.applications"}
 """Routes for browsers and operators."""
