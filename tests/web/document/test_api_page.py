@@ -11,11 +11,14 @@ import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
 
+from queuey import settings
 from queuey.web import api_page, make_app
+from queuey.web.gateway.serve import open_service
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
@@ -142,6 +145,17 @@ def test_other_names_of_this_machine_get_no_forms(local: Caller, host: str) -> N
 def test_services_for_others_have_no_forms(anonymous: Caller) -> None:
     """A service that other machines reach has no forms, whatever the host of the request is."""
     assert "script" not in Page(anonymous("GET", "/docs", headers={"Host": "127.0.0.1"}).text).elements
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "local"),
+    [("127.0.0.1", True, True), ("localhost", True, True), ("0.0.0.0", True, False), ("127.0.0.1", False, False)],
+)
+def test_where_a_service_has_forms(tmp_path: Path, host: str, listens: bool, local: bool) -> None:  # noqa: FBT001
+    """The setting of the host decides, but not under a server of somebody else's, which may listen anywhere."""
+    opened = open_service(settings.load({"host": host, "data": str(tmp_path)}, {}).settings, listens=listens)
+    opened.store.close()
+    assert opened.app.registry.on_loopback is local
 
 
 def test_the_page_stays_small() -> None:
