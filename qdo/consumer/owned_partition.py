@@ -104,7 +104,8 @@ class OwnedPartition:
     def request(self) -> tuple[OwnedOffset, str | None]:
         assert self.held is not None  # noqa: S101 - it is owned
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
-        return self.held._replace(offset=offset), self.recorded if self.pending_offset is None else self.pending_offset
+        identifier = self.recorded if self.pending_offset is None else self.pending_offset
+        return msgspec.structs.replace(self.held, offset=offset), identifier
 
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
         """Answers the waiting calls, or the first of them; when all are answered, no commit is wanted any more."""

@@ -6,9 +6,9 @@ depend on each other in bundles; when a bundle is refused because of one of them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from qdo.coordination.tree import Applied, Change, Create, Key, Link, Outcome, Rejection, RejectionReason, parent
+from qdo.coordination.tree import Applied, Change, Create, Link, Outcome, Rejection, RejectionReason, parent
 from qdo.errors import CoordinationLost, SessionLost
 
 MOST_OPERATIONS = 128
@@ -20,7 +20,7 @@ DEEPEST = 64
 """Max levels of missing nodes: if more are missing, another program must be removing them as fast as they are made."""
 
 
-async def apply_bundled(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+async def apply_bundled(link: Link, changes: Iterable[Change]) -> list[Outcome]:
     """Sends changes in bundles; see :meth:`Link.apply_each`.
 
     Raises:
@@ -28,7 +28,7 @@ async def apply_bundled(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, O
         SessionLost: None was made.
         CoordinationRefused
     """
-    each = list(wanted.values())
+    each = list(changes)
     bundles = [each[part] for part in bundle(each)]
     tried = await link.apply(map(join, bundles))
     outcomes: list[Outcome | None] = []
@@ -43,7 +43,7 @@ async def apply_bundled(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, O
         raise
     for index, outcome in zip(again, later, strict=True):
         outcomes[index] = outcome
-    return {key: outcome for key, outcome in zip(wanted, outcomes, strict=True) if outcome is not None}
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _each_of(joined: Sequence[Change], outcome: Outcome) -> Iterator[Outcome | None]:

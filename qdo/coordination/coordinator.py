@@ -335,7 +335,7 @@ def _holds_others(outcome: Outcome) -> bool:
 
 
 async def _delete(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
-    return (await link.apply_each({path: (Delete(path),) for path in paths})).values()
+    return await link.apply_each((Delete(path),) for path in paths)
 
 
 async def below(link: Link, tops: Iterable[str]) -> list[str]:

@@ -55,6 +55,7 @@ class _Offset(msgspec.Struct, frozen=True):
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _MEMBER = msgspec.json.Decoder(Member)
 _OFFSET = msgspec.json.Decoder(_Offset)
 
@@ -117,7 +118,7 @@ def decode_offset(data: bytes) -> CommittedOffset:
 
 
 def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
-    text = msgspec.json.encode(stored, order="deterministic")
+    text = _encode(stored)
     if len(text) <= READABLE:
         return MARK + form + PLAIN + text
     return MARK + form + PACKED + zlib.compress(text)
@@ -129,17 +130,19 @@ def unpack(what: str, data: bytes, decoder: msgspec.json.Decoder[Stored], form: 
     Raises:
         CoordinationIncompatible: It has another format, or it is none.
     """
-    head, packing = data[: HEADER - 1], data[HEADER - 1 : HEADER]
-    if head.startswith(MARK) and head != MARK + form and len(head) == len(MARK + form):
-        age = "a newer" if head > MARK + form else "an older"
-        raise CoordinationIncompatible(f"{age} program than this one wrote the {what}: {data[:HEADER]!r}")
-    if head != MARK + form or packing not in {PLAIN, PACKED}:
-        raise _damaged(what, data)
+    head, text = data[:HEADER], data[HEADER:]
     try:
-        text = data[HEADER:] if packing == PLAIN else zlib.decompress(data[HEADER:])
-        return decoder.decode(text)
+        if head == MARK + form + PLAIN:
+            return decoder.decode(text)
+        if head == MARK + form + PACKED:
+            return decoder.decode(zlib.decompress(text))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise _damaged(what, data) from error
+    ours = MARK + form
+    if data.startswith(MARK) and len(data) >= len(ours) and not data.startswith(ours):
+        age = "a newer" if head > ours else "an older"
+        raise CoordinationIncompatible(f"{age} program than this one wrote the {what}: {head!r}")
+    raise _damaged(what, data)
 
 
 def _damaged(what: str, data: bytes) -> CoordinationIncompatible:

@@ -94,16 +94,14 @@ class GroupPaths:
 
     def owner(self, partition: Partition) -> str:
         # The node is there while the partition has an owner.
-        return f"{self.owners_of(partition.queue)}/{partition.number}"
+        return f"{self.owners}/{_queue(partition.queue)}/{partition.number}"
 
     def offset(self, partition: Partition) -> str:
-        return f"{self.offsets_of(partition.queue)}/{partition.number}"
+        return f"{self.offsets}/{_queue(partition.queue)}/{partition.number}"
 
-    def may_be_watched(self, changed: Operation) -> bool:
-        """Returns whether a session may be watching what an operation changes: not offsets, nor free owners."""
-        if changed.path.startswith(self.offsets):
-            return False
-        return not (isinstance(changed, Create) and changed.path.startswith(self.owners))
+    def may_be_watched(self, kind: type[Operation], above: str) -> bool:
+        """Returns whether a session may be watching for a kind of operations in a node: not offsets, nor new owners."""
+        return not above.startswith(self.offsets) and not (kind is Create and above.startswith(self.owners))
 
 
 def partition_of(parts: tuple[str, ...]) -> Partition:

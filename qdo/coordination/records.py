@@ -123,7 +123,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     note: HandlingNote | None = None
 
 
-class OwnedOffset(NamedTuple):
+class OwnedOffset(msgspec.Struct, frozen=True):
     """A partition that a session took, or committed since. Hand in the latest for each partition.
 
     Attributes:

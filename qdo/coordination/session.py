@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Literal, NamedTuple
+from itertools import starmap
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -60,7 +62,7 @@ from qdo.coordination.tree import (
 )
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +70,9 @@ FEW = 4
 """Max partitions of a queue that are tried at once; of more one request asks first which are owned."""
 
 
-class ClaimCandidates(NamedTuple):
-    """Partitions that are to be taken.
-
-    Attributes:
-        free: They have no owner, as far as this session knows.
-        mine: This session owns them.
-        owned: Another session does.
-        former: An earlier session of this member does; a member with the same name may end that.
-    """
-
-    free: set[Partition]
-    mine: set[Partition]
-    owned: set[Partition]
-    former: set[Partition]
+Standing: TypeAlias = Literal["free", "mine", "owned", "former"]
+"""The owner of a partition, as far as a session knows: nobody; this session; another one; or an earlier one of this
+member, which a member with the same name may end."""
 
 
 class Session:
@@ -307,75 +298,73 @@ class Session:
             CoordinationLost: Some may have been taken; take them again to know.
             SessionLost
         """
-        wanted = dict.fromkeys(partitions)
+        todo = await self._standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, OwnedOffset] = {}
-        todo = await self._sort(set(wanted))
         rounds = Rounds("who owns the partitions")
-        while any(todo) and rounds:
-            todo = await self._look(todo)
-            todo = await self._try(todo, held)
-        return {partition: held[partition] for partition in wanted if partition in held}
+        while todo and rounds:
+            todo = await self._try(await self._look(todo), held)
+        return held
 
-    async def _sort(self, wanted: set[Partition]) -> ClaimCandidates:
-        """Asks for the owners of queues of which several partitions are wanted."""
-        mine = (wanted & self._held.keys()) - self._refused
-        queues: dict[Queue, set[Partition]] = {}
-        for partition in wanted - mine:
-            queues.setdefault(partition.queue, set()).add(partition)
-        asked = [queue for queue, several in queues.items() if len(several) > FEW]
+    async def _standings(self, wanted: Iterable[Partition]) -> dict[Partition, Standing]:
+        """Reads the lists of owners of queues of which several partitions are wanted."""
+        todo: dict[Partition, Standing] = {
+            each: "mine" if each in self._held and each not in self._refused else "free" for each in wanted
+        }
+        counts = Counter(each.queue for each, standing in todo.items() if standing == "free")
+        asked = [queue for queue, count in counts.items() if count > FEW]
         lists = await self.link.children(map(self._paths.owners_of, asked))
-        owned: set[Partition] = set()
         for queue, numbers in zip(asked, lists, strict=True):
-            there = frozenset(numbers or ())
-            owned |= {partition for partition in queues[queue] if str(partition.number) in there}
-        return ClaimCandidates(wanted - mine - owned, mine, owned, set())
+            owned = (Partition(queue, int(number)) for number in numbers or () if number.isdecimal())
+            todo |= {each: "owned" for each in owned if todo.get(each) == "free"}
+        return todo
 
-    async def _look(self, todo: ClaimCandidates) -> ClaimCandidates:
+    async def _look(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
         """Reads and watches the owners of the owned ones. Those that are watched already are another session's."""
-        asked = sorted(each for each in todo.owned if self._paths.owner(each) not in self._watched_owners)
-        paths = [self._paths.owner(partition) for partition in asked]
-        self._watched_owners.update(paths)
+        owners = {self._paths.owner(each): each for each, standing in todo.items() if standing == "owned"}
+        asked = [path for path in owners if path not in self._watched_owners]
+        self._watched_owners.update(asked)
         try:
-            nodes = await self.link.read(paths, watch=True)
+            nodes = await self.link.read(asked, watch=True)
         except BaseException:
-            self._watched_owners.difference_update(paths)
+            self._watched_owners.difference_update(asked)
             raise
-        found = ClaimCandidates(set(todo.free), set(todo.mine), set(), set())
-        for partition, path, node in zip(asked, paths, nodes, strict=True):
-            if node is None:
-                found.free.add(partition)
-            elif node.session == self.link.session:
-                found.mine.add(partition)
-            elif node.data == self._owner:
-                found.former.add(partition)
-            else:
-                continue
-            self._watched_owners.discard(path)
+        found: dict[Partition, Standing] = {each: standing for each, standing in todo.items() if standing != "owned"}
+        for path, node in zip(asked, nodes, strict=True):
+            if (standing := self._standing(node)) != "owned":
+                found[owners[path]] = standing
+                self._watched_owners.discard(path)
         return found
 
-    async def _try(self, todo: ClaimCandidates, held: dict[Partition, OwnedOffset]) -> ClaimCandidates:
+    def _standing(self, owner: NodeData | None) -> Standing:
+        if owner is None:
+            return "free"
+        if owner.session == self.link.session:
+            return "mine"
+        return "former" if owner.data == self._owner else "owned"
+
+    async def _try(
+        self, todo: Mapping[Partition, Standing], held: dict[Partition, OwnedOffset]
+    ) -> dict[Partition, Standing]:
         """Claims the free ones and those that are ours; returns those that turned out to be something else."""
-        wanted = sorted(todo.free | todo.mine | todo.former)
-        nodes = await self.link.read(map(self._paths.offset, wanted))
-        offsets = dict(zip(wanted, nodes, strict=True))
-        new = {partition.queue for partition, node in offsets.items() if node is None}
-        await make(self.link, (path for queue in sorted(new) for path in self._holders(queue)))
+        nodes = await self.link.read(map(self._paths.offset, todo))
+        await make(self.link, self._holders(each for each, node in zip(todo, nodes, strict=True) if node is None))
         # Before anything is taken: what cannot be understood must not be owned.
-        recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
-        wishes = {each: self._claiming(each, offsets[each], recorded[each], todo) for each in recorded}
-        again = ClaimCandidates(set(), set(), set(), set())
-        missing: set[str] = set()
-        for partition, outcome in (await self.link.apply_each(wishes)).items():
+        offsets = zip(todo, nodes, strict=True)
+        read = [(each, node, offset) for each, node in offsets if (offset := self._understood(each, node))]
+        outcomes = await self.link.apply_each(
+            self._claiming(each, node, offset, todo[each]) for each, node, offset in read
+        )
+        again: dict[Partition, Standing] = {}
+        orphans: list[Partition] = []
+        for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
             if isinstance(outcome, Applied):
-                held[partition] = self._held[partition] = OwnedOffset(
-                    partition, recorded[partition], outcome.versions[-1]
-                )
+                held[partition] = self._held[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
                 self._refused.discard(partition)
                 continue
-            self._place(partition, outcome, again, mine=partition in todo.mine)
+            again[partition] = self._standing_after(outcome, partition, todo[partition])
             if outcome.why is RejectionReason.NO_NODE:
-                missing.update(self._holders(partition.queue))
-        await make(self.link, sorted(missing))
+                orphans.append(partition)
+        await make(self.link, self._holders(orphans))
         return again
 
     def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
@@ -390,32 +379,30 @@ class Session:
                 log.error("%s is skipped, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
             return None
 
-    def _place(self, partition: Partition, refusal: Rejection, again: ClaimCandidates, *, mine: bool) -> None:
-        """Sorts a partition that could not be taken."""
+    def _standing_after(self, refusal: Rejection, partition: Partition, before: Standing) -> Standing:
         # Of one that a former session owned only the first operation can find the owner to be another.
-        at_owner = refusal.at == 0
-        if at_owner and refusal.why is RejectionReason.NODE_EXISTS:
-            again.owned.add(partition)
-        elif at_owner:
-            self._held.pop(partition, None)
-            again.free.add(partition)
-        else:
-            (again.mine if mine else again.free).add(partition)
+        if refusal.at:
+            return "mine" if before == "mine" else "free"
+        if refusal.why is RejectionReason.NODE_EXISTS:
+            return "owned"
+        self._held.pop(partition, None)
+        return "free"
 
     def _claiming(
-        self, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+        self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
         path, there = self._paths.owner(partition), self._paths.offset(partition)
-        owner: Change = (Check(path) if partition in todo.mine else Create(path, self._owner, ephemeral=True),)
-        if partition in todo.former:
-            owner = (Delete(path), *owner)
         claimed = encode_offset(replace(recorded, held=True))
-        if offset is None:
-            return *owner, Create(there, claimed)
-        return *owner, SetData(there, claimed, offset.version)
+        offset = Create(there, claimed) if node is None else SetData(there, claimed, node.version)
+        if standing == "mine":
+            return Check(path), offset
+        owner = Create(path, self._owner, ephemeral=True)
+        return (Delete(path), owner, offset) if standing == "former" else (owner, offset)
 
-    def _holders(self, queue: Queue) -> tuple[str, str]:
-        return self._paths.owners_of(queue), self._paths.offsets_of(queue)
+    def _holders(self, partitions: Iterable[Partition]) -> list[str]:
+        """Returns the nodes that hold the owners and the offsets of partitions."""
+        queues = dict.fromkeys(partition.queue for partition in partitions)
+        return [holder(queue) for queue in queues for holder in (self._paths.owners_of, self._paths.offsets_of)]
 
     async def release(self, partitions: Iterable[Partition]) -> None:
         """Gives partitions up; those that this session does not own are passed over.
@@ -423,13 +410,23 @@ class Session:
         Raises:
             CoordinationLost, SessionLost
         """
-        wanted = set(partitions)
-        known = (wanted & self._held.keys()) - self._refused
-        held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
-        outcomes = await self.link.apply_each({each: self._releasing(held[each]) for each in sorted(known)})
+        held: list[OwnedOffset] = []
+        doubtful: set[Partition] = set()
+        for partition in dict.fromkeys(partitions):
+            one = self._held.pop(partition, None)
+            if one is None or partition in self._refused:
+                doubtful.add(partition)
+            else:
+                held.append(one)
+        outcomes = zip(held, await self.link.apply_each(map(self._releasing, held)), strict=True)
         # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
-        refused = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
-        await self._remove_owners((wanted - known) | refused)
+        doubtful.update(one.partition for one, outcome in outcomes if not isinstance(outcome, Applied))
+        await self._remove_owners(doubtful)
+
+    def _releasing(self, held: OwnedOffset) -> Change:
+        offset = encode_offset(replace(held.offset, held=False))
+        owner, there = self._paths.owner(held.partition), self._paths.offset(held.partition)
+        return Delete(owner), SetData(there, offset, held.version)
 
     async def _remove_owners(self, doubtful: AbstractSet[Partition]) -> None:
         """Removes the owners' nodes that are this session's.
@@ -447,14 +444,8 @@ class Session:
                 if owner is not None and owner.session == self.link.session:
                     check = () if offset is None else (Check(self._paths.offset(partition), offset.version),)
                     removing[partition] = (*check, Delete(self._paths.owner(partition)))
-            outcomes = await self.link.apply_each(removing)
-            doubtful = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)}
-
-    def _releasing(self, held: OwnedOffset) -> Change:
-        offset = encode_offset(replace(held.offset, held=False))
-        return Delete(self._paths.owner(held.partition)), SetData(
-            self._paths.offset(held.partition), offset, held.version
-        )
+            outcomes = zip(removing, await self.link.apply_each(removing.values()), strict=True)
+            doubtful = {each for each, outcome in outcomes if not isinstance(outcome, Applied)}
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
         """Records the last processed id of partitions, each for itself, and the note that ``offset`` of each carries.
@@ -467,24 +458,24 @@ class Session:
             CoordinationLost: Each was recorded or not; take the partitions again to know.
             SessionLost: None was recorded.
         """
-        instant = self._clock()
-        wanted = list(offsets)
-        known = {held.partition: held for held, _ in wanted}
-        recorded = {
-            held.partition: CommittedOffset(identifier, instant, self._member.id, held=True, note=held.offset.note)
-            for held, identifier in wanted
-        }
+        instant, me = self._clock(), self._member.id
+        # Of each partition the last one counts.
+        wanted = {held.partition: (held, identifier) for held, identifier in offsets}
         # The servers check that there is an owner; that it is this session only the session knows.
-        wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
-        outcomes = await self.link.apply_each(wishes)
-        # A session that is refused reads the partition's owner before it takes or releases it.
-        self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Applied))
-        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(known)
-        for partition, outcome in outcomes.items():
+        recorded = [
+            (held, CommittedOffset(identifier, instant, me, held=True, note=held.offset.note))
+            for held, identifier in wanted.values()
+            if held.partition in self._held
+        ]
+        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(wanted)
+        outcomes = await self.link.apply_each(starmap(self._recording, recorded))
+        for (held, offset), outcome in zip(recorded, outcomes, strict=True):
             if isinstance(outcome, Applied):
-                now[partition] = self._held[partition] = OwnedOffset(
-                    partition, recorded[partition], outcome.versions[-1]
-                )
+                after = OwnedOffset(held.partition, offset, outcome.versions[-1])
+                now[held.partition] = self._held[held.partition] = after
+            else:
+                # A session that is refused reads the partition's owner before it takes or releases it.
+                self._refused.add(held.partition)
         return now
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import enum
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from qdo.errors import CoordinationError
 from qdo.tasks import happens
-
-Key = TypeVar("Key")
 
 ANY = -1
 """Version that every node has."""
@@ -38,7 +38,7 @@ MAX_WAIT_SECONDS = 1.5
 """Timeout in seconds of :meth:`Link.wait`."""
 
 
-class Create(NamedTuple):
+class Create(msgspec.Struct, frozen=True, gc=False):
     """Makes a node, which is gone with the session if it is ephemeral.
 
     ``sequence`` is for queues of Curator: ZooKeeper completes the name by a number. Other trees need not.
@@ -50,7 +50,7 @@ class Create(NamedTuple):
     sequence: bool = False
 
 
-class SetData(NamedTuple):
+class SetData(msgspec.Struct, frozen=True, gc=False):
     """Replaces the data of a node that has a version; its version goes up by one."""
 
     path: str
@@ -58,7 +58,7 @@ class SetData(NamedTuple):
     version: int
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Removes a node."""
 
     path: str
@@ -66,7 +66,7 @@ class Delete(NamedTuple):
     """Always empty."""
 
 
-class Check(NamedTuple):
+class Check(msgspec.Struct, frozen=True, gc=False):
     """Demands that a node is there, at any version or at one."""
 
     path: str
@@ -98,7 +98,7 @@ class Rejection(NamedTuple):
     at: int
 
 
-class Applied(NamedTuple):
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """A change that happened.
 
     Attributes:
@@ -111,7 +111,7 @@ class Applied(NamedTuple):
 Outcome: TypeAlias = Applied | Rejection
 
 
-class NodeData(NamedTuple):
+class NodeData(msgspec.Struct, frozen=True, gc=False):
     """A node as it was read.
 
     Attributes:
@@ -224,9 +224,9 @@ class Link(abc.ABC):
             CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
         """
 
-    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+    @abc.abstractmethod
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
         """Makes changes that do not depend on each other, each for itself, in any order; see :meth:`apply`."""
-        return dict(zip(wanted, await self.apply(wanted.values()), strict=True))
 
     @abc.abstractmethod
     async def sync(self, path: str) -> None:

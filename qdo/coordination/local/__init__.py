@@ -13,14 +13,13 @@ that end meanwhile are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from qdo.coordination.local.link import LocalLink
+from qdo.coordination.local.nodes import MayBeWatched
 from qdo.coordination.local.options import LocalOptions, default_path, parse_url
-from qdo.coordination.tree import Connect, Operation
+from qdo.coordination.tree import Connect
 
 __all__ = ["LocalLink", "LocalOptions", "connector", "default_path", "parse_url"]
 
 
-def connector(options: LocalOptions, scope: str, may_be_watched: Callable[[Operation], bool]) -> Connect:
+def connector(options: LocalOptions, scope: str, may_be_watched: MayBeWatched) -> Connect:
     return lambda outlast: LocalLink(options, scope, may_be_watched, outlast)

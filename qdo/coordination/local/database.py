@@ -39,8 +39,9 @@ class FileTransaction:
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.execute = connection.cursor().execute
-        self.changes = connection.changes
+        cursor = connection.cursor()
+        self.execute, self.each = cursor.execute, cursor.executemany
+        self.total_changes = connection.total_changes
         self.now = now()
 
     def rows(self, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
@@ -55,13 +56,20 @@ class FileTransaction:
 class CoordinationFile:
     """The file, opened when first needed and anew after a failure. For one thread.
 
+    Args:
+        path: The file.
+        patience: See the attribute.
+        sync: Every commit waits for the disk.
+        checkpoints: A commit that finds a long log copies it into the file, and waits for the disk.
+
     Attributes:
         patience: Seconds to wait for a file that another process has locked.
     """
 
-    def __init__(self, path: Path, *, patience: float, sync: bool = False) -> None:
+    def __init__(self, path: Path, *, patience: float, sync: bool = False, checkpoints: bool = True) -> None:
         self.path = path
         self.patience = patience
+        self._checkpoints = checkpoints
         self._sync = sync
         self._connection: apsw.Connection | None = None
         self._identity: tuple[int, int] | None = None
@@ -152,13 +160,15 @@ class CoordinationFile:
         connection = apsw.Connection(str(self.path), flags=flags)
         try:
             connection.set_busy_handler(self._wait)
-            self._check(connection)
-            self._use_log(connection)
+            if not self._check(connection):
+                self._use_log(connection)
+                self._fill(connection)
             # Closing a file that was removed must not remove the log of the file that has replaced it.
             keep = ctypes.c_int(1)
             connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
             connection.pragma("synchronous", "FULL" if self._sync else "NORMAL")
-            self._fill(connection)
+            if not self._checkpoints:
+                connection.wal_autocheckpoint(0)
         except BaseException:
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
             raise
@@ -197,8 +207,6 @@ class CoordinationFile:
                 return
 
     def _fill(self, connection: apsw.Connection) -> None:
-        if self._check(connection):
-            return
         with contextlib.ExitStack() as undo:
             connection.execute("BEGIN IMMEDIATE")
             undo.callback(self._undo, connection)

@@ -1,8 +1,9 @@
 """One session on the tree in a file: a link for the event loop, and the thread that does its waiting.
 
-The loop reads, because readers wait for nobody. The thread writes and gives signs of life: a third of a session after
-the last one, or when another session of the group ends. Another process that changed nodes wakes the loop. A link
-begins its session when it makes an ephemeral node or watches one: until then nothing has to be kept alive.
+The loop reads, because readers wait for nobody, and writes when it need not wait. Otherwise the thread writes. It also
+gives signs of life: a third of a session after the last one, or when another session of the group ends. Another process
+that changed nodes wakes the loop. A link begins its session when it makes an ephemeral node or watches one: until then
+nothing has to be kept alive.
 
 While the file cannot be used, the session is suspended and the thread soon tries again. A sign of life that comes in
 time continues the session. Otherwise it is lost at its end, by the clock that other sessions use, too.
@@ -21,11 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from qdo.coordination.local import nodes
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
 from qdo.coordination.local.options import LocalOptions
 from qdo.coordination.local.wakeup_socket import WakeupSocket
-from qdo.coordination.tree import Change, Create, Link, NodeData, Operation, Outcome, State
+from qdo.coordination.tree import Change, Create, Link, NodeData, Outcome, State
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now
 
@@ -52,7 +55,7 @@ class LocalLink(Link):
     Args:
         options: The settings.
         scope: Sessions of one scope wake each other, and notice when the process of one has ended: those of a group.
-        may_be_watched: Returns whether a session may be watching what an operation changes: others are woken then.
+        may_be_watched: See :class:`nodes.NodeChanges`: others are woken then.
         outlast: See :class:`Link`.
     """
 
@@ -60,7 +63,7 @@ class LocalLink(Link):
         self,
         options: LocalOptions,
         scope: str,
-        may_be_watched: Callable[[Operation], bool] = lambda _: True,
+        may_be_watched: nodes.MayBeWatched = lambda *_: True,
         outlast: float = 0.0,
     ) -> None:
         super().__init__(outlast)
@@ -72,12 +75,15 @@ class LocalLink(Link):
         self._begun = False
         self._abandoned = 0
         """Number of callers that were cancelled while the thread may be doing their jobs: reads come after those."""
-        self._file = CoordinationFile(options.path, patience=0.0)
+        self._outstanding = 0
+        """Number of callers that wait for the thread."""
+        self._file = CoordinationFile(options.path, patience=0.0, checkpoints=False)
         self._watches = nodes.Watches()
         self._ended = asyncio.Event()
         self._ended.set()
         self._bell = WakeupSocket(options.path, str(self.session))
-        self._thread = SessionThread(self, self._bell, options, scope, may_be_watched)
+        self._changes = partial(nodes.NodeChanges, session=self.session, scope=scope, may_be_watched=may_be_watched)
+        self._thread = SessionThread(self, self._bell, options, scope, self._changes)
 
     @property
     def state(self) -> State:
@@ -130,7 +136,7 @@ class LocalLink(Link):
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         watcher = partial(self._watches.nodes, absent=True) if watch else None
         found = await self._each(nodes.read, paths, watcher)
-        return [node and node._replace(data=b"") for node in found]
+        return [node and replace(node, data=b"") for node in found]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         return await self._each(nodes.children, paths, self._watches.children if watch else None)
@@ -154,13 +160,22 @@ class LocalLink(Link):
         return await self._read(work) if wanted else []
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        return await self._apply(nodes.NodeChanges.make_in_order, list(changes))
+
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
+        return await self._apply(nodes.NodeChanges.make_each, list(changes))
+
+    async def _apply(
+        self, make: Callable[[nodes.NodeChanges, Sequence[Change]], list[Outcome]], changes: Sequence[Change]
+    ) -> list[Outcome]:
         # All changes are made in one transaction of the file.
-        wanted = list(changes)
-        if not wanted:
+        if not changes:
             self._require()
             return []
-        begins = any(isinstance(each, Create) and each.ephemeral for change in wanted for each in change)
-        return await self._write(lambda made: list(map(made.make, wanted)), begins=begins)
+        begins = not self._begun and any(
+            isinstance(each, Create) and each.ephemeral for change in changes for each in change
+        )
+        return await self._write(lambda made: make(made, changes), begins=begins)
 
     async def sync(self, path: str) -> None:  # noqa: ARG002 - a file has no servers that lag behind
         if await self._read(nodes.dead):
@@ -168,17 +183,21 @@ class LocalLink(Link):
 
     async def _read(self, work: Callable[[FileTransaction], T]) -> T:
         # In the loop: no process that writes keeps one that reads waiting.
-        self._require()
-        while abandoned := self._abandoned:
-            await self._run(lambda: None)
-            if self._abandoned == abandoned:
-                self._abandoned = 0
+        await self._catch_up()
         try:
             return self._read_now(work)
         except CoordinationLost:
             # The thread waits for the file, or finds that the session is suspended.
             await self._run(self._thread.open_file)
             return self._read_now(work)
+
+    async def _catch_up(self) -> None:
+        """Waits for jobs that the thread may be doing for callers that were cancelled."""
+        self._require()
+        while abandoned := self._abandoned:
+            await self._run(lambda: None)
+            if self._abandoned == abandoned:
+                self._abandoned = 0
 
     def _read_now(self, work: Callable[[FileTransaction], T]) -> T:
         try:
@@ -207,7 +226,11 @@ class LocalLink(Link):
             work: The transaction.
             begins: The session begins with it, if it has not begun.
         """
-        done, last_watchable = await self._run(partial(self._thread.write, work, begins=begins))
+        await self._catch_up()
+        written = self._write_now(work)
+        if written is None:
+            written = await self._run(partial(self._thread.write, work, begins=begins))
+        done, last_watchable = written
         if begins and not self._begun and self._state != "lost":
             self._begun = True
             if self._bell.socket is not None:
@@ -215,6 +238,26 @@ class LocalLink(Link):
         if self._watches.outdated(last_watchable):
             self.notice()
         return done
+
+    def _write_now(self, work: Callable[[nodes.NodeChanges], T]) -> tuple[T, int] | None:
+        """Runs a transaction that changes nodes in the loop; None: the thread has to.
+
+        That is when it may have to wait: for the session's beginning, earlier jobs, the file's lock, or the disk.
+        """
+        if not self._begun or self._outstanding or self._options.sync:
+            return None
+        try:
+            with self._file.transaction() as tx:
+                nodes.require(tx, self.session)
+                made = self._changes(tx)
+                done = made.run(work)
+        except SessionLost as error:
+            self.end(error)
+            raise
+        except CoordinationLost:
+            return None
+        self._bell.ring(map(str, made.woken))
+        return done, made.last_watchable
 
     def _ring(self) -> None:
         self._bell.hush()
@@ -225,6 +268,7 @@ class LocalLink(Link):
         self._require()
         future: asyncio.Future[T] = self._loop.create_future()
         self._thread.jobs.put(partial(self._do, job, future))
+        self._outstanding += 1
         try:
             return await future
         except SessionLost as error:
@@ -232,6 +276,8 @@ class LocalLink(Link):
         except asyncio.CancelledError:
             self._abandoned += 1
             raise
+        finally:
+            self._outstanding -= 1
 
     def _do(self, job: Callable[[], T], future: asyncio.Future[T]) -> None:
         """Does a job, in the thread, unless nobody waits for it."""
@@ -291,14 +337,14 @@ class SessionThread(threading.Thread):
         bell: WakeupSocket,
         options: LocalOptions,
         scope: str,
-        may_be_watched: Callable[[Operation], bool],
+        changes: Callable[[FileTransaction], nodes.NodeChanges],
     ) -> None:
         super().__init__(name=f"qdo-coordination-{scope}", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.until = float("inf")
         self._link = link
         self._scope = scope
-        self._may_be_watched = may_be_watched
+        self._changes = changes
         self._timeout = options.session_timeout
         self._interval = options.session_timeout / BEATS
         self._database = CoordinationFile(options.path, patience=self._interval, sync=options.sync)
@@ -337,19 +383,13 @@ class SessionThread(threading.Thread):
             self._vitals, self._line = self._begin_keeping(Vitals.begin(self._link.outlast))
         if begins and self._bell.socket is None:
             self._bell.open()
-        others: Iterable[int] = ()
         with self._transaction(write=True, create=begins) as tx:
-            made = nodes.NodeChanges(tx, self._link.session, self._may_be_watched)
-            until = made.begin(self._scope, self._timeout) if begins else self.until
-            made.remove(nodes.dead(tx))
-            done = work(made)
-            made.finish()
-            if made.watchable:
-                others = nodes.others(tx, self._scope, self._link.session)
+            made = self._changes(tx)
+            until = made.begin(self._timeout) if begins else self.until
+            done = made.run(work)
         if begins:
             self.until, self._state, self._due = until, "connected", now() + self._interval
-        if others:
-            self._bell.ring(map(str, others))
+        self._bell.ring(map(str, made.woken))
         return done, made.last_watchable
 
     def shut(self) -> None:

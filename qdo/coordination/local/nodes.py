@@ -12,9 +12,8 @@ changed nodes with those that it read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import msgspec
+from itertools import groupby
+from typing import Any, TypeAlias, TypeVar
 
 from qdo.coordination.local.database import FileTransaction
 from qdo.coordination.tree import (
@@ -33,6 +32,9 @@ from qdo.coordination.tree import (
 )
 from qdo.errors import SessionLost
 
+T = TypeVar("T")
+Place: TypeAlias = tuple[str, str]
+"""The columns ``parent`` and ``name`` of a node."""
 LIVE = "expires > ? AND expires <= ? + timeout"
 """An end further off than the timeout is from before the machine was last started."""
 ABSENT = (0,)
@@ -43,37 +45,28 @@ def ended() -> SessionLost:
     return SessionLost("the session has ended: its partitions may be somebody else's by now")
 
 
-def split(path: str) -> tuple[str, str]:
-    """Returns the columns ``parent`` and ``name`` of a node."""
+def split(path: str) -> Place:
     above, _, name = path.rpartition("/")
     return above, name
 
 
 def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
-    wanted = list(paths)
-    found = _columns(tx, "data, version, changed, ifnull(session, 0)", wanted)
-    return [NodeData(*found[path]) if path in found else None for path in wanted]
+    rows = _columns(tx, "data, version, changed, ifnull(session, 0)", paths)
+    return [row and NodeData(*row) for row in rows]
 
 
-def children(tx: FileTransaction, paths: Iterable[str]) -> list[list[str] | None]:
-    wanted = list(paths)
-    found = _columns(tx, "1", wanted)
+def children(tx: FileTransaction, paths: Sequence[str]) -> list[list[str] | None]:
     query = "SELECT name FROM nodes WHERE parent = ? AND name != ''"
-    return [[name for (name,) in tx.rows(query, path.rstrip("/"))] if path in found else None for path in wanted]
+    return [
+        there and [name for (name,) in tx.rows(query, path.rstrip("/"))]
+        for path, there in zip(paths, _columns(tx, "1", paths), strict=True)
+    ]
 
 
-def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> dict[str, Sequence[Any]]:
-    """Reads columns of the nodes that are there, those of one parent by one statement."""
-    names: dict[str, list[str]] = {}
-    for path in paths:
-        above, name = split(path)
-        names.setdefault(above, []).append(name)
-    query = f"SELECT name, {columns} FROM nodes WHERE parent = ? AND name IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
-    return {
-        f"{above}/{name}": row
-        for above, several in names.items()
-        for name, *row in tx.rows(query, above, msgspec.json.encode(several).decode())
-    }
+def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> list[Any]:
+    """Returns columns of each node, None for nodes that are not there."""
+    query = f"SELECT {columns} FROM nodes WHERE parent = ? AND name = ?"  # noqa: S608 - constants
+    return [tx.one(query, *split(path)) for path in paths]
 
 
 class Watches:
@@ -103,8 +96,8 @@ class Watches:
         self._looked = last
         moved = []
         for watched, column in ((self._nodes, "changed"), (self._children, "listed")):
-            now = _columns(tx, column, watched)
-            gone = [path for path, seen in watched.items() if now.get(path, ABSENT)[0] != seen]
+            now = zip(watched.items(), _columns(tx, column, watched), strict=True)
+            gone = [path for (path, seen), row in now if (row or ABSENT)[0] != seen]
             for path in gone:
                 del watched[path]
             moved += gone
@@ -112,10 +105,9 @@ class Watches:
 
 
 def _add(watched: dict[str, int], tx: FileTransaction, column: str, paths: Sequence[str], *, absent: bool) -> None:
-    found = _columns(tx, column, paths)
-    for path in paths:
-        if path in found or absent:
-            watched.setdefault(path, found.get(path, ABSENT)[0])
+    for path, row in zip(paths, _columns(tx, column, paths), strict=True):
+        if absent or row:
+            watched.setdefault(path, (row or ABSENT)[0])
 
 
 def require(tx: FileTransaction, session: int) -> None:
@@ -140,32 +132,48 @@ def others(tx: FileTransaction, scope: str, session: int) -> dict[int, float]:
     return dict(tx.rows("SELECT id, expires FROM sessions WHERE scope = ? AND id != ?", scope, session))
 
 
+MayBeWatched: TypeAlias = Callable[[type[Operation], str], bool]
+
+
 class NodeChanges:
     """Changes that one session makes in one transaction.
 
     Args:
         tx: The transaction.
         session: The session.
-        may_be_watched: Returns whether a session may be watching what an operation changes.
+        scope: Of the session; sessions of one scope wake each other.
+        may_be_watched: Returns whether a session may be watching what operations change, given their kind and the
+            node that holds the nodes.
 
     Attributes:
         watchable: Something was changed that a session may be watching.
         last_watchable: Number of the last transaction that did so, this one included.
+        woken: The sessions to wake after the transaction.
     """
 
-    def __init__(self, tx: FileTransaction, session: int, may_be_watched: Callable[[Operation], bool]) -> None:
+    def __init__(self, tx: FileTransaction, session: int, scope: str, may_be_watched: MayBeWatched) -> None:
         self.tx = tx
         self.watchable = False
+        self.woken: Iterable[int] = ()
         self._session = session
+        self._scope = scope
         self._may_be_watched = may_be_watched
         before, self.last_watchable = tx.one("SELECT number, watchable FROM counter")
         self._number: int = before + 1
         self._listed: set[str] = set()
 
-    def begin(self, scope: str, timeout: float) -> float:
+    def begin(self, timeout: float) -> float:
+        """Begins the session; returns when it ends without a sign of life."""
         expires = self.tx.now + timeout
-        self.tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._session, scope, timeout, expires))
+        self.tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._session, self._scope, timeout, expires))
         return expires
+
+    def run(self, work: Callable[[NodeChanges], T]) -> T:
+        """Runs all that the transaction is to change."""
+        self.remove(dead(self.tx))
+        done = work(self)
+        self._finish()
+        return done
 
     def remove(self, sessions: Iterable[int]) -> None:
         for session in sessions:
@@ -174,59 +182,98 @@ class NodeChanges:
                 self._listed.add(above)
                 self.watchable = True
 
-    def make(self, change: Change) -> Outcome:
-        """Makes a change, all of it or nothing."""
+    def make_in_order(self, changes: Iterable[Change]) -> list[Outcome]:
+        return [outcome for change in changes for outcome in self.make(change)]
+
+    def make_each(self, changes: Iterable[Change]) -> list[Outcome]:
+        """Makes changes that do not depend on each other, those of the same kinds of operations at once."""
+        alike = groupby(changes, key=lambda change: tuple(map(type, change)))
+        return [outcome for _, several in alike for outcome in self.make(*several)]
+
+    def make(self, *changes: Change) -> list[Outcome]:
+        """Makes a change, all of it or nothing; or several that :meth:`make_each` can make at once.
+
+        First the first operation of each is done, then the second of each, and so on. If one is refused, each is made
+        for itself.
+        """
         # One that only checks before it writes once leaves nothing when it is refused.
-        undo = any(not isinstance(operation, Check) for operation in change[:-1])
+        undo = len(changes) > 1 or any(not isinstance(operation, Check) for operation in changes[0][:-1])
         if undo:
             self.tx.execute("SAVEPOINT change")
-        versions = []
-        for at, operation in enumerate(change):
-            version = self._do(operation)
-            if version is None:
+        versions: list[Sequence[int]] = []
+        touched: list[tuple[type[Operation], set[str]]] = []
+        for at, operations in enumerate(zip(*changes, strict=True)):
+            places = [split(operation.path) for operation in operations]
+            done = self._do(operations, places)
+            if done is None:
                 if undo:
                     self.tx.execute("ROLLBACK TO change; RELEASE change")
-                return Rejection(self._why_not(operation), at)
-            versions.append(version)
+                if len(changes) == 1:
+                    return [Rejection(self._why_not(operations[0]), at)]
+                return self.make_in_order(changes)
+            versions.append(done)
+            touched.append((type(operations[0]), {above for above, _ in places}))
         if undo:
             self.tx.execute("RELEASE change")
-        for operation in change:
-            if not isinstance(operation, Check):
-                self.watchable = self.watchable or self._may_be_watched(operation)
-                if not isinstance(operation, SetData):
-                    self._listed.add(split(operation.path)[0])
-        return Applied(tuple(versions))
+        for kind, parents in touched:
+            self._record(kind, parents)
+        return list(map(Applied, zip(*versions, strict=True)))
 
-    def _do(self, operation: Operation) -> int | None:
-        """Does one operation; returns the node's version afterwards, None if nothing was done."""
-        above, _, name = operation.path.rpartition("/")
-        version = 0
-        if isinstance(operation, Check):
-            return version if self.tx.one(CHECK, above, name, operation.version, ANY) else None
-        if isinstance(operation, SetData):
-            if (version := operation.version + 1) == ANY + 1:
-                found = self.tx.one(SET_ANY_DATA, operation.data, self._number, above, name)
-                return found and int(found[0])
-            self.tx.execute(SET_DATA, (operation.data, self._number, above, name, operation.version))
-        elif isinstance(operation, Create):
-            owner = self._session if operation.ephemeral else None
-            self.tx.execute(CREATE, (above, name, operation.data, self._number, owner, *split(above)))
-        else:
-            self.tx.execute(DELETE, (above, name, operation.path))
-        return version if self.tx.changes() else None
+    def _do(self, operations: Sequence[Any], places: Sequence[Place]) -> Sequence[int] | None:
+        """Does operations of one kind.
+
+        Returns:
+            The versions of the nodes afterwards; None: one cannot be done, and others may have been.
+        """
+        before, number, each = self.tx.total_changes(), self._number, zip(places, operations, strict=True)
+        versions = [0] * len(operations)
+        match operations[0]:
+            case Check():
+                there = self.tx.each(CHECK, ((*place, one.version, ANY) for place, one in each)).fetchall()
+                return versions if len(there) == len(operations) else None
+            case Create():
+                if not all(map(self._there, {above for above, _ in places})):
+                    return None
+                own = {True: self._session, False: None}
+                self.tx.each(CREATE, ((*place, one.data, number, own[one.ephemeral]) for place, one in each))
+            case SetData():
+                versions = [self._next_version(one) for one in operations]
+                rows = zip(places, operations, versions, strict=True)
+                self.tx.each(SET_DATA, ((*place, one.data, version, number) for place, one, version in rows))
+            case Delete():
+                self.tx.each(DELETE, ((*place, one.path) for place, one in each))
+        return versions if self.tx.total_changes() - before == len(operations) else None
+
+    def _there(self, path: str) -> bool:
+        return bool(self.tx.one(CHECK, *split(path), ANY, ANY))
+
+    def _next_version(self, operation: SetData) -> int:
+        if operation.version != ANY:
+            return operation.version + 1
+        (row,) = _columns(self.tx, "version", [operation.path])
+        return row[0] + 1 if row else 0
+
+    def _record(self, kind: type[Operation], parents: set[str]) -> None:
+        """Records which nodes have other nodes in them now, and whether a session may be watching what was changed."""
+        if kind is Check:
+            return
+        self.watchable = self.watchable or any(self._may_be_watched(kind, above) for above in parents)
+        if kind is not SetData:
+            self._listed |= parents
 
     def _why_not(self, operation: Operation) -> RejectionReason:
-        there = bool(_columns(self.tx, "1", [operation.path]))
+        there = self._there(operation.path)
         if isinstance(operation, Create):
             return RejectionReason.NODE_EXISTS if there else RejectionReason.NO_NODE
         if not there:
             return RejectionReason.NO_NODE
         return RejectionReason.NOT_EMPTY if isinstance(operation, Delete) else RejectionReason.BAD_VERSION
 
-    def finish(self) -> None:
-        """Numbers the transaction; to be called last."""
+    def _finish(self) -> None:
+        """Numbers the transaction."""
         if self.watchable:
             self.last_watchable = self._number
+            self.woken = others(self.tx, self._scope, self._session)
         # Otherwise versions went up, and nothing else happened: a commit writes no page for the counter.
         if self.watchable or self._listed:
             self.tx.execute("UPDATE counter SET number = ?, watchable = ?", (self._number, self.last_watchable))
@@ -234,13 +281,10 @@ class NodeChanges:
             self.tx.execute("UPDATE nodes SET listed = ? WHERE parent = ? AND name = ?", (self._number, *split(path)))
 
 
-CREATE = """INSERT INTO nodes (parent, name, data, version, changed, listed, session)
-    SELECT ?, ?, ?, 0, ?4, ?4, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE parent = ? AND name = ?)
-    ON CONFLICT DO NOTHING"""
+CREATE = "INSERT INTO nodes VALUES (?, ?, ?, 0, ?4, ?4, ?) ON CONFLICT DO NOTHING"
 
-SET_ANY_DATA = """UPDATE nodes SET data = ?, version = version + 1, changed = ? WHERE parent = ? AND name = ?
-    RETURNING version"""
-SET_DATA = "UPDATE nodes SET data = ?, version = version + 1, changed = ? WHERE parent = ? AND name = ? AND version = ?"
+SET_DATA = """UPDATE nodes SET data = ?3, version = ?4, changed = ?5
+    WHERE parent = ?1 AND name = ?2 AND version = ?4 - 1"""
 
 DELETE = """DELETE FROM nodes WHERE parent = ? AND name = ?
     AND NOT EXISTS (SELECT 1 FROM nodes AS child WHERE child.parent = ?)"""

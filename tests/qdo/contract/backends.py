@@ -114,8 +114,8 @@ async def commit_unfenced(
     written: dict[Partition, OwnedOffset | None] = {}
     link = another(self.link)
     await link.open()
-    for (partition, _, _), identifier in offsets:
-        offset = CommittedOffset(identifier)
+    for held, identifier in offsets:
+        partition, offset = held.partition, CommittedOffset(identifier)
         (outcome,) = await link.apply([(SetData(self._paths.offset(partition), encode_offset(offset), ANY),)])
         assert isinstance(outcome, Applied)
         written[partition] = OwnedOffset(partition, offset, outcome.versions[-1])

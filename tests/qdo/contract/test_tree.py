@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from qdo.coordination.changes import make
 from qdo.coordination.tree import (
@@ -109,7 +110,7 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
     (node,) = await link.read([path])
     assert node is not None
     assert (node.data, node.version, node.session) == (b"2", 2, 0)
-    assert await link.look([path]) == [node._replace(data=b"")]
+    assert await link.look([path]) == [replace(node, data=b"")]
     assert await link.apply([(Delete(path),), (Create(path),)]) == [Applied((0,)), Applied((0,))]
     (again,) = await link.read([path])
     assert again is not None
@@ -161,6 +162,37 @@ async def test_a_change_is_made_whole_or_not_at_all(tree: Tree) -> None:
     assert node is not None
     assert (node.data, absent) == (b"3", None)
     assert await link.children([path]) == [["c"]]
+
+
+async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself(tree: Tree) -> None:
+    """Whatever kinds they have, and whichever of them are refused: the outcomes come in their order."""
+    link = await tree.open()
+    places = [tree / f"{number:02}" for number in range(20)]
+    made = await link.apply_each((Create(each), Create(f"{each}/in")) for each in places)
+    assert made == [Applied((0, 0))] * 20
+    await link.apply([(SetData(places[3], b"3", 0),), (Delete(f"{places[7]}/in"),)])
+    versioned = await link.apply_each((Check(f"{each}/in"), SetData(each, b"x", 0)) for each in places)
+    refusals = {3: refused(RejectionReason.BAD_VERSION, 1), 7: refused(RejectionReason.NO_NODE)}
+    assert versioned == [refusals.get(number, Applied((0, 1))) for number in range(20)]
+    mixed = await link.apply_each(
+        [
+            (SetData(places[0], b"0", 1), Delete(f"{places[0]}/in")),
+            (SetData(places[1], b"1", 7), Delete(f"{places[1]}/in")),
+            (SetData(places[2], b"2", ANY), Delete(f"{places[2]}/in")),
+            (Create(places[4]),),
+            (Create(tree / "last"),),
+        ]
+    )
+    assert mixed == [
+        Applied((2, 0)),
+        refused(RejectionReason.BAD_VERSION),
+        Applied((2, 0)),
+        refused(RejectionReason.NODE_EXISTS),
+        Applied((0,)),
+    ]
+    found = [(node and node.data, node and node.version) for node in await link.read([*places[:4], places[7]])]
+    assert found == [(b"0", 2), (b"x", 1), (b"2", 2), (b"3", 1), (b"", 0)]
+    assert await link.children([*places[:3], places[3]]) == [[], ["in"], [], ["in"]]
 
 
 async def test_a_node_knows_its_children(tree: Tree) -> None:

@@ -53,7 +53,7 @@ class ZooKeeperService(Service):
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
-        await link.apply_each({path: (Delete(path),) for path in await below(link, [self.root])})
+        await link.apply_each((Delete(path),) for path in await below(link, [self.root]))
         await link.close()
 
 

@@ -244,7 +244,7 @@ def test_a_sign_of_life_during_a_look_ends_no_session(tmp_path: Path) -> None:
     """What is looked at is settled before the clock is read, so that no session ends further off than it may."""
     file = CoordinationFile(tmp_path / "coordination", patience=1)
     with file.transaction(create=True) as tx:
-        nodes.NodeChanges(tx, 1, lambda _: True).begin("scope", MIDDLING)
+        nodes.NodeChanges(tx, 1, "scope", lambda *_: True).begin(MIDDLING)
     other = CoordinationFile(file.path, patience=1)
     with file.transaction(write=False) as tx:
         with other.transaction() as beating:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qdo.coordination import Member
 from qdo.coordination.local import LocalLink, LocalOptions
 from qdo.coordination.local.database import CoordinationFile
+from qdo.coordination.local.nodes import NodeChanges
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.tree import ANY, Create, SetData
+from qdo.coordination.tree import ANY, Applied, Create, Delete, SetData
 from qdo.keepalive.vitals import now
+from tests.contract.samples import eventually
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.local import writing
 from tests.qdo.local.conftest import Join
+from tests.replacing import replace
 
 
 @pytest.mark.parametrize("during", [False, True])
@@ -58,18 +65,61 @@ async def test_the_end_of_a_doubt_is_told(join: Join) -> None:
 
 async def test_what_was_asked_in_one_read_is_heard_of_once(path: Path) -> None:
     """However many of the nodes changed, and what nobody may be watching wakes nobody."""
-    link = LocalLink(LocalOptions(path), "scope", lambda operation: operation.path != "/b")
+    link = LocalLink(LocalOptions(path), "scope", lambda _, above: above != "/unwatched")
     await link.open()
     heard: list[list[str]] = []
     link.on_watch = heard.append
-    await link.apply([(Create(each),) for each in ("/a", "/b", "/c")])
-    await link.look(["/a", "/b", "/c"], watch=True)
-    await link.apply([(SetData("/b", b"1", ANY),)])
+    await link.apply([(Create(each),) for each in ("/a", "/unwatched", "/unwatched/b", "/c")])
+    await link.look(["/a", "/unwatched/b", "/c"], watch=True)
+    await link.apply([(SetData("/unwatched/b", b"1", ANY),)])
     await link.read(["/a"])
     assert heard == []
     await link.apply([(SetData("/a", b"1", ANY), SetData("/c", b"1", ANY))])
-    assert heard == [["/a", "/b", "/c"]]
+    assert heard == [["/a", "/unwatched/b", "/c"]]
     await link.close()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_write_comes_after_those_that_wait_for_the_file(path: Path, *, cancelled: bool) -> None:
+    """Although the file is free again: whoever waited for it has not had it yet, and may have stopped waiting."""
+    link = LocalLink(LocalOptions(path, session_timeout=60), "scope")
+    await link.open()
+    await link.apply([(Create("/mine", ephemeral=True),)])
+    with writing(path):
+        waiting = asyncio.create_task(link.apply([(Create("/a"),)]))
+        await asyncio.sleep(0)
+        assert eventually(link._thread.jobs.empty)
+        if cancelled:
+            waiting.cancel()
+            await asyncio.sleep(0)
+    assert await link.apply([(SetData("/a", b"1", 0),)]) == [Applied((1,))]
+    with contextlib.suppress(asyncio.CancelledError):
+        assert await waiting == [Applied((0,))]
+    await link.close()
+
+
+async def test_a_free_file_is_written_without_the_thread(path: Path) -> None:
+    """Only what begins the session, and what waits for the disk, needs the thread."""
+    for sync, by_thread in ((False, [True, False]), (True, [True, True])):
+        link = LocalLink(LocalOptions(path, session_timeout=60, sync=sync), "scope")
+        await link.open()
+        threads: list[bool] = []
+        with replace(NodeChanges.run, observed(threads)):
+            await link.apply([(Create(f"/{sync}", ephemeral=True),)])
+            await link.apply([(Delete(f"/{sync}"),)])
+        assert threads == by_thread
+        await link.close()
+
+
+def observed(threads: list[bool]) -> Callable[[NodeChanges, Any], Any]:
+    """Records whether transactions run in another thread than the loop's."""
+    run, loop = NodeChanges.run, threading.get_ident()
+
+    def noting(made: NodeChanges, work: Any) -> Any:  # noqa: ANN401 - as the original
+        threads.append(threading.get_ident() != loop)
+        return run(made, work)
+
+    return noting
 
 
 async def test_a_link_without_a_member_is_no_session(path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
@@ -14,7 +15,7 @@ from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session
-from qdo.coordination.session import ClaimCandidates
+from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
 from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
 from qdo.coordination.watched import WatchedNodes
@@ -47,7 +48,9 @@ class Mutation(NamedTuple):
 
 def _any_version(change: Change) -> Change:
     """Returns a change that is made whatever the versions are."""
-    return tuple(each._replace(version=ANY) if isinstance(each, SetData | Check) else each for each in change)
+    return tuple(
+        msgspec.structs.replace(each, version=ANY) if isinstance(each, SetData | Check) else each for each in change
+    )
 
 
 def committing_at_any_version(one: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
@@ -61,20 +64,20 @@ def releasing_without_the_node(one: Session, held: OwnedOffset) -> Change:
 
 
 def claiming_at_the_same_version(
-    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
     """Leaves the offset's version as it is."""
     return tuple(
         Check(each.path, each.version) if isinstance(each, SetData) else each
-        for each in REAL_CLAIMING(one, partition, offset, recorded, todo)
+        for each in REAL_CLAIMING(one, partition, offset, recorded, standing)
     )
 
 
 def claiming_what_is_owned(
-    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
     """Takes a partition without making a node for its owner."""
-    return REAL_CLAIMING(one, partition, offset, recorded, todo)[-1:]
+    return REAL_CLAIMING(one, partition, offset, recorded, standing)[-1:]
 
 
 def releasing_at_any_version(one: Session, held: OwnedOffset) -> Change:
@@ -96,10 +99,10 @@ async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
 
 
 def claiming_at_any_version(
-    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+    one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
     """Writes over what others have recorded since the offset was read."""
-    return _any_version(REAL_CLAIMING(one, partition, offset, recorded, todo))
+    return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
 def setting_at_any_version(

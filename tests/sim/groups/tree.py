@@ -7,11 +7,13 @@ The client's side is judged by the lease of the ZooKeeper driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from qdo.coordination.changes import apply_bundled
-from qdo.coordination.tree import Applied, Change, Create, Key, Link, NodeData, Outcome, State
+from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.unit.zookeeper.simulated import Servers
@@ -353,7 +355,7 @@ class TreeLink(Link):
             node = self.tree.nodes.get(path)
             if watch:
                 self.tree.watches[path][connection] = None
-            return node and node._replace(data=b"")
+            return node and replace(node, data=b"")
 
         return await self._ask(one, paths)
 
@@ -379,9 +381,9 @@ class TreeLink(Link):
 
         return await self._ask(one, changes)
 
-    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract."""
-        return await apply_bundled(self, wanted)
+        return await apply_bundled(self, changes)
 
     async def sync(self, path: str) -> None:
         """See the contract."""

@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from qdo.coordination.changes import apply_bundled
-from qdo.coordination.tree import Applied, Change, Key, Link, NodeData, Outcome, Rejection, State
+from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, Rejection, State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
@@ -337,8 +337,8 @@ class ZooKeeperLink(Link):
             answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
         ]
 
-    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
-        return await apply_bundled(self, wanted)
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
+        return await apply_bundled(self, changes)
 
     async def sync(self, path: str) -> None:
         await self._ask([partial(self._client.sync_async, path)])

@@ -17,7 +17,7 @@ NOTE = HandlingNote("5", 2, last=True)
 
 def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
     """What is handed in to have something noted."""
-    return held._replace(offset=msgspec.structs.replace(held.offset, note=note))
+    return msgspec.structs.replace(held, offset=msgspec.structs.replace(held.offset, note=note))
 
 
 async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from qdo.coordination import Coordinator
 from qdo.coordination.changes import apply_bundled
@@ -21,7 +23,6 @@ from qdo.coordination.tree import (
     Check,
     Create,
     Delete,
-    Key,
     Link,
     NodeData,
     Operation,
@@ -174,7 +175,7 @@ class SimulatedLink(Link):
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the contract."""
         found = [self._one("look", path, watch=watch) for path in await self._ask(paths)]
-        return [node and node._replace(data=b"") for node in found]
+        return [node and replace(node, data=b"") for node in found]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         """See the contract."""
@@ -198,9 +199,9 @@ class SimulatedLink(Link):
             outcomes.append(self._servers.apply(self.session, change))
         return outcomes
 
-    async def apply_each(self, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
         """See the contract."""
-        return await apply_bundled(self, wanted)
+        return await apply_bundled(self, changes)
 
     async def sync(self, path: str) -> None:
         """See the contract."""
