@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.harness import Bench, measure
+from bench import local_group_side
+from bench.harness import Bench, Void, measure
 from bench.measures.before import NAMES, trees
 from bench.measures.qdo.rebalance import PARTITIONS, Member, changed, process, served, settle
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, workers
-from bench.started.processes import Process
+from bench.started.processes import Process, inherited
 from bench.started.workers import Pace
 
 MEMBERS = 4
+LOCAL_GOAL = 1.05
+"""Max CPU of a step of a local group, as a part of that of before."""
 
 
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
@@ -66,12 +72,24 @@ class Turn(NamedTuple):
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
 def rebalance(bench: Bench) -> Report:
     """A group of each tree, one after the other, on one ZooKeeper server and one service."""
+    both = trees()
+    with keepers.zookeeper(bench, 1) as server:
+        return _rebalanced(bench, dict.fromkeys(both, f"zookeeper://{server.connect_string}/bench"))
+
+
+@measure("qdo-rebalance-local-before", "The same, on local files")
+def local_rebalance(bench: Bench) -> Report:
+    """Each tree has a file of its own."""
+    return _rebalanced(bench, {which: f"local://{bench.fresh(which) / 'group.sqlite3'}" for which in trees()})
+
+
+def _rebalanced(bench: Bench, places: Mapping[str, str]) -> Report:
+    """Compares groups of each tree, which have their places."""
     rounds = bench.size(4, 1)
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(keepers.zookeeper(bench, 1)).connect_string
         url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
-            which: partial(_turn, [stack.enter_context(process(url, hosts, tree)) for _ in range(MEMBERS + 1)])
+            which: partial(_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)])
             for which, tree in trees().items()
         }
         samples = bench.interleave(calls, rounds)
@@ -96,3 +114,56 @@ def _turn(members: Sequence[Member]) -> Turn:
     for one in others:
         one.do("leave")
     return Turn(joins.seconds, leaves.seconds, statistics.mean((joins.longest, leaves.longest)))
+
+
+@measure("qdo-local-before", "CPU of a group on a local file, of this tree over that of another one")
+def local_group(bench: Bench) -> Report:
+    """A process of each tree takes the same steps, one after the other."""
+    counts = [1, 50, bench.size(500, 60)]
+    with contextlib.ExitStack() as stack:
+        calls = {
+            which: partial(
+                _steps, stack.enter_context(_local_member(bench.fresh(which) / "group.sqlite3", tree, counts))
+            )
+            for which, tree in trees().items()
+        }
+        bench.interleave(calls, 1)
+        samples = bench.interleave(calls, bench.size(15, 1))
+    rows, verdicts = [], []
+    for step in samples["now"][0]:
+        found = {which: [steps[step] for steps in samples[which]] for which in NAMES}
+        rows += [Row(f"{step}, {which}", found[which], "us of CPU") for which in NAMES]
+        ratio = paired(*(found[which] for which in NAMES))
+        verdicts.append(Verdict(f"{step}: now / before", ratio, goal=LOCAL_GOAL, better="lower"))
+    notes = ["Steps of few partitions are repeated for 100 partitions; a join includes the connection."]
+    return Report("", "", rows, verdicts, notes)
+
+
+@contextlib.contextmanager
+def _local_member(path: Path, tree: Path, counts: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
+    """Starts a process that has groups in a file, with the code of a tree."""
+    child = subprocess.Popen(
+        [sys.executable, str(Path(local_group_side.__file__)), str(path), *map(str, counts)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=inherited() | {"PYTHONPATH": str(tree)},
+    )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
+
+
+def _steps(child: subprocess.Popen[str]) -> dict[str, float]:
+    """Returns microseconds of CPU for each step."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    line = child.stdout.readline()
+    if not line:
+        raise Void("a process with a group on a local file has ended")
+    found: dict[str, float] = json.loads(line)
+    return found

@@ -105,7 +105,7 @@ def measured(bench: Bench, servers: int) -> Report:
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, servers)).connect_string
         url = stack.enter_context(served(bench, rounds))
-        members = [stack.enter_context(process(url, hosts)) for _ in range(MEMBERS + 1)]
+        members = [stack.enter_context(process(url, f"zookeeper://{hosts}/bench")) for _ in range(MEMBERS + 1)]
         *others, last = members
         for one in others:
             one.do("join")
@@ -177,9 +177,9 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def process(url: str, hosts: str, tree: Path = ROOT) -> Iterator[Member]:
-    """Starts a member of a tree of the project that has not joined; those of one tree are a group."""
-    command = [sys.executable, "-m", f"{package(tree)}.member", url, f"zookeeper://{hosts}/bench", str(tree), *QUEUES]
+def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
+    """Starts a member of a tree of the project that has not joined; those of one tree and place are a group."""
+    command = [sys.executable, "-m", f"{package(tree)}.member", url, place, str(tree), *QUEUES]
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
