@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, groupby
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,16 +18,58 @@ from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
 MARK = b"qdo"
-FORMAT = b"1"
-MEMBER_FORMAT = b"3"
-"""Members reported what they found in format 1, and named the service by its address in format 2."""
 PLAIN, PACKED = b"=", b"~"
-HEADER = len(MARK + FORMAT + PLAIN)
+HEADER = len(MARK + b"1" + PLAIN)
 
 READABLE = 400
 """Max bytes of a value that is stored as it is."""
 NAME_LIMIT = 1000
 """Max characters of a group's or a member's name."""
+
+Value = TypeVar("Value", bound=msgspec.Struct)
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Codec(Generic[Value]):
+    """Writes and reads values of one kind.
+
+    Args:
+        what: Its name, for errors.
+        kind: The class.
+        form: The number of the format.
+    """
+
+    def __init__(self, what: str, kind: type[Value], form: bytes) -> None:
+        self._what = what
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._form = MARK + form
+        self._plain, self._packed = self._form + PLAIN, self._form + PACKED
+
+    def encode(self, value: msgspec.Struct) -> bytes:
+        text = _encode(value)
+        return self._plain + text if len(text) <= READABLE else self._packed + zlib.compress(text)
+
+    def decode(self, data: bytes) -> Value:
+        """Returns the value.
+
+        Raises:
+            CoordinationIncompatible: It has another format, or is damaged.
+        """
+        head, text = data[:HEADER], data[HEADER:]
+        try:
+            if head == self._plain:
+                return self._decode(text)
+            if head == self._packed:
+                return self._decode(zlib.decompress(text))
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise self._damaged(data) from error
+        if head.startswith(MARK) and len(head) >= len(self._form) and not head.startswith(self._form):
+            age = "a newer" if head > self._form else "an older"
+            raise CoordinationIncompatible(f"{age} program than this one wrote the {self._what}: {head!r}")
+        raise self._damaged(data)
+
+    def _damaged(self, data: bytes) -> CoordinationIncompatible:
+        return CoordinationIncompatible(f"the stored {self._what} cannot be read: {data[:60]!r}")
 
 
 class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
@@ -53,11 +95,11 @@ class _Offset(msgspec.Struct, frozen=True):
     note: HandlingNote | None = None
 
 
-Stored = TypeVar("Stored", bound=msgspec.Struct)
-
-_encode = msgspec.json.Encoder(order="deterministic").encode
-_MEMBER = msgspec.json.Decoder(Member)
-_OFFSET = msgspec.json.Decoder(_Offset)
+_MEMBERS = Codec("member", Member, b"3")
+"""Members reported what they found in format 1, and named the service by its address in format 2."""
+_OFFSETS = Codec("offset", _Offset, b"1")
+encode_member, decode_member = _MEMBERS.encode, _MEMBERS.decode
+encode_offset = _OFFSETS.encode
 
 
 def valid_name(what: str, name: str) -> str:
@@ -73,14 +115,6 @@ def valid_name(what: str, name: str) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"the name of a {what} cannot be written in UTF-8: {name!r}") from error
     return name
-
-
-def encode_member(member: Member) -> bytes:
-    return pack(member, MEMBER_FORMAT)
-
-
-def decode_member(data: bytes) -> Member:
-    return unpack("member", data, _MEMBER, MEMBER_FORMAT)
 
 
 def shares(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
@@ -108,42 +142,6 @@ def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]
     return {member: frozenset(partitions) for member, partitions in found.items()}
 
 
-def encode_offset(offset: CommittedOffset) -> bytes:
-    return pack(offset)
-
-
 def decode_offset(data: bytes) -> CommittedOffset:
-    stored = unpack("offset", data, _OFFSET)
+    stored = _OFFSETS.decode(data)
     return CommittedOffset(stored.id, stored.at, stored.member, stored.held, stored.note)
-
-
-def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
-    text = _encode(stored)
-    if len(text) <= READABLE:
-        return MARK + form + PLAIN + text
-    return MARK + form + PACKED + zlib.compress(text)
-
-
-def unpack(what: str, data: bytes, decoder: msgspec.json.Decoder[Stored], form: bytes = FORMAT) -> Stored:
-    """Returns a value that :func:`pack` was given.
-
-    Raises:
-        CoordinationIncompatible: It has another format, or it is none.
-    """
-    head, text = data[:HEADER], data[HEADER:]
-    try:
-        if head == MARK + form + PLAIN:
-            return decoder.decode(text)
-        if head == MARK + form + PACKED:
-            return decoder.decode(zlib.decompress(text))
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise _damaged(what, data) from error
-    ours = MARK + form
-    if data.startswith(MARK) and len(data) >= len(ours) and not data.startswith(ours):
-        age = "a newer" if head > ours else "an older"
-        raise CoordinationIncompatible(f"{age} program than this one wrote the {what}: {head!r}")
-    raise _damaged(what, data)
-
-
-def _damaged(what: str, data: bytes) -> CoordinationIncompatible:
-    return CoordinationIncompatible(f"the stored {what} cannot be read: {data[:60]!r}")

@@ -5,6 +5,7 @@ A service's package is imported when it is asked for, so that neither needs what
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -53,13 +54,16 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
         from qdo.coordination import local  # noqa: PLC0415 - only needed if it is used
 
         place, paths = local.parse_url(url, session_timeout=session_timeout, **options), GroupPaths("", group)
-        connect = local.connector(place, paths.top, paths.may_be_watched)
-        return Coordinator(group, connect, place.session_timeout)
+        return Coordinator(
+            group, partial(local.LocalLink, place, paths.top, paths.may_be_watched), place.session_timeout
+        )
     need_zookeeper()
     from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
 
     access = zookeeper.parse_url(url, session_timeout=session_timeout, **options)
-    return Coordinator(group, zookeeper.connector(access), access.session_timeout, access.chroot)
+    context = None if access.tls is None else access.tls.context()
+    connect = partial(zookeeper.ZooKeeperLink, access, context)
+    return Coordinator(group, connect, access.session_timeout, access.chroot)
 
 
 def need_zookeeper() -> None:

@@ -320,6 +320,8 @@ class Session:
 
     async def _look(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
         """Reads and watches the owners of the owned ones. Those that are watched already are another session's."""
+        if "owned" not in todo.values():
+            return todo
         owners = {self._paths.owner(each): each for each, standing in todo.items() if standing == "owned"}
         asked = [path for path in owners if path not in self._watched_owners]
         self._watched_owners.update(asked)

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from qdo.coordination.changes import MOST_OPERATIONS, Rounds, bundle, join, lacks_parent, make
-from qdo.coordination.encoding import QueuePartitions, by_member, pack, shares, unpack, unshare
+from qdo.coordination.encoding import Codec, QueuePartitions, by_member, shares, unshare
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import TargetAssignment, Versioned
 from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData
@@ -79,8 +79,8 @@ class MemberAssignment(msgspec.Struct, frozen=True):
         return frozenset(unshare(self.now if self.pending(generation) else self.next))
 
 
-_GENERATION = msgspec.json.Decoder(TargetGeneration)
-_ASSIGNMENT = msgspec.json.Decoder(MemberAssignment)
+TARGETS = Codec("target", TargetGeneration, FORMAT)
+ASSIGNMENTS = Codec("assignment", MemberAssignment, FORMAT)
 
 
 class StoredAssignment(NamedTuple):
@@ -116,11 +116,11 @@ class StoredTarget:
 
 
 def decode_generation(node: NodeData | None) -> TargetGeneration:
-    return TargetGeneration() if node is None else unpack("target", node.data, _GENERATION, FORMAT)
+    return TargetGeneration() if node is None else TARGETS.decode(node.data)
 
 
 def decode_assigned(node: NodeData) -> MemberAssignment:
-    assigned = unpack("assignment", node.data, _ASSIGNMENT, FORMAT)
+    assigned = ASSIGNMENTS.decode(node.data)
     for each in (assigned.now, assigned.next):
         for _ in unshare(each):
             """What contradicts itself is found here."""
@@ -178,7 +178,7 @@ class StoredAssignments:
             return False
         if present.version is None:
             await make(self._link, [self._paths.assignments])
-            await self._link.apply([(Create(self._paths.target, pack(TargetGeneration(), FORMAT)),)])
+            await self._link.apply([(Create(self._paths.target, TARGETS.encode(TargetGeneration())),)])
             self._watching.hear([self._paths.target])
             present = await self._read()
         if present.version is None or present.target.version != version:
@@ -235,7 +235,7 @@ class StoredAssignments:
         parts = [wanted[part] for part in bundle(wanted, MOST_OPERATIONS - 1)]
         for part in parts[:-1]:
             yield join([check, *part])
-        data = _fitting(pack(generation, FORMAT), "the group has too many static members")
+        data = _fitting(TARGETS.encode(generation), "the group has too many static members")
         yield join([*(parts[-1] if parts else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _writing(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
@@ -243,7 +243,7 @@ class StoredAssignments:
         if assigned is None:
             assert before is not None  # noqa: S101 - only what is there is removed
             return Check(path, before.version), Delete(path)
-        data = _fitting(pack(assigned, FORMAT), f"{member} is to own too many partitions")
+        data = _fitting(ASSIGNMENTS.encode(assigned), f"{member} is to own too many partitions")
         return (Create(path, data) if before is None else SetData(path, data, before.version),)
 
 

@@ -188,9 +188,9 @@ class Link(abc.ABC):
     async def close(self) -> None:
         """Ends the session; waits until the service knows, if it can be reached. Never raises; idempotent."""
 
-    @abc.abstractmethod
     async def abandon(self) -> None:
         """Ends the session, or leaves its end to the service if that cannot be reached now. Never raises."""
+        await self.close()
 
     @abc.abstractmethod
     def end(self, why: CoordinationError) -> None:

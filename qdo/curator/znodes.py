@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from qdo.coordination.tree import Create, Operation, Rejection, RejectionReason
-from qdo.coordination.zookeeper.driver import failures
-from qdo.coordination.zookeeper.driver.requests import send
+from qdo.coordination.zookeeper.driver.translation import judge, send, translate
 from qdo.errors import CoordinationError, CoordinationLost, InvalidArgument
 
 T = TypeVar("T")
@@ -52,9 +51,9 @@ class Answer(Generic[T]):
         if not self._pending.wait(timeout):
             raise CoordinationLost(f"ZooKeeper has not answered for {timeout:g} s; what was asked for may be done yet")
         error = self._pending.exception
-        judged = failures.judge(self._pending.value if error is None else error)
+        judged = judge(self._pending.value if error is None else error)
         if isinstance(judged, Exception):
-            raise failures.translate([judged], 0) from judged
+            raise translate([judged], 0) from judged
         return self._shape(judged)
 
     def then(self, call: Callable[[Answer[T]], None]) -> None:

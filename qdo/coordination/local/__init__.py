@@ -14,12 +14,6 @@ that end meanwhile are lost.
 from __future__ import annotations
 
 from qdo.coordination.local.link import LocalLink
-from qdo.coordination.local.nodes import MayBeWatched
 from qdo.coordination.local.options import LocalOptions, default_path, parse_url
-from qdo.coordination.tree import Connect
 
-__all__ = ["LocalLink", "LocalOptions", "connector", "default_path", "parse_url"]
-
-
-def connector(options: LocalOptions, scope: str, may_be_watched: MayBeWatched) -> Connect:
-    return lambda outlast: LocalLink(options, scope, may_be_watched, outlast)
+__all__ = ["LocalLink", "LocalOptions", "default_path", "parse_url"]

@@ -112,9 +112,6 @@ class LocalLink(Link):
         self._finish(SessionLost("the session was ended"))
         await self._ended.wait()
 
-    async def abandon(self) -> None:
-        await self.close()
-
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
             self._finish(why)

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
 from qdo.coordination import CommittedOffset, Member, Sight
 from qdo.coordination.encoding import (
-    MEMBER_FORMAT,
+    Codec,
     decode_member,
     decode_offset,
     encode_member,
     encode_offset,
-    pack,
     shares,
-    unpack,
     unshare,
     valid_name,
 )
@@ -106,6 +104,6 @@ def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
         id: str
         wants: Subscription = Subscription()
 
-    data = encode_member(Member("a", sight=Sight(("*",))))
-    assert unpack("member", data, msgspec.json.Decoder(Older), MEMBER_FORMAT) == Older("a")
-    assert decode_member(pack(Older("a"), MEMBER_FORMAT)) == Member("a")
+    older = Codec("member", Older, b"3")
+    assert older.decode(encode_member(Member("a", sight=Sight(("*",))))) == Older("a")
+    assert decode_member(older.encode(Older("a"))) == Member("a")

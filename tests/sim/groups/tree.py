@@ -312,10 +312,6 @@ class TreeLink(Link):
         self._leave(SessionLost("the session was ended"))
         await asyncio.sleep(self.tree.world.some(self.latency))
 
-    async def abandon(self) -> None:
-        """See the contract."""
-        await self.close()
-
     def end(self, why: CoordinationError) -> None:
         """See the contract."""
         if self._state != "lost":

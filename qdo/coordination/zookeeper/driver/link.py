@@ -26,9 +26,8 @@ from kazoo.security import CREATOR_ALL_ACL
 from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import Applied, Change, Link, NodeData, Outcome, Rejection, State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
-from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
-from qdo.coordination.zookeeper.driver.requests import send
+from qdo.coordination.zookeeper.driver.translation import judge, send, translate
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
@@ -415,9 +414,9 @@ def _judge(answers: Iterable[Any]) -> Iterator[Any]:
     Raises:
         CoordinationError: One of them was not answered.
     """
-    judged = [failures.judge(answer) for answer in answers]
+    judged = [judge(answer) for answer in answers]
     if errors := [each for each in judged if isinstance(each, Exception)]:
-        raise failures.translate(errors, len(judged) - len(errors)) from errors[0]
+        raise translate(errors, len(judged) - len(errors)) from errors[0]
     yield from judged
 
 

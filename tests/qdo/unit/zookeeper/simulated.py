@@ -210,10 +210,6 @@ class SimulatedLink(Link):
         """See the contract."""
         self._leave()
 
-    async def abandon(self) -> None:
-        """See the contract."""
-        self._leave()
-
     def end(self, why: CoordinationError) -> None:
         """See the contract."""
         if self.state != "lost":

@@ -1,4 +1,4 @@
-"""Translates kazoo's errors. Nothing above the driver sees one of them."""
+"""Between the terms of the tree and kazoo's: transactions, and errors, of which nothing above the driver sees one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kazoo import exceptions
 
-from qdo.coordination.tree import Rejection, RejectionReason
+from qdo.coordination.tree import Change, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 
 REFUSED: Mapping[type[Exception], RejectionReason] = {
@@ -29,6 +29,22 @@ ENDED = (exceptions.SessionExpiredError,)
 """Also of a client that was closed. Whatever is answered so did not happen."""
 UNTOLD = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """Beside the operation that a transaction failed for, all others have one of these."""
+
+
+def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
+    """Sends operations that are done all or not at all; returns kazoo's answer to come."""
+    transaction = client.transaction()
+    for operation in change:
+        match operation:
+            case Create(path, data, ephemeral, sequence):
+                transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+            case SetData(path, data, version):
+                transaction.set_data(path, data, version)
+            case Delete(path):
+                transaction.delete(path)
+            case _:
+                transaction.check(operation.path, operation.version)
+    return transaction.commit_async()
 
 
 def judge(answer: Any) -> Any:  # noqa: ANN401 - of any request
