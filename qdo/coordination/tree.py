@@ -39,7 +39,7 @@ MAX_WAIT_SECONDS = 1.5
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
-    """Makes a node, which is gone with the session if it is ephemeral.
+    """Makes a node, which is gone with the session if it is ephemeral. No other node can be in an ephemeral one.
 
     ``sequence`` is for queues of Curator: ZooKeeper completes the name by a number. Other trees need not.
     """

@@ -34,11 +34,13 @@ class FileTransaction:
     """A transaction that is under way.
 
     Attributes:
+        parent_ids: Rows of the table ``parents`` that are known; rows never change.
         now: Of :func:`now`, read after what the transaction sees was settled. A sign of life given in between would
             lie further ahead than any may, and its member would count as dead.
     """
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, parent_ids: dict[str, int]) -> None:
+        self.parent_ids = parent_ids
         cursor = connection.cursor()
         self.execute, self.each = cursor.execute, cursor.executemany
         self.total_changes = connection.total_changes
@@ -73,6 +75,7 @@ class CoordinationFile:
         self._sync = sync
         self._connection: apsw.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._parent_ids: dict[str, int] = {}
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = True, create: bool = False) -> Iterator[FileTransaction]:
@@ -91,10 +94,11 @@ class CoordinationFile:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             if not write:
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
-            yield FileTransaction(connection)
+            yield FileTransaction(connection, self._parent_ids)
             connection.execute("COMMIT")
         except BaseException as error:
             self._undo(connection)
+            self._parent_ids.clear()
             if not isinstance(error, apsw.Error):
                 raise
             if not isinstance(error, apsw.BusyError | apsw.FullError):
@@ -103,6 +107,7 @@ class CoordinationFile:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
+        self._parent_ids.clear()
         if connection is not None:
             with contextlib.suppress(apsw.Error):
                 connection.close(True)  # noqa: FBT003 - apsw takes it by position only
@@ -255,12 +260,18 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 APPLICATION_ID = 0x51646F43
 """Number that distinguishes our files from other SQLite databases: ``QdoC``."""
-FORMAT = 3
+FORMAT = 4
 OLDER = "remove it while no worker runs, or name another file; groups then begin without offsets (qdo offsets seek)"
 
 TABLES = """
+CREATE TABLE parents (
+    id INTEGER PRIMARY KEY,     -- stands for the path in the rows of what is in the node
+    path TEXT NOT NULL UNIQUE   -- of a node that others are in, or were; '' is the root's
+);
+INSERT INTO parents VALUES (1, '');
+
 CREATE TABLE nodes (
-    parent TEXT NOT NULL,       -- the path of the node that it lies in; '' is the root's
+    parent INTEGER NOT NULL,    -- the id of the node that it lies in; the root lies in itself
     name TEXT NOT NULL,         -- '' is the root itself
     data BLOB NOT NULL,
     version INTEGER NOT NULL,   -- of the data
@@ -270,7 +281,7 @@ CREATE TABLE nodes (
     PRIMARY KEY (parent, name)
 ) WITHOUT ROWID;
 CREATE INDEX nodes_by_session ON nodes (session) WHERE session IS NOT NULL;
-INSERT INTO nodes VALUES ('', '', x'', 0, 0, 0, NULL);
+INSERT INTO nodes VALUES (1, '', x'', 0, 0, 0, NULL);
 
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,     -- random: no other file that takes the place of this one has it

@@ -33,8 +33,8 @@ from qdo.coordination.tree import (
 from qdo.errors import SessionLost
 
 T = TypeVar("T")
-Place: TypeAlias = tuple[str, str]
-"""The columns ``parent`` and ``name`` of a node."""
+Place: TypeAlias = tuple[int | None, str]
+"""The columns ``parent`` and ``name`` of a node; None: nothing was ever in that parent."""
 LIVE = "expires > ? AND expires <= ? + timeout"
 """An end further off than the timeout is from before the machine was last started."""
 ABSENT = (0,)
@@ -45,9 +45,19 @@ def ended() -> SessionLost:
     return SessionLost("the session has ended: its partitions may be somebody else's by now")
 
 
-def split(path: str) -> Place:
+def place(tx: FileTransaction, path: str) -> Place:
     above, _, name = path.rpartition("/")
-    return above, name
+    return parent_id(tx, above), name
+
+
+def parent_id(tx: FileTransaction, path: str) -> int | None:
+    """Returns the id of a node that others are in, or were; the root's path is empty here."""
+    if path not in tx.parent_ids:
+        row = tx.one("SELECT id FROM parents WHERE path = ?", path)
+        if row is None:
+            return None
+        tx.parent_ids[path] = row[0]
+    return tx.parent_ids[path]
 
 
 def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
@@ -58,7 +68,7 @@ def read(tx: FileTransaction, paths: Iterable[str]) -> list[NodeData | None]:
 def children(tx: FileTransaction, paths: Sequence[str]) -> list[list[str] | None]:
     query = "SELECT name FROM nodes WHERE parent = ? AND name != ''"
     return [
-        there and [name for (name,) in tx.rows(query, path.rstrip("/"))]
+        there and [name for (name,) in tx.rows(query, parent_id(tx, path.rstrip("/")))]
         for path, there in zip(paths, _columns(tx, "1", paths), strict=True)
     ]
 
@@ -66,7 +76,7 @@ def children(tx: FileTransaction, paths: Sequence[str]) -> list[list[str] | None
 def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> list[Any]:
     """Returns columns of each node, None for nodes that are not there."""
     query = f"SELECT {columns} FROM nodes WHERE parent = ? AND name = ?"  # noqa: S608 - constants
-    return [tx.one(query, *split(path)) for path in paths]
+    return [tx.one(query, *place(tx, path)) for path in paths]
 
 
 class Watches:
@@ -178,9 +188,9 @@ class NodeChanges:
     def remove(self, sessions: Iterable[int]) -> None:
         for session in sessions:
             self.tx.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            for (above,) in self.tx.rows("DELETE FROM nodes WHERE session = ? RETURNING parent", session):
-                self._listed.add(above)
-                self.watchable = True
+            emptied = set(self.tx.rows("DELETE FROM nodes WHERE session = ? RETURNING parent", session))
+            self._listed.update(self.tx.one("SELECT path FROM parents WHERE id = ?", *row)[0] for row in emptied)
+            self.watchable = self.watchable or bool(emptied)
 
     def make_in_order(self, changes: Iterable[Change]) -> list[Outcome]:
         return [outcome for change in changes for outcome in self.make(change)]
@@ -203,16 +213,22 @@ class NodeChanges:
         versions: list[Sequence[int]] = []
         touched: list[tuple[type[Operation], set[str]]] = []
         for at, operations in enumerate(zip(*changes, strict=True)):
-            places = [split(operation.path) for operation in operations]
-            done = self._do(operations, places)
+            paths = [operation.path.rpartition("/") for operation in operations]
+            parents = {above for above, _, _ in paths}
+            if isinstance(operations[0], Create) and not all(map(self._hold, parents)):
+                done = None
+            else:
+                ids = {above: parent_id(self.tx, above) for above in parents}
+                done = self._do(operations, [(ids[above], name) for above, _, name in paths])
             if done is None:
                 if undo:
                     self.tx.execute("ROLLBACK TO change; RELEASE change")
+                    self.tx.parent_ids.clear()
                 if len(changes) == 1:
                     return [Rejection(self._why_not(operations[0]), at)]
                 return self.make_in_order(changes)
             versions.append(done)
-            touched.append((type(operations[0]), {above for above, _ in places}))
+            touched.append((type(operations[0]), parents))
         if undo:
             self.tx.execute("RELEASE change")
         for kind, parents in touched:
@@ -229,23 +245,28 @@ class NodeChanges:
         versions = [0] * len(operations)
         match operations[0]:
             case Check():
-                there = self.tx.each(CHECK, ((*place, one.version, ANY) for place, one in each)).fetchall()
+                there = self.tx.each(CHECK, ((*where, one.version, ANY) for where, one in each)).fetchall()
                 return versions if len(there) == len(operations) else None
             case Create():
-                if not all(map(self._there, {above for above, _ in places})):
-                    return None
                 own = {True: self._session, False: None}
-                self.tx.each(CREATE, ((*place, one.data, number, own[one.ephemeral]) for place, one in each))
+                self.tx.each(CREATE, ((*where, one.data, number, own[one.ephemeral]) for where, one in each))
             case SetData():
                 versions = [self._next_version(one) for one in operations]
                 rows = zip(places, operations, versions, strict=True)
-                self.tx.each(SET_DATA, ((*place, one.data, version, number) for place, one, version in rows))
+                self.tx.each(SET_DATA, ((*where, one.data, version, number) for where, one, version in rows))
             case Delete():
-                self.tx.each(DELETE, ((*place, one.path) for place, one in each))
+                self.tx.each(DELETE, ((*where, one.path) for where, one in each))
         return versions if self.tx.total_changes() - before == len(operations) else None
 
     def _there(self, path: str) -> bool:
-        return bool(self.tx.one(CHECK, *split(path), ANY, ANY))
+        return bool(self.tx.one(CHECK, *place(self.tx, path), ANY, ANY))
+
+    def _hold(self, path: str) -> bool:
+        """Gives a node an id, so that others can be in it; returns False for ephemeral and missing nodes."""
+        there = bool(self.tx.one(LASTING, *place(self.tx, path)))
+        if there and parent_id(self.tx, path) is None:
+            self.tx.execute("INSERT INTO parents (path) VALUES (?)", (path,))
+        return there
 
     def _next_version(self, operation: SetData) -> int:
         if operation.version != ANY:
@@ -278,7 +299,9 @@ class NodeChanges:
         if self.watchable or self._listed:
             self.tx.execute("UPDATE counter SET number = ?, watchable = ?", (self._number, self.last_watchable))
         for path in self._listed:
-            self.tx.execute("UPDATE nodes SET listed = ? WHERE parent = ? AND name = ?", (self._number, *split(path)))
+            self.tx.execute(
+                "UPDATE nodes SET listed = ? WHERE parent = ? AND name = ?", (self._number, *place(self.tx, path))
+            )
 
 
 CREATE = "INSERT INTO nodes VALUES (?, ?, ?, 0, ?4, ?4, ?) ON CONFLICT DO NOTHING"
@@ -286,7 +309,9 @@ CREATE = "INSERT INTO nodes VALUES (?, ?, ?, 0, ?4, ?4, ?) ON CONFLICT DO NOTHIN
 SET_DATA = """UPDATE nodes SET data = ?3, version = ?4, changed = ?5
     WHERE parent = ?1 AND name = ?2 AND version = ?4 - 1"""
 
-DELETE = """DELETE FROM nodes WHERE parent = ? AND name = ?
-    AND NOT EXISTS (SELECT 1 FROM nodes AS child WHERE child.parent = ?)"""
+DELETE = """DELETE FROM nodes WHERE parent = ? AND name = ? AND (session IS NOT NULL OR NOT EXISTS (
+    SELECT 1 FROM nodes AS child WHERE child.parent = (SELECT id FROM parents WHERE path = ?)))"""
+
+LASTING = "SELECT 1 FROM nodes WHERE parent = ? AND name = ? AND session IS NULL"
 
 CHECK = "SELECT 0 FROM nodes WHERE parent = ? AND name = ? AND ? IN (version, ?)"

@@ -16,7 +16,7 @@ from qdo.coordination.local import LocalLink, LocalOptions
 from qdo.coordination.local.database import CoordinationFile
 from qdo.coordination.local.nodes import NodeChanges
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.tree import ANY, Applied, Create, Delete, SetData
+from qdo.coordination.tree import ANY, Applied, Check, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.keepalive.vitals import now
 from tests.contract.samples import eventually
 from tests.qdo.contract.events import Heard
@@ -109,6 +109,20 @@ async def test_a_free_file_is_written_without_the_thread(path: Path) -> None:
             await link.apply([(Delete(f"/{sync}"),)])
         assert threads == by_thread
         await link.close()
+
+
+async def test_a_refused_change_leaves_no_parent_behind(path: Path) -> None:
+    """Otherwise later nodes would lie in a parent that no other session finds; an ephemeral node never is one."""
+    link, other = (LocalLink(LocalOptions(path, session_timeout=60), "scope") for _ in range(2))
+    await link.open()
+    await other.open()
+    await link.apply([(Create("/a"),), (Create("/mine", ephemeral=True),)])
+    refused = await link.apply([(Create("/a/b"), Check("/none")), (Create("/mine/a"),)])
+    assert refused == [Rejection(RejectionReason.NO_NODE, 1), Rejection(RejectionReason.NO_NODE, 0)]
+    await link.apply([(Create("/a/c"),)])
+    assert await other.children(["/a", "/mine"]) == [["c"], []]
+    await link.close()
+    await other.close()
 
 
 def observed(threads: list[bool]) -> Callable[[NodeChanges, Any], Any]:
