@@ -128,7 +128,7 @@ def local_group(bench: Bench) -> Report:
             for which, tree in trees().items()
         }
         bench.interleave(calls, 1)
-        samples = bench.interleave(calls, bench.size(15, 1))
+        samples = bench.interleave(calls, bench.size(30, 1))
     rows, verdicts = [], []
     for step in samples["now"][0]:
         found = {which: [steps[step] for steps in samples[which]] for which in NAMES}

@@ -43,6 +43,8 @@ SOONEST = 0.02
 """Min seconds between two signs of life, whenever others' sessions end."""
 LOOK_EVERY = 0.05
 """Interval in seconds between two reads of the file where processes cannot wake each other."""
+LOG_EVERY = 100
+"""Interval in writes between two that may copy the log into the file."""
 HEARTBEAT_MODULE = "qdo.coordination.local.heartbeat"
 """The program that gives the signs of life while this one cannot."""
 PROBES = 8
@@ -73,6 +75,7 @@ class LocalLink(Link):
         self._state: State = "new"
         self._error: CoordinationError = nodes.ended()
         self._begun = False
+        self._written = 0
         self._abandoned = 0
         """Number of callers that were cancelled while the thread may be doing their jobs: reads come after those."""
         self._outstanding = 0
@@ -239,9 +242,11 @@ class LocalLink(Link):
     def _write_now(self, work: Callable[[nodes.NodeChanges], T]) -> tuple[T, int] | None:
         """Runs a transaction that changes nodes in the loop; None: the thread has to.
 
-        That is when it may have to wait: for the session's beginning, earlier jobs, the file's lock, or the disk.
+        That is when it may have to wait: for the session's beginning, earlier jobs, the file's lock, or the disk. Now
+        and then a write is the thread's, because only its commits copy a long log into the file.
         """
-        if not self._begun or self._outstanding or self._options.sync:
+        self._written += 1
+        if not self._begun or self._outstanding or self._options.sync or not self._written % LOG_EVERY:
             return None
         try:
             with self._file.transaction() as tx:

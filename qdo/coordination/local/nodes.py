@@ -76,7 +76,10 @@ def children(tx: FileTransaction, paths: Sequence[str]) -> list[list[str] | None
 def _columns(tx: FileTransaction, columns: str, paths: Iterable[str]) -> list[Any]:
     """Returns columns of each node, None for nodes that are not there."""
     query = f"SELECT {columns} FROM nodes WHERE parent = ? AND name = ?"  # noqa: S608 - constants
-    return [tx.one(query, *place(tx, path)) for path in paths]
+    places = [place(tx, path) for path in paths]
+    rows = tx.each(query, places).fetchall()
+    # A missing node has no row. Which one it is shows when they are read one by one.
+    return rows if len(rows) == len(places) else [tx.one(query, *each) for each in places]
 
 
 class Watches:

@@ -14,6 +14,7 @@ import pytest
 from qdo.coordination import Member
 from qdo.coordination.local import LocalLink, LocalOptions
 from qdo.coordination.local.database import CoordinationFile
+from qdo.coordination.local.link import LOG_EVERY
 from qdo.coordination.local.nodes import NodeChanges
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.tree import ANY, Applied, Check, Create, Delete, Rejection, RejectionReason, SetData
@@ -109,6 +110,19 @@ async def test_a_free_file_is_written_without_the_thread(path: Path) -> None:
             await link.apply([(Delete(f"/{sync}"),)])
         assert threads == by_thread
         await link.close()
+
+
+async def test_one_write_of_many_copies_the_log(path: Path) -> None:
+    """The thread makes it, because it waits for the disk."""
+    link = LocalLink(LocalOptions(path, session_timeout=60), "scope")
+    await link.open()
+    await link.apply([(Create("/mine", ephemeral=True),)])
+    threads: list[bool] = []
+    with replace(NodeChanges.run, observed(threads)):
+        for _ in range(2 * LOG_EVERY):
+            await link.apply([(SetData("/mine", b"", ANY),)])
+    assert sum(threads) == 2
+    await link.close()
 
 
 async def test_a_refused_change_leaves_no_parent_behind(path: Path) -> None:
