@@ -1,9 +1,10 @@
-"""Writes the record of the present version: ``python -m tests.releases``."""
+"""Writes the record of the present version: ``python -m tests.releases``; or parts of it: ``… groups keyspace``."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from queuey.storage import Store
 from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import program, recording
-from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump
+from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, files
 from tests.releases.recording import HERE, Released
 from tests.servers.keyspaces import close, go_by, make
 
@@ -31,8 +32,8 @@ AGE = 86_400
 """Seconds that the recorded time lies in the past, so that the archive's buckets are closed."""
 
 
-def record(directory: Path, work: Path) -> None:
-    """Fills a store, asks for everything in it, and writes a release's files."""
+def record_store(directory: Path, work: Path) -> None:
+    """Fills a SQLite store, asks for everything in it, and archives a queue of it on Spark."""
     clock = ids.now_ticks() - AGE * ids.TICKS_PER_SECOND
     data = work / "data"
     with recording.opened(data, clock) as store:
@@ -43,18 +44,29 @@ def record(directory: Path, work: Path) -> None:
     _pack(file, directory / "store.gz")
     with recording.opened(data, clock) as store, recording.served(store) as service, service.client() as client:
         answers = {name: program.plain(answer) for name, answer in program.ask(client, kept)}
-    groups = work / "qdo.sqlite3"
-    asyncio.run(recording.fill_groups(groups))
-    _pack(groups, directory / "groups.gz")
-    offsets = asyncio.run(recording.offsets(groups))
-    released = Released(__version__, clock, kept, rows, service.exchanges, answers, offsets, recording.tables())
-    (directory / "record.gz").write_bytes(gzip.compress(msgspec.json.encode(released), mtime=0))
+    _write(directory / "record.gz", Released(__version__, clock, kept, rows, service.exchanges, answers))
     shutil.copy(HERE / "program.py", directory)
-    (directory / "__init__.py").write_text(
-        f'"""The record of version {__version__}; nothing here changes any more."""\n'
-    )
-    (directory / "keyspace.gz").write_bytes(gzip.compress(msgspec.json.encode(keyspace()), mtime=0))
     _archive(directory, work)
+
+
+def record_groups(directory: Path, work: Path) -> None:
+    """Writes a file of Qdo's groups."""
+    file = work / "qdo.sqlite3"
+    asyncio.run(recording.fill_groups(file))
+    _pack(file, directory / "groups.gz")
+    (directory / "groups.json").write_text(json.dumps(asyncio.run(recording.offsets(file)), sort_keys=True))
+
+
+def record_keyspace(directory: Path, _: Path) -> None:
+    """Fills a keyspace on a Cassandra node."""
+    _write(directory / "keyspace.gz", keyspace())
+
+
+PARTS = {"store": record_store, "groups": record_groups, "keyspace": record_keyspace}
+
+
+def _write(path: Path, content: msgspec.Struct) -> None:
+    path.write_bytes(gzip.compress(msgspec.json.encode(content), mtime=0))
 
 
 def fill(store: Store) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def keyspace() -> ReleasedKeyspace:
             tables = dump(url)
             _require_all(tables)
             with closing(CassandraLocation(url).open(Clock(clock))) as store:
-                return ReleasedKeyspace(clock, tables, recording.rows(store))
+                return ReleasedKeyspace(clock, tables, recording.rows(store), files())
         finally:
             close()
 
@@ -111,15 +123,18 @@ def _archive(directory: Path, work: Path) -> None:
         packed.add(work / "archive", "archive")
 
 
-def main() -> None:
-    """Writes the folder of the present version, in place of one that is there."""
+def main(parts: Sequence[str]) -> None:
+    """Writes parts of the present version's record, by default all."""
     directory = HERE / f"v{__version__.replace('.', '_')}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    with tempfile.TemporaryDirectory() as work:
-        record(directory, Path(work))
-    print(f"Wrote {directory.relative_to(recording.ROOT)}")  # noqa: T201
+    directory.mkdir(exist_ok=True)
+    (directory / "__init__.py").write_text(
+        f'"""The record of version {__version__}; nothing here changes any more."""\n'
+    )
+    for part in parts or PARTS:
+        with tempfile.TemporaryDirectory() as work:
+            PARTS[part](directory, Path(work))
+        print(f"Wrote {part} of {directory.name}")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +17,7 @@ from tests.servers.keyspaces import OPTIONS
 
 SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
 """Times of a keyspace with which messages can be read and claimed soon."""
+ROOT = Path(__file__).parents[2]
 OF_PROCESSES = {"heartbeats", "migrations", "recent_writes"}
 """Tables about processes that run, and about the keyspace itself."""
 TABLES = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
@@ -26,11 +30,23 @@ class ReleasedKeyspace(msgspec.Struct):
         clock: A time at which everything was there (ticks).
         tables: The rows of each table, without columns that are null.
         rows: The same as the storage contract shows them.
+        files: Hashes of the files in ``cql`` by name.
     """
 
     clock: int
     tables: dict[str, list[dict[str, Any]]]
     rows: dict[str, Any]
+    files: dict[str, str]
+
+
+def read(folder: Path) -> ReleasedKeyspace:
+    """Returns what a release recorded."""
+    return msgspec.json.decode(gzip.decompress((folder / "keyspace.gz").read_bytes()), type=ReleasedKeyspace)
+
+
+def files() -> dict[str, str]:
+    """Returns the hashes of the files with the tables."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "cql").glob("*.cql"))}
 
 
 def dump(url: str) -> dict[str, list[dict[str, Any]]]:

@@ -34,7 +34,6 @@ from tests.backends import APP, Clock
 from tests.in_process import InProcess
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 URL = f"http://127.0.0.1:5000/v1/{APP}/"
 KEY = "a-key-of-the-releases"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
@@ -68,8 +67,6 @@ class Released(msgspec.Struct):
         rows: Of the store, see :func:`rows`.
         exchanges: Requests of the second part, in order.
         answers: Of the client, by the program's names for them.
-        offsets: Of Qdo's groups, by group and partition.
-        tables: Hashes of the files in ``cql`` by name.
     """
 
     version: str
@@ -78,8 +75,6 @@ class Released(msgspec.Struct):
     rows: dict[str, Any]
     exchanges: list[Exchange]
     answers: dict[str, Any]
-    offsets: dict[str, dict[str, Any]]
-    tables: dict[str, str]
 
 
 def folders() -> list[Path]:
@@ -251,8 +246,3 @@ async def fill_groups(path: Path) -> None:
             await session.leave()
         finally:
             await coordinator.close()
-
-
-def tables() -> dict[str, str]:
-    """Returns the hashes of the files with Cassandra's tables."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "cql").glob("*.cql"))}

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.backends import CassandraLocation, Clock
 from tests.releases import keyspaces, recording
 from tests.releases.compared import differences
-from tests.releases.keyspaces import ReleasedKeyspace
 
 
 @pytest.mark.parametrize("folder", recording.folders(), ids=[folder.name for folder in recording.folders()])
 def test_rows(folder: Path, contract_keyspace: str) -> None:
     """The rows of a release's keyspace are understood in a keyspace of the present version, every one as it was."""
-    released = msgspec.json.decode(gzip.decompress((folder / "keyspace.gz").read_bytes()), type=ReleasedKeyspace)
+    released = keyspaces.read(folder)
     location = CassandraLocation(contract_keyspace)
     location.fresh()
     keyspaces.load(contract_keyspace, released.tables)
