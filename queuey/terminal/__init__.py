@@ -1,1 +1,1 @@
-"""What command lines print, ask and read."""
+"""Output, questions and values of settings, the same for both command lines."""

@@ -105,7 +105,11 @@ def pipe(
             return
         with stopped_by_signals() as stop:
             done = job.run(spark, chosen, run.say, stop)
-    if run.json:
+    _show_end(done, start, json=run.json)
+
+
+def _show_end(done: Piped, start: str, *, json: bool) -> None:
+    if json:
         output.emit(done)
     else:
         read = plural(done.messages, "message was", "messages were")

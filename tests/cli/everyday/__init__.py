@@ -1,0 +1,1 @@
+"""Commands that people use every day: messages, the profile, help and completion."""
