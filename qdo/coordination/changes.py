@@ -30,30 +30,20 @@ async def apply_bundled(link: Link, changes: Iterable[Change]) -> list[Outcome]:
     """
     each = list(changes)
     bundles = [each[part] for part in bundle(each)]
-    tried = await link.apply(map(join, bundles))
     outcomes: list[Outcome | None] = []
-    for joined, outcome in zip(bundles, tried, strict=True):
-        outcomes += _each_of(joined, outcome)
-    again = [index for index, outcome in enumerate(outcomes) if outcome is None]
+    for joined, outcome in zip(bundles, await link.apply(map(join, bundles)), strict=True):
+        if isinstance(outcome, Applied):
+            outcomes += split(outcome, joined)
+        else:
+            outcomes += [outcome] if len(joined) == 1 else [None] * len(joined)
+    again = [change for change, outcome in zip(each, outcomes, strict=True) if outcome is None]
     try:
-        later = await link.apply([each[index] for index in again])
+        later = iter(await link.apply(again))
     except SessionLost as error:
         if any(isinstance(outcome, Applied) for outcome in outcomes):
             raise CoordinationLost("the session ended after a part of the changes") from error
         raise
-    for index, outcome in zip(again, later, strict=True):
-        outcomes[index] = outcome
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-def _each_of(joined: Sequence[Change], outcome: Outcome) -> Iterator[Outcome | None]:
-    """Yields the outcome of each change of a bundle, None where it is not known yet."""
-    if not isinstance(outcome, Rejection):
-        yield from split(outcome, joined)
-    elif len(joined) == 1:
-        yield outcome
-    else:
-        yield from [None] * len(joined)
+    return [next(later) if outcome is None else outcome for outcome in outcomes]
 
 
 async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
@@ -104,25 +94,11 @@ def split(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
         at += len(change)
 
 
-class Rounds:
-    """Counts how often something was tried again because others were quicker.
+def attempts(what: str, most: int = 25) -> Iterator[int]:
+    """Yields once for each attempt to change what others may be changing.
 
-    Args:
-        what: For the error.
-        most: Max rounds.
+    Raises:
+        CoordinationLost: There were too many; it may be tried again later.
     """
-
-    def __init__(self, what: str, most: int = 25) -> None:
-        self._what = what
-        self._left = most
-
-    def __bool__(self) -> bool:
-        """Begins another round.
-
-        Raises:
-            CoordinationLost: There were too many; it may be tried again later.
-        """
-        if not self._left:
-            raise CoordinationLost(f"{self._what} was changed by others again and again")
-        self._left -= 1
-        return True
+    yield from range(most)
+    raise CoordinationLost(f"{what} was changed by others again and again")

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import Rounds
+from qdo.coordination.changes import attempts
 from qdo.coordination.encoding import decode_member, decode_offset, valid_name
 from qdo.coordination.offset_moves import find_offsets, move_offsets
 from qdo.coordination.paths import GroupPaths, decode, partition_of
@@ -158,14 +158,14 @@ class Coordinator:
     async def target(self) -> TargetAssignment | None:
         """Returns the target, None while there is none."""
         async with self._synced(self._paths.target) as link:
-            rounds = Rounds("the target")
-            while rounds:
+            tries = attempts("the target")
+            while True:
+                next(tries)
                 (node,) = await link.read([self._paths.target])
                 present = await stored_assignments.read(link, self._paths, node)
                 (after,) = await link.read([self._paths.target])
                 if after == node:
                     return present.target.target
-        raise AssertionError  # rounds end by an error
 
     async def owners(self) -> dict[Partition, str]:
         """Returns the present owner of every owned partition."""
@@ -242,8 +242,7 @@ class Coordinator:
             holders = (self._paths.owners_of, self._paths.offsets_of)
             tops = [top_of(queue) for queue in sorted(queues) for top_of in holders]
         async with self._synced(self._paths.top) as link:
-            rounds = Rounds("the group")
-            while rounds:
+            for _ in attempts("the group"):
                 (outcome,) = await link.apply([(Delete(self._paths.members),)])
                 if _holds_others(outcome):
                     raise GroupActive(f"group {self.group!r} has members")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qdo.coordination.changes import Rounds, join, make, size
+from qdo.coordination.changes import attempts, join, make, size
 from qdo.coordination.encoding import decode_offset, encode_offset
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.records import CommittedOffset
@@ -37,8 +37,9 @@ async def move_offsets(
     A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
     """
     owner_paths = {group_paths.owner(partition): partition for partition in ids}
-    rounds = Rounds("the offsets")
-    while ids and rounds:
+    tries = attempts("the offsets")
+    while ids:
+        next(tries)
         found = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
         changes = [
             _moving(group_paths, partition, found[partition], CommittedOffset(identifier, instant))

@@ -32,7 +32,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import Rounds, lacks_parent, make
+from qdo.coordination.changes import attempts, lacks_parent, make
 from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
@@ -123,8 +123,7 @@ class Session:
             CoordinationLost, CoordinationRefused
         """
         wish: Change = (Create(self._paths.member(self._member.id), self._stored, ephemeral=True),)
-        rounds = Rounds("the group")
-        while rounds:
+        for _ in attempts("the group"):
             (outcome,) = await self.link.apply([wish])
             if isinstance(outcome, Applied):
                 break
@@ -169,8 +168,9 @@ class Session:
         Raises:
             CoordinationLost, SessionLost
         """
-        rounds = Rounds("the leader")
-        while rounds:
+        tries = attempts("the leader")
+        while True:
+            next(tries)
             node = await self._watching.node(self._paths.leader)
             if node is not None:
                 return node.session == self.link.session
@@ -178,7 +178,6 @@ class Session:
                 return False
             await self.link.apply([(Create(self._paths.leader, self._member.id.encode(), ephemeral=True),)])
             self._watching.hear([self._paths.leader])
-        raise AssertionError  # rounds end by an error
 
     async def retire(self) -> None:
         """Announces that this member is leaving and leads no more. It keeps its partitions until it goes.
@@ -300,8 +299,9 @@ class Session:
         """
         todo = await self._standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, OwnedOffset] = {}
-        rounds = Rounds("who owns the partitions")
-        while todo and rounds:
+        tries = attempts("who owns the partitions")
+        while todo:
+            next(tries)
             todo = await self._try(await self._look(todo), held)
         return held
 
@@ -436,8 +436,9 @@ class Session:
         A member of the same name may replace the node meanwhile. It raises the version of the offset then, so this is
         read first, and checked.
         """
-        rounds = Rounds("who owns the partitions")
-        while doubtful and rounds:
+        tries = attempts("who owns the partitions")
+        while doubtful:
+            next(tries)
             asked = sorted(doubtful)
             nodes = await self.link.look([*map(self._paths.offset, asked), *map(self._paths.owner, asked)])
             found = zip(asked, nodes[: len(asked)], nodes[len(asked) :], strict=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import MOST_OPERATIONS, Rounds, bundle, join, lacks_parent, make
+from qdo.coordination.changes import MOST_OPERATIONS, attempts, bundle, join, lacks_parent, make
 from qdo.coordination.encoding import Codec, QueuePartitions, by_member, shares, unshare
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import TargetAssignment, Versioned
@@ -203,8 +203,9 @@ class StoredAssignments:
         return True
 
     async def _read(self) -> StoredTarget:
-        rounds = Rounds("the target")
-        while rounds:
+        tries = attempts("the target")
+        while True:
+            next(tries)
             node = await self._watching.node(self._paths.target)
             version = None if node is None else node.version
             if self._present is not None and self._present.version == version:
@@ -212,7 +213,6 @@ class StoredAssignments:
             present = await read(self._link, self._paths, node)
             if await self._watching.node(self._paths.target) == node:
                 self._present = present
-        raise AssertionError  # rounds end by an error
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
         wanted = list(transactions)

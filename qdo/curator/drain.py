@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import Rounds, make, size
+from qdo.coordination.changes import attempts, make, size
 from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason
 from qdo.curator import items
 from qdo.curator.names import RECIPES, SIMPLE, Child, Names
@@ -317,8 +317,9 @@ class Drain:
             self._count(batch)
             return
         path = f"{self._place.drained}/{uuid.uuid4()}"
-        rounds = Rounds("the queue", len(batch) + 25)
-        while batch and rounds:
+        tries = attempts("the queue", len(batch) + 25)
+        while batch:
+            next(tries)
             taking = [self._taking(item.child.name, item.version) for item in batch]
             staging = Create(path, self._encode(batch))
             change: Change = (*(each for one in taking for each in one), staging)
@@ -368,8 +369,7 @@ class Drain:
     async def _put_back(self, path: str, staged: Staged) -> None:
         """Undoes a staging: each item is there again under its name."""
         back = [Create(self._place.child(item.name), item.data) for item in staged.items]
-        rounds = Rounds("the queue")
-        while rounds:
+        for _ in attempts("the queue"):
             (outcome,) = await self._place.link.apply([(Delete(path), *back)])
             if not isinstance(outcome, Rejection) or outcome.at == 0:
                 return  # if the node is gone, another drain has done it

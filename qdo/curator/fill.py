@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.changes import OVERHEAD, Rounds, make
+from qdo.coordination.changes import OVERHEAD, attempts, make
 from qdo.coordination.tree import NODE_LIMIT, Check, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.curator import items
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
@@ -255,8 +255,7 @@ class Fill:
     async def _put(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
         place, receipts = self._place, tuple(one.receipt for one in moved)
         progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
-        rounds = Rounds("the queue")
-        while rounds:
+        for _ in attempts("the queue"):
             if self._ticks() - began > CLAIM - SPARE - place.link.timeout:
                 await self._jobs.release(moved)
                 return

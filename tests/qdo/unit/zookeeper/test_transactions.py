@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.coordination import changes
-from qdo.coordination.changes import Rounds
+from qdo.coordination.changes import attempts
 from qdo.coordination.tree import Applied, Change, Check, Create, Delete, SetData
 from qdo.errors import CoordinationLost
 
@@ -57,7 +57,7 @@ def test_each_change_is_told_what_came_of_it() -> None:
 
 def test_trying_again_ends() -> None:
     """A write that other writers beat in every round fails in the end."""
-    rounds = Rounds("it", most=3)
-    assert [bool(rounds) for _ in range(3)] == [True] * 3
+    tries = attempts("it", most=3)
+    assert [next(tries) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(CoordinationLost, match="it was changed by others again and again"):
-        bool(rounds)
+        next(tries)
