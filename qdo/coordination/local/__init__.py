@@ -2,7 +2,7 @@
 
 ::
 
-    link                     a session on the tree, and the one thread of it: transactions, signs of life, events
+    link                     a session on the tree, and its thread: signs of life, and transactions that have to wait
     nodes                    the table of nodes and of sessions: what is done inside a transaction
     database, wakeup_socket  the file, and how processes wake each other
 
