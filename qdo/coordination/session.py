@@ -350,13 +350,14 @@ class Session:
         """Claims the free ones and those that are ours; returns those that turned out to be something else."""
         nodes = await self.link.read(map(self._paths.offset, todo))
         await make(self.link, self._holders(each for each, node in zip(todo, nodes, strict=True) if node is None))
+        others = await self._others(todo)
         # Before anything is taken: what cannot be understood must not be owned.
-        offsets = zip(todo, nodes, strict=True)
+        offsets = [(each, node) for each, node in zip(todo, nodes, strict=True) if each not in others]
         read = [(each, node, offset) for each, node in offsets if (offset := self._understood(each, node))]
         outcomes = await self.link.apply_each(
             self._claiming(each, node, offset, todo[each]) for each, node, offset in read
         )
-        again: dict[Partition, Standing] = {}
+        again: dict[Partition, Standing] = {each: "owned" for each in others if todo[each] == "mine"}
         orphans: list[Partition] = []
         for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
             if isinstance(outcome, Applied):
@@ -368,6 +369,21 @@ class Session:
                 orphans.append(partition)
         await make(self.link, self._holders(orphans))
         return again
+
+    async def _others(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
+        """Returns the partitions that a member of the same name may have claimed after it replaced this one.
+
+        Its claim raised the version of the offset, which was read before and is checked by the claim of this session.
+        """
+        mine = [each for each, standing in todo.items() if standing == "mine"]
+        owners = await self.link.read(map(self._paths.owner, mine)) if mine else []
+        others = {each for each, owner in zip(mine, owners, strict=True) if self._standing(owner) != "mine"}
+        for partition in others:
+            self._held.pop(partition, None)
+        if former := [each for each, standing in todo.items() if standing == "former"]:
+            (member,) = await self.link.read([self._paths.member(self._member.id)])
+            others.update(former if self._standing(member) != "mine" else ())
+        return others
 
     def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
         """Returns the offset that a node holds; None, with a word in the log, if this program cannot read it."""

@@ -101,6 +101,20 @@ async def test_a_member_that_was_replaced_does_not_speak_for_the_other(join: Joi
     await eventually(heard, leaves, lambda leaving: not leaving)
 
 
+async def test_a_member_that_was_replaced_claims_nothing_of_others(join: Join, open_one: Open) -> None:
+    """It does not take what it owned for its own when others own that meanwhile."""
+    first, _ = await join("a", static=True)
+    await first.claim([ONE])
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    await again.claim([ONE])
+    await again.release([ONE])
+    other, _ = await join("b")
+    claimed = await other.claim([ONE])
+    with contextlib.suppress(SessionLost):
+        assert await first.claim([ONE]) == {}
+    assert (await other.commit([(claimed[ONE], "1")]))[ONE]
+
+
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """Whoever starts again under its name does not wait for its session."""
     process = await start("a", session_timeout=1000)
