@@ -115,6 +115,16 @@ async def test_a_member_that_was_replaced_claims_nothing_of_others(join: Join, o
     assert (await other.commit([(claimed[ONE], "1")]))[ONE]
 
 
+async def test_a_member_that_was_replaced_takes_nothing_back(join: Join, open_one: Open) -> None:
+    """What the other one of its name has claimed is not what an earlier session of its own left behind."""
+    first, _ = await join("a", static=True)
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    claimed = await again.claim([ONE])
+    with contextlib.suppress(SessionLost):
+        assert await first.claim([ONE]) == {}
+    assert (await again.commit([(claimed[ONE], "1")]))[ONE]
+
+
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """Whoever starts again under its name does not wait for its session."""
     process = await start("a", session_timeout=1000)
