@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import typing
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,9 +16,14 @@ class CheckedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument with the setting and its value."""
-        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+        for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             try:
                 msgspec.convert(value, hint)
             except msgspec.ValidationError as error:
                 raise InvalidArgument(f"setting {name} is {value!r}: {error}") from error
+
+
+@functools.cache  # a worker makes settings for every message that fails
+def _hints(kind: type) -> Mapping[str, object]:
+    return typing.get_type_hints(kind, include_extras=True)

@@ -10,9 +10,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from time import time
-from typing import Literal, Protocol
+from typing import Literal
 
-from qdo.coordination import CommittedOffset, HandlingNote
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.coordination import HandlingNote
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from qdo.worker.dispatch.batch_size import BatchSize
@@ -39,7 +40,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.keys import key_by
 from qdo.worker.sources import Handling
-from queuey.client import AsyncClient, Message, deadletters
+from queuey.client import Message, deadletters
 from queuey.client.deadletters import Cause
 
 logger = logging.getLogger("qdo.worker")
@@ -51,26 +52,10 @@ _NOTING_SECONDS = 2.0
 """Timeout to record that no message is being handled, before a partition is released, in seconds."""
 
 
-class OwnedPartitions(Protocol):
-    """The part of :class:`qdo.AsyncConsumer` that a dispatcher uses."""
-
-    client: AsyncClient
-
-    @property
-    def connected(self) -> bool:
-        """Ownership is certain."""
-
-    def found(self, partition: Partition) -> CommittedOffset:
-        """Returns the offset as it was when the partition was taken."""
-
-    def rejoin(self) -> None:
-        """Releases everything and joins again."""
-
-
 class Dispatcher:
     """Runs the messages that it is fed, in turn between partitions, as far as there are free handlers."""
 
-    def __init__(self, owned: OwnedPartitions, progress: OffsetCommitter, handling: Handling) -> None:
+    def __init__(self, consumer: AsyncConsumer, progress: OffsetCommitter, handling: Handling) -> None:
         self.busy: set[Partition] = set()
         """Partitions that are to get no more messages now; see :meth:`_update_busy`."""
         settings = handling.settings
@@ -79,7 +64,7 @@ class Dispatcher:
         self._settings = settings
         self._handling = handling
         self._metrics = handling.metrics
-        self._owned = owned
+        self._consumer = consumer
         self._changed = handling.changed
         self._end = handling.end
         self._key = key_by(settings.by) if settings.by is not None else None
@@ -106,7 +91,7 @@ class Dispatcher:
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
         work = self._works.get(partition)
         if work is None:
-            found, settings = self._owned.found(partition), self._settings
+            found, settings = self._consumer.found(partition), self._settings
             suspicion = CrashSuspicion(found, messages[0], settings.commit_messages, settings.retry.attempts)
             work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
@@ -118,7 +103,7 @@ class Dispatcher:
 
     def dispatch(self) -> None:
         """Begins as many runs as there are places for, as long as ownership is certain."""
-        while self._runnable and self._running < self._runner.slots and not self._halted and self._owned.connected:
+        while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
             if self._exclusive is not None:
                 return
             work = self._runnable[0]
@@ -194,7 +179,7 @@ class Dispatcher:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
             self._remove([work])
-            self._owned.rejoin()
+            self._consumer.rejoin()
 
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes the messages in flight of some partitions, or of all (None), until a deadline of the loop's clock.
@@ -449,7 +434,7 @@ class Dispatcher:
         for doublings in count():
             try:
                 target = await deadletters.bury(
-                    self._owned.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
+                    self._consumer.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
                 self._metrics.note("dead_letter_failures")

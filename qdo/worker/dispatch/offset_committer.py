@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
 from queuey.client import RetryPolicy
-
-if TYPE_CHECKING:
-    from qdo.consumer.consumer import AsyncConsumer
 
 logger = logging.getLogger("qdo.worker")
 

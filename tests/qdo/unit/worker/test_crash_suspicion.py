@@ -231,7 +231,7 @@ async def live(
         stop=lambda _: None,
         lag_shown=False,
     )
-    middle = Dispatcher(records, progress, handling)
+    middle = Dispatcher(records, progress, handling)  # type: ignore[arg-type] # likewise
     left: dict[Partition, Any] = {}
     for partition, offset in records.records.items():
         left[partition] = [m for m in messages(12, partition.number)[1:] if offset.id is None or m.id > offset.id]
