@@ -40,7 +40,7 @@ class History:
         loops: By session the loop in which it is used.
         names: By session the name of the machine.
         live: The sessions that have not ended.
-        busy: By partition the owner's session whose member is handling a message.
+        busy: By partition and owner's session how many messages its member is handling.
         patient: Nothing is released before its message is handled.
         wrong: The guarantees that did not hold.
         deeds: Everything that happened, to be compared.
@@ -53,7 +53,7 @@ class History:
         self.loops: dict[int, AbstractEventLoop | None] = {}
         self.names: dict[int, str] = {}
         self.live: set[int] = set()
-        self.busy: dict[str, int] = {}
+        self.busy: dict[str, Counter[int]] = {}
         self.patient = False
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
@@ -124,6 +124,10 @@ class History:
                 self.wrong.append(f"back: {place} went from {before} to {identifier}")
             return
         self.offsets[place] = identifier
+        _, _, name, number = place.split("/")
+        log = self.service.queues.get(name, {}).get(int(number))
+        if log is not None and log.after(identifier) > log.handled:
+            self.wrong.append(f"early: {place} is recorded up to {identifier} and handled up to {log.handled}")
 
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
         """A member begins to handle a message.
@@ -134,29 +138,42 @@ class History:
         owner = self.owners.get(place)
         if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
-        other = self.busy.pop(place, None)
-        if self.patient and other in self.live and self.names[other] != name:
+        others = [other for other in self.busy.get(place, ()) if self.names[other] != name]
+        if self.patient and self.live.intersection(others):
             self.wrong.append(f"two: {place} is still handled by another member at {at}")
+        for other in others:
+            del self.busy[place][other]
         if owner is not None:
-            self.busy[place] = owner
+            self.busy.setdefault(place, Counter())[owner] += 1
         log, index = self.service.places[message.body]
         if stay.log is not log:
             # One that is put out by another of its name has read an offset that this one may have moved since.
             put_out = owner is not None and owner != stay.session
-            stay.log, stay.following = log, index if put_out else log.after(self.offsets.get(place))
-        if index != stay.following:
-            self.wrong.append(f"order: {place} has {index} in the place of {stay.following} at {at}")
-        stay.following = index + 1
-        if index > log.handled:
-            self.wrong.append(f"skipped: {place} has {index} and not {log.handled} at {at}")
-        log.handled = max(log.handled, index + 1)
+            stay.begin(log, index if put_out else log.after(self.offsets.get(place)))
+        if index != (due := stay.due(message)):
+            self.wrong.append(f"order: {place} has {index} in the place of {due} at {at}")
+        stay.go_on(message, index + 1)
         self.deeds.append((at, place, message.id))
 
-    def handled(self, name: str, partition: Partition) -> None:
-        """A member has handled a message."""
+    def handled(self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False) -> None:
+        """A member has handled a message, or has failed to and handles it again."""
         place = place_of(partition)
-        if self.names.get(self.busy.get(place, 0)) == name:
-            del self.busy[place]
+        log, index = self.service.places[message.body]
+        if failed:
+            stay.go_on(message, index)
+        else:
+            log.handle(index)
+        busy = self.busy.get(place, Counter())
+        for owner in [owner for owner in busy if self.names[owner] == name]:
+            busy[owner] -= 1
+            if not busy[owner]:
+                del busy[owner]
+
+    def given_up(self, stay: Stay, message: Message) -> None:
+        """A member goes on behind a message that it has failed to handle."""
+        log, index = self.service.places[message.body]
+        log.handle(index)
+        stay.go_on(message, index + 1)
 
     def committed(self, partition: Partition, identifier: str) -> None:
         """A member was told that its offset is recorded."""
@@ -174,18 +191,40 @@ class Stay:
 
     Args:
         session: Of the member.
+        keyed: Only messages with the same key are handled in order.
 
     Attributes:
         session: As given.
         log: The messages; others when the queue was made anew.
-        following: The place of the message that is to be handled next.
         done: The last message that was handled to its end.
         recorded: The last one that is committed.
     """
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, *, keyed: bool = False) -> None:
         self.session = session
         self.log: Log | None = None
-        self.following = 0
         self.done: str | None = None
         self.recorded: str | None = None
+        self._keyed = keyed
+        self._first = 0
+        self._following: dict[str, int] = {}
+
+    def begin(self, log: Log, first: int) -> None:
+        """Begins with the first messages that are to be handled."""
+        self.log, self._first, self._following = log, first, {}
+
+    def due(self, message: Message) -> int:
+        """Returns the place of the message that is to be handled next, of those with the key of this one."""
+        assert self.log is not None
+        key = self._key(message)
+        at = self._following.get(key, self._first)
+        while at < len(self.log.messages) and self._key(self.log.messages[at]) != key:
+            at += 1
+        return at
+
+    def go_on(self, message: Message, index: int) -> None:
+        """Goes on at a place, with the key of this message."""
+        self._following[self._key(message)] = index
+
+    def _key(self, message: Message) -> str:
+        return message.headers["key"] if self._keyed else ""

@@ -14,16 +14,26 @@ from tests.sim.world import Process, ProcessLoop
 class Call:
     """Something that a loop is to call."""
 
-    __slots__ = ("_cancelled", "args", "callback", "context", "loop")
+    __slots__ = ("_cancelled", "_when", "args", "callback", "context", "loop")
 
     def __init__(
-        self, loop: MemberLoop, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+        self,
+        loop: MemberLoop,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+        when: float = 0.0,
     ) -> None:
         self.loop = loop
         self.callback = callback
         self.args = args
         self.context = context or copy_context()
         self._cancelled = False
+        self._when = when
+
+    def when(self) -> float:
+        """Returns the instant at which it is to be called, by the loop's clock."""
+        return self._when
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -32,9 +42,9 @@ class Call:
         return self._cancelled
 
     def due(self) -> None:
-        """Is ready now, as its time has come."""
+        """Is called now, as its time has come, after what is ready."""
         if not self._cancelled:
-            self.loop.add(self)
+            self.loop.call(self)
 
 
 class MemberLoop(ProcessLoop):
@@ -77,7 +87,7 @@ class MemberLoop(ProcessLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Call:
-        call = Call(self, callback, args, context)
+        call = Call(self, callback, args, context, self._world.now + delay)
         self._world.at(max(0.0, delay), call.due)
         return call
 
@@ -86,6 +96,12 @@ class MemberLoop(ProcessLoop):
         if not self._ready:
             self._world.at(0.0, self._turn)
         self._ready.append(call)
+
+    def call(self, call: Call) -> None:
+        """Calls something and what it makes ready, unless something else is to be called before."""
+        self._ready.append(call)
+        if len(self._ready) == 1:
+            self._turn()
 
     def _turn(self) -> None:
         process, ready = self.process, self._ready

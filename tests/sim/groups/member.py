@@ -1,181 +1,143 @@
-"""A machine on which members of a group live, one after another, each with the code of a real consumer."""
+"""Members of a group in simulated time: the code of real consumers and workers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from qdo import AsyncConsumer, Coordinator
+from qdo import AsyncConsumer, Coordinator, Worker, delivery
 from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.errors import CoordinationLost, MemberExists, NotOwner, QdoError, SessionLost
 from qdo.partitions import Partition
-from queuey.client import AsyncClient, ClientError
+from qdo.worker import exit_codes
+from qdo.worker.failure import Delivery
+from queuey.client import AsyncClient, ClientError, Message
 from tests.sim.groups.history import Stay
-from tests.sim.groups.loop import MemberLoop
-from tests.sim.groups.service import Key, ServiceClient
+from tests.sim.groups.service import ServiceClient
 from tests.sim.groups.tree import TIMEOUT, TreeLink
-from tests.sim.world import Process
 
 if TYPE_CHECKING:
-    from tests.sim.groups.storm import Storm
+    from tests.sim.groups.machine import Machine
 
 HANDLING = 0.2
 """Seconds that a message takes, on average."""
-LATENCIES = 0.004, 0.004, 0.02, 0.1
-"""Seconds on the way to the tree, on average."""
+LONGEST = 1.0
+"""Max seconds that a message takes."""
+FAILING = 0.2
+"""The part of attempts of a worker that fail."""
 POLL = 5.0
 """Seconds for which a poll waits."""
+NOT_JOINED = CoordinationLost, MemberExists, SessionLost, ClientError
+"""A member that cannot join for one of these tries again."""
 
 
-class Machine(Process):
-    """Where a member lives.
+class Member:
+    """A member in one life of a machine.
 
     Args:
-        storm: What it lives in.
-        name: Its name, which its members have if they are static.
-        static: They are.
-        wants: Names of queues; none: all queues.
-        key: What its credential may do.
+        machine: Where it lives.
 
     Attributes:
-        up: A member lives there.
-        gone: None will live there any more.
-        no_tree: Its packets do not reach the tree.
-        no_service: Nor the service.
-        latency: Seconds on the way to the tree, on average.
-        usual_latency: The same without trouble.
-        loses_claim: The answer to the next claim is lost.
+        links: To the tree, the last one of its present session.
     """
 
-    def __init__(self, storm: Storm, name: str, *, static: bool, wants: tuple[str, ...], key: Key) -> None:
-        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5))
-        self.name = name
-        self.static = static
-        self.wants = wants
-        self.key = key
-        self.up = self.gone = self.no_tree = self.no_service = self.loses_claim = False
-        self.latency = self.usual_latency = storm.world.rng.choice(LATENCIES)
+    def __init__(self, machine: Machine) -> None:
         self.links: list[TreeLink] = []
-        self._storm = storm
-        self._consumer: AsyncConsumer | None = None
+        self._machine = machine
+        self._storm = machine.storm
+        self._history = machine.storm.history
+        self._world = machine.world
         self._stays: dict[Partition, Stay] = {}
-        self._busy = asyncio.Lock()
-        self.loop = MemberLoop(self)  # type: ignore[abstract]  # much of it is not needed
+        self._keyed = self._leaves = False
 
-    def begin(self) -> None:
-        """Begins a life."""
-        if self.gone:
-            return
-        self.up = True
-        self.loop = MemberLoop(self)  # type: ignore[abstract]
-        self.links, self._stays, self._busy, self._consumer = [], {}, asyncio.Lock(), None
-        with self.loop.running():
-            self._start(self._live())
+    async def live(self) -> None:
+        """Joins the group and works in it until it has left."""
+        raise NotImplementedError
 
-    def crash(self) -> None:
-        """See the base class. The tree hears nothing of it."""
-        super().crash()
-        self.up = False
-        for link in self.links:
-            link.cut(0.0)
+    async def leave(self) -> None:
+        """Begins to leave."""
+        self._leaves = True
 
-    def cut(self, notice: float) -> None:
-        """Its connections to the tree break."""
-        for link in self.links:
-            link.cut(notice)
+    def _make(self) -> AsyncConsumer:
+        machine, storm = self._machine, self._storm
+        coordinator = Coordinator("group", self._link, TIMEOUT, clock=machine.clock, new_mark=storm.mark)
+        client = ServiceClient(storm.service, lambda: machine.key, lambda: not machine.no_service)
+        return AsyncConsumer(
+            cast("AsyncClient", client),
+            coordinator,
+            queues=machine.wants,
+            patterns=() if machine.wants else ("*",),
+            member=machine.name if machine.static else None,
+            settings=storm.settings,
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._lost,
+        )
 
-    def claimed(self, link: TreeLink, queue: str) -> None:
-        """The tree has carried out a claim of its member, and answers."""
-        if not self.loses_claim:
-            return
-        self.loses_claim = False
-        self.no_tree = True
-        link.cut(self.world.some(0.2))
-        self._storm.remove(queue)  # so it may not have the partition any more when it comes back
-
-        def heal() -> None:
-            self.no_tree = False
-
-        self.world.at(1.0 + self.world.some(2.0), heal)
-
-    def speed_up(self) -> None:
-        """Ends a time for which the way to the tree took long."""
-        self.latency = self.usual_latency
-
-    def wake(self) -> None:
-        """Ends a pause."""
-        self.paused_until = 0.0
-
-    def leave(self) -> None:
-        """Ends its life in order."""
-        if self.up and (consumer := self._consumer) is not None:
-            with self.loop.running():
-                self._start(self._close(consumer))
-
-    def takes(self, name: str) -> bool:
-        """Returns whether its member wants a queue and may read it."""
-        return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._storm.history.wrong.append(f"program: {self.name} ended with {error!r}")
-
-        task = self.loop.create_task(work)
-        task.add_done_callback(ended)
-        self.threads.append(task)
+    async def _not_joined(self, consumer: AsyncConsumer) -> None:
+        await consumer.coordinator.close()
+        await asyncio.sleep(self._world.some(0.5))
 
     def _link(self, _outlast: float) -> TreeLink:
-        link = TreeLink(self._storm.tree, self)
+        link = TreeLink(self._storm.tree, self._machine)
         self.links.append(link)
         return link
 
-    async def _live(self) -> None:
-        consumer = None
-        while consumer is None:
-            consumer = await self._join()
+    def _assigned(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
+
+    async def _revoked(self, partitions: Iterable[Partition]) -> None:
+        self._lost(partitions)
+
+    def _lost(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self._stays.pop(partition, None)
+
+
+class ConsumerMember(Member):
+    """A program that polls a consumer and commits what it has handled."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._consumer: AsyncConsumer | None = None
+        self._busy = asyncio.Lock()
+
+    async def live(self) -> None:
+        """See the base class."""
+        consumer = self._make()
+        while not await self._joins(consumer):
+            if self._leaves:
+                self._machine.left()
+                return
+            consumer = self._make()
         self._consumer = consumer
+        if self._leaves:
+            await self.leave()
         while not consumer.closing:
-            batches = await consumer.poll(self.world.rng.randrange(1, 12), POLL)
+            batches = await consumer.poll(self._world.rng.randrange(1, 12), POLL)
             stays = [self._stays.get(batch.partition) for batch in batches]
             for batch, stay in zip(batches, stays, strict=True):
                 if stay is not None:
                     await self._handle(consumer, batch, stay)
 
-    async def _join(self) -> AsyncConsumer | None:
-        clock = self.clock
-        coordinator = Coordinator("group", self._link, TIMEOUT, clock=clock, new_mark=self._storm.mark)
-        client = ServiceClient(self._storm.service, lambda: self.key, lambda: not self.no_service)
-        consumer = AsyncConsumer(
-            cast("AsyncClient", client),
-            coordinator,
-            queues=self.wants,
-            patterns=() if self.wants else ("*",),
-            member=self.name if self.static else None,
-            settings=self._storm.settings,
-            on_assign=self._assigned,
-            on_revoke=self._revoked,
-            on_lost=self._lost,
-        )
+    async def leave(self) -> None:
+        """See the base class."""
+        await super().leave()
+        if self._consumer is not None:
+            await self._consumer.close()
+            await self._consumer.coordinator.close()
+            self._machine.left()
+
+    async def _joins(self, consumer: AsyncConsumer) -> bool:
         try:
             await consumer.start()
-        except (CoordinationLost, MemberExists, SessionLost, ClientError):
-            await coordinator.close()
-            await asyncio.sleep(self.world.some(0.5))
-            return None
-        return consumer
-
-    async def _close(self, consumer: AsyncConsumer) -> None:
-        await consumer.close()
-        await consumer.coordinator.close()
-        super().crash()
-        self.up = False
-
-    def _assigned(self, partitions: Iterable[Partition]) -> None:
-        for partition in partitions:
-            self._stays[partition] = Stay(self.links[-1].session)
+        except NOT_JOINED:
+            await self._not_joined(consumer)
+            return False
+        return True
 
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
@@ -183,10 +145,6 @@ class Machine(Process):
             async with self._busy:
                 if stay is not None and self._consumer is not None:
                     await self._commit(self._consumer, partition, stay)
-
-    def _lost(self, partitions: Iterable[Partition]) -> None:
-        for partition in partitions:
-            self._stays.pop(partition, None)
 
     async def _handle(self, consumer: AsyncConsumer, batch: Batch, stay: Stay) -> None:
         partition = batch.partition
@@ -196,13 +154,12 @@ class Machine(Process):
                     await asyncio.sleep(0.1)
                 if self._stays.get(partition) is not stay:
                     return
-                storm = self._storm
-                storm.history.handles(self.name, stay, partition, message, self.world.now)
-                await asyncio.sleep(self.world.some(HANDLING))
+                self._history.handles(self._machine.name, stay, partition, message, self._world.now)
+                await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
                 stay.done = message.id
-                storm.history.handled(self.name, partition)
+                self._history.handled(self._machine.name, stay, partition, message)
             last = message is batch.messages[-1]
-            if (last or self.world.rng.random() < 0.1) and self._stays.get(partition) is stay:
+            if (last or self._world.rng.random() < 0.1) and self._stays.get(partition) is stay:
                 await self._commit(consumer, partition, stay)
 
     async def _commit(self, consumer: AsyncConsumer, partition: Partition, stay: Stay) -> None:
@@ -215,7 +172,60 @@ class Machine(Process):
             except (NotOwner, CoordinationLost, SessionLost):
                 raise
             except QdoError as error:
-                self._storm.history.wrong.append(f"commit: {error!r}")
+                self._history.wrong.append(f"commit: {error!r}")
                 return
-            self._storm.history.committed(partition, done)
+            self._history.committed(partition, done)
             stay.recorded = done
+
+
+class WorkerMember(Member):
+    """A worker, whose handler fails now and then."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._keyed = self._storm.work.by is not None
+        self._worker: Worker | None = None
+
+    async def live(self) -> None:
+        """See the base class."""
+        while not await self._serves():
+            pass
+        self._machine.left()
+
+    async def leave(self) -> None:
+        """See the base class."""
+        await super().leave()
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def _serves(self) -> bool:
+        """Joins, works and leaves; returns False if it could not join and is to try again."""
+        consumer = self._make()
+        self._worker = Worker(self._handle, consumer, settings=self._storm.work, middleware=[self])
+        try:
+            code = await self._worker.serve()
+        except NOT_JOINED:
+            await self._not_joined(consumer)
+            return self._leaves
+        await consumer.coordinator.close()
+        if not self._leaves or code == exit_codes.FAILED:
+            self._history.wrong.append(f"program: the worker of {self._machine.name} ended with {code}")
+        return True
+
+    def dead(self, message: Message, place: Delivery, _failure: Any) -> None:  # noqa: ANN401 - a hook of middleware
+        """A message was given up."""
+        if (stay := self._stays.get(place.partition)) is not None:
+            self._history.given_up(stay, message)
+
+    async def _handle(self, message: Message, _context: object) -> None:
+        partition, name = delivery().partition, self._machine.name
+        stay = self._stays.get(partition)
+        if stay is None:
+            self._history.wrong.append(f"owner: {partition} is handled by {name}, to which it is not assigned")
+            return
+        self._history.handles(name, stay, partition, message, self._world.now)
+        await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
+        failed = self._world.rng.random() < FAILING
+        self._history.handled(name, stay, partition, message, failed=failed)
+        if failed:
+            raise ValueError(message.body)

@@ -36,6 +36,10 @@ FAR = 0.3
 """The part of answers that are on their way for some time."""
 SILENCE = 1.0
 """Seconds until a caller gives up that gets no answer, on average."""
+KEYS = 3
+"""Number of keys that messages have."""
+ALL = 0
+"""In the place of a partition's number."""
 
 
 class Key(NamedTuple):
@@ -60,13 +64,22 @@ class Log:
     Attributes:
         messages: In order.
         orders: Of their ids.
-        handled: How many of the first ones were begun by some member.
+        handled: Number of messages before the first one that no member has handled.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.orders: list[tuple[int, int]] = []
         self.handled = 0
+        self._handled_behind: set[int] = set()
+
+    def handle(self, index: int) -> None:
+        """A member has handled a message."""
+        if index >= self.handled:
+            self._handled_behind.add(index)
+        while self.handled in self._handled_behind:
+            self._handled_behind.remove(self.handled)
+            self.handled += 1
 
     def after(self, identifier: str | None) -> int:
         """Returns how many messages lie up to an id."""
@@ -86,29 +99,33 @@ class Service:
         self.queues: dict[str, dict[int, Log]] = {}
         self.places: dict[int, tuple[Log, int]] = {}
         self._posted = 0
-        self._waiting: dict[asyncio.Future[None], frozenset[str]] = {}
+        self._waiting: dict[asyncio.Future[None], frozenset[tuple[str, int]]] = {}
 
     def post(self, name: str, number: int) -> Message:
         """Stores a message."""
         self._posted += 1
         log = self.queues[name][number]
-        message = Message(self._at(0), "", number, self._posted)
+        headers = {"key": str(self._posted % KEYS)}
+        message = Message(self._at(0), "", number, self._posted, headers=headers)
         self.places[self._posted] = log, len(log.messages)
         log.messages.append(message)
         log.orders.append(order_of(message.id))
-        self.wake(name)
+        self.wake(name, number)
         return message
 
-    def wake(self, name: str) -> None:
-        """Answers those that wait for a queue."""
-        for future in [future for future, names in self._waiting.items() if name in names]:
+    def wake(self, name: str, number: int = ALL) -> None:
+        """Answers those that wait for a partition of a queue, or for any of them."""
+        for future in [future for future, places in self._waiting.items() if (name, number) in places]:
             del self._waiting[future]
             if not future.done():
                 future.set_result(None)
 
-    def wait(self, future: asyncio.Future[None], names: Iterable[str]) -> None:
-        """Wakes a caller at the next change of some queues."""
-        self._waiting[future] = frozenset(names)
+    def wait(self, future: asyncio.Future[None], queries: Iterable[Query]) -> None:
+        """Wakes a caller at the next change of what it reads."""
+        places = (
+            (query.queue, number) for query in queries for number in (ALL, *cast("Iterable[int]", query.partitions))
+        )
+        self._waiting[future] = frozenset(places)
 
     def read(self, query: Query, key: Key) -> QueueRead:
         """Reads a queue."""
@@ -200,7 +217,7 @@ class ServiceClient:
             if loop.time() >= end or any(each.page is None or each.page.messages for each in reads):
                 return reads
             woken = loop.create_future()
-            self._service.wait(woken, [query.queue for query in queries])
+            self._service.wait(woken, queries)
             await asyncio.wait([woken], timeout=end - loop.time())
 
     async def _ask(self, answer: Callable[[], T]) -> T:

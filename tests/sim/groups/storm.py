@@ -5,18 +5,21 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import os
 import secrets
+import socket
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from random import uniform
+from random import random, uniform
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-from qdo import ConsumerSettings
+from qdo import ConsumerSettings, Retry, WorkerSettings
 from qdo.consumer import consumer
 from qdo.consumer.fetch import fetcher
 from qdo.consumer.rebalance import queue_discovery
@@ -25,24 +28,37 @@ from qdo.coordination import stored_assignments
 from qdo.coordination.changes import bundle
 from qdo.coordination.tree import Delete
 from qdo.partitions import Partition, Queue
+from qdo.worker import rights, sources
+from qdo.worker.executors import in_process
 from tests.replacing import replace_in
 from tests.sim.groups.history import History
-from tests.sim.groups.member import Machine
+from tests.sim.groups.machine import Machine
+from tests.sim.groups.member import ConsumerMember, WorkerMember
 from tests.sim.groups.service import APPLICATION, STORE, Key, Log, Service
 from tests.sim.groups.tree import TIMEOUT, Tree
 from tests.sim.world import Process, World
 
 LEADER = "/groups/group/leader"
-STORM = 25.0
+STORM = 3.5
 """Seconds of trouble."""
-AFTER = 3.0
+JOINING = 0.5
+"""Seconds until it begins."""
+BETWEEN = 0.35
+"""Seconds between two troubles, on average."""
+AFTER = 1.0
 """Seconds after the last trouble for which messages are posted."""
 OPERATIONS = 2, 100
 """Max of them in a transaction that sets the target."""
-SLOW = 0.7
+SLOW = 0.4
 """Seconds on the way to the tree, on average, of a machine whose requests take long."""
-LOOK = 1.0
+POSTING = 0.5
+"""Seconds between two times that messages are posted, on average."""
+COLLECTED = 20
+"""Histories after which the collector runs."""
+LOOK = 0.5
 """Seconds between two looks at a group that comes to rest."""
+SIZES = 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10
+"""Numbers of members, of which one is drawn."""
 NAMES = ("a1", "a2", "b1", "b2", "c1")
 KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
 
@@ -60,11 +76,24 @@ class Storm:
         self.settings = ConsumerSettings(
             page=8,
             prefetch_messages=40,
-            wait=8.0,
-            discover=4.0,
+            wait=4.0,
+            discover=3.0,
             settle=0.2,
-            grace=rng.choice([0.0, 0.0, 8.0]),
-            revoke_timeout=rng.choice([0.3, 5.0]),
+            grace=rng.choice([0.0, 0.0, 4.0]),
+            revoke_timeout=rng.choice([0.3, 3.0]),
+        )
+        keyed = rng.choice([False, True])
+        self.work = WorkerSettings(
+            tasks=rng.choice([1, 3, 20]),
+            by="header:key" if keyed else None,
+            parallel=3,
+            window=rng.choice([5, 100]),
+            batch=rng.choice([1, 5, 20]),
+            retry=Retry(attempts=rng.choice([0, 1, 3]), base=0.2, cap=0.5),
+            on_failure="skip",
+            commit_messages=rng.choice([3, 50]),
+            commit_seconds=0.5,
+            drain=self.settings.revoke_timeout,
         )
         self.service = Service(self.world)
         self.history = History(self.service)
@@ -73,7 +102,7 @@ class Storm:
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
             self._create(name)
-        self.machines = [self._machine(number) for number in range(rng.choice([3, 3, 4, 4, 5, 5, 6, 8, 10]))]
+        self.machines = [self._machine(number) for number in range(rng.choice(SIZES))]
 
     @property
     def calm(self) -> float:
@@ -93,7 +122,7 @@ class Storm:
         """Plays everything."""
         with self._seeded():
             for machine in self.machines:
-                self.world.at(self.world.some(1.0), machine.begin)
+                self.world.at(self.world.some(0.5), machine.begin)
             end = self.world.now + STORM
             self._trouble(end)
             self._post(end + AFTER)
@@ -116,17 +145,26 @@ class Storm:
             operations = rng.choice(OPERATIONS)
             options = partial(SessionOptions, now=now, draw=rng.random, recheck=3600.0)
             stack.enter_context(replace_in(consumer, SessionOptions, options))
+            # What names of members are made of, whose order counts.
+            stack.enter_context(replace_in(consumer, socket, SimpleNamespace(gethostname=lambda: "host")))
+            stack.enter_context(replace_in(consumer, os, SimpleNamespace(getpid=lambda: 1)))
             stack.enter_context(replace_in(consumer, secrets, SimpleNamespace(token_hex=lambda _: self.mark())))
             stack.enter_context(replace_in(stored_assignments, bundle, lambda changes, _: bundle(changes, operations)))
             stack.enter_context(replace_in(fetcher, uniform, rng.uniform))
             stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
+            stack.enter_context(replace_in(rights, uniform, rng.uniform))
+            stack.enter_context(replace_in(sources, random, rng.random))
+            stack.enter_context(replace_in(in_process, perf_counter, lambda: self.world.now))
             yield
 
     def _machine(self, number: int) -> Machine:
         rng = self.world.rng
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
-        return Machine(self, f"m{number}", static=rng.random() < 0.5, wants=wants, key=key)
+        program = rng.choice([ConsumerMember, WorkerMember])
+        if wants:  # a worker refuses to begin as long as it lacks rights for queues that it names
+            program = ConsumerMember
+        return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)
 
     def _create(self, name: str) -> None:
         self.service.queues[name] = {number: Log() for number in range(1, self.world.rng.randrange(2, 5))}
@@ -140,7 +178,7 @@ class Storm:
                 for _ in range(rng.randrange(1, 4)):
                     self.service.post(name, rng.choice(list(self.service.queues[name])))
             if self.world.now < end:
-                self.world.at(self.world.some(1.0), post)
+                self.world.at(self.world.some(POSTING), post)
 
         post()
 
@@ -156,7 +194,7 @@ class Storm:
             if self.world.now >= end:
                 return
             self.world.rng.choice(self._deeds)()
-            self.world.at(self.world.some(1.5), strike)
+            self.world.at(self.world.some(BETWEEN), strike)
 
         self._deeds = [
             self._crash,
@@ -178,7 +216,7 @@ class Storm:
             self._grow,
             self._rights,
         ]
-        self.world.at(3.0 + self.world.some(1.5), strike)
+        self.world.at(JOINING + self.world.some(BETWEEN), strike)
 
     def _one(self) -> Machine:
         return self.world.rng.choice(self.machines)
@@ -187,26 +225,26 @@ class Storm:
         machine = self._one()
         if machine.up:
             machine.crash()
-            self.world.at(self.world.some(6.0), lambda: self._back(machine))
+            self.world.at(self.world.some(3.0), lambda: self._back(machine))
 
     def _back(self, machine: Machine) -> None:
         if not machine.up:
             machine.begin()
 
     def _pause(self) -> None:
-        self._one().pause(self.world.some(5.0))
+        self._one().pause(self.world.some(2.5))
 
     def _cut_tree(self) -> None:
         machine = self._one()
         if machine.no_tree:
             return
         machine.no_tree = True
-        machine.cut(self.world.some(0.5))
+        machine.cut(self.world.some(0.25))
 
         def heal() -> None:
             machine.no_tree = False
 
-        self.world.at(self.world.some(3.0), heal)
+        self.world.at(self.world.some(1.5), heal)
 
     def _lose_claim(self) -> None:
         """The answer to the next claim of a member is lost."""
@@ -216,7 +254,7 @@ class Storm:
         """Requests to the tree and answers take about a second each."""
         machine = self._one()
         machine.latency = SLOW
-        self.world.at(self.world.some(5.0), machine.speed_up)
+        self.world.at(self.world.some(2.5), machine.speed_up)
 
     def _depose(self) -> None:
         """Somebody removes the node of a leader that is slow to set the target, so that two members may do so."""
@@ -228,9 +266,9 @@ class Storm:
         for machine in self.machines:
             if leader is not None and self.history.loops.get(leader.session) is machine.loop:
                 machine.latency = SLOW
-                self.world.at(self.world.some(5.0), machine.speed_up)
+                self.world.at(self.world.some(2.5), machine.speed_up)
                 self._one().leave()
-                self.world.at(self.world.some(2.0), remove)
+                self.world.at(self.world.some(1.0), remove)
 
     def _cut_service(self) -> None:
         machine = self._one()
@@ -239,7 +277,7 @@ class Storm:
         def heal() -> None:
             machine.no_service = False
 
-        self.world.at(self.world.some(4.0), heal)
+        self.world.at(self.world.some(2.0), heal)
 
     def _leave(self) -> None:
         machine = self._one()
@@ -247,26 +285,29 @@ class Storm:
         self._back_when_left(machine)
 
     def _back_when_left(self, machine: Machine) -> None:
-        def look() -> None:
-            if machine.up:
-                return
-            machine.begin()
+        life = machine.life
 
-        self.world.at(2.0 + self.world.some(4.0), look)
+        def look() -> None:
+            if machine.life == life:
+                self.world.at(LOOK, look)  # it is leaving still
+            elif not machine.up:
+                machine.begin()
+
+        self.world.at(1.0 + self.world.some(2.0), look)
 
     def _replace(self) -> None:
         """Another machine takes the place of one that is taken for dead, or leaves slowly."""
         machine = self._one()
         if not (machine.up and machine.static):
             return
-        twin = Machine(self, machine.name, static=True, wants=machine.wants, key=machine.key)
+        twin = Machine(self, machine.name, machine.program, static=True, wants=machine.wants, key=machine.key)
         self.machines[self.machines.index(machine)] = twin
         machine.gone = True
         if self.world.rng.random() < 0.5:
             machine.latency = SLOW
             machine.leave()
-        self.world.at(self.world.some(0.5), lambda: self._back(twin))
-        self.world.at(0.5 + self.world.some(3.0), machine.crash)
+        self.world.at(self.world.some(0.3), lambda: self._back(twin))
+        self.world.at(0.3 + self.world.some(1.5), machine.crash)
 
     def _queues(self) -> None:
         rng = self.world.rng
@@ -295,6 +336,8 @@ class Storm:
             machine.speed_up()
             machine.wake()
             if machine.up:
+                if machine is self.machines[0]:
+                    self._back_when_left(machine)  # it may be leaving
                 continue
             if machine is self.machines[0] or self.world.rng.random() < 0.7:
                 machine.begin()
@@ -393,11 +436,10 @@ def histories() -> Iterator[None]:
 def played(seed: int) -> History:
     """Plays one history."""
     history = Storm(seed).run()
-    # Members that have crashed stand still until the collector ends them, which it must do here.
+    # Members that have crashed stand still until the collector ends them, which it does between histories.
     history.loops = dict.fromkeys(history.loops)
     history.service = Service(World(seed))
     Process.present = None
-    gc.collect()
     return history
 
 
@@ -405,7 +447,9 @@ def violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
     """Plays histories until enough are found in which something did not hold; returns what."""
     found = []
     with histories():
-        for seed in seeds:
+        for played_before, seed in enumerate(seeds):
+            if played_before % COLLECTED == 0:
+                gc.collect()
             if wrong := played(seed).wrong:
                 found.append(f"history {seed}: {wrong[:5]}")
             if len(found) == enough:

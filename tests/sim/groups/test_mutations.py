@@ -22,6 +22,8 @@ from qdo.coordination.watched import WatchedNodes
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
+from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
+from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionWork
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
 
@@ -164,6 +166,41 @@ async def finding_once(one: QueueFinder) -> None:
         await REAL_FIND(one)
 
 
+# What a worker's dispatcher does.
+
+
+def recording_over_gaps(one: ContiguousOffset, identifier: str) -> None:
+    """Records a message that was handled although one before it was not."""
+    REAL_DONE(one, identifier)
+    one.end = max(identifier, one.end or "")
+
+
+def going_on_after_a_failure(
+    one: OrderedQueue, run: MessageRun, handled: int, *, failed: bool = False
+) -> FailedMessage | None:
+    """Takes a message that has failed for one that was handled."""
+    return REAL_SETTLING(one, run, handled + failed)
+
+
+def handling_keys_out_of_order(
+    one: KeyedQueue, run: MessageRun, handled: int, *, failed: bool = False
+) -> FailedMessage | None:
+    """Puts messages that were not handled behind others with their keys."""
+    held = REAL_SETTLING_KEYED(one, run, handled, failed=failed)
+    for chain in one._chains.values():
+        chain.rotate(-1)
+    return held
+
+
+async def waiting_for_nothing(_: PartitionWork) -> None:
+    """Hands a partition back while its messages are being handled."""
+
+
+def going_on(_: MessageRun) -> None:
+    """Does not end a run when the partition is lost, or in doubt."""
+
+
+REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
 REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._releasing, Session._claiming
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._transactions
@@ -219,6 +256,13 @@ MUTATIONS: Mapping[str, Mutation] = {
     "begin at the offset": Mutation(
         lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",)
     ),
+    "a commit passes no gap": Mutation(lambda: replace(ContiguousOffset.done, recording_over_gaps), ("early",)),
+    "a failed message is not handled": Mutation(
+        lambda: replace(OrderedQueue.settle, going_on_after_a_failure), ("early", "order")
+    ),
+    "order of a key": Mutation(lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",)),
+    "finish before handing back": Mutation(lambda: replace(PartitionWork.until_quiet, waiting_for_nothing), ("two",)),
+    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",)),
     "look for queues": Mutation(lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone")),
 }
 

@@ -21,15 +21,15 @@ from tests.sim.groups.loop import MemberLoop
 from tests.sim.world import World
 
 OWNERS = "/groups/group/owners/"
-TIMEOUT = 6.0
+TIMEOUT = 3.0
 """Seconds that servers keep a session of which they hear nothing."""
-LATE = 1.0
+LATE = 0.5
 """Seconds by which they are late with its end, at least."""
 READING = 0.05
 """Seconds after a pause until what has come meanwhile is read; timers that are due go first."""
 EXACT = 1e-6
 """Seconds by which instants may differ that are the same."""
-OPENING = 3.0
+OPENING = 1.5
 """Seconds for which a connection is tried when a session begins."""
 SHORTEST = 0.01
 """Seconds between two looks at the lease, at least."""
@@ -97,7 +97,7 @@ class Tree(Servers):
             self._links.pop(session).ended_by_servers()
 
     def _expire_later(self, session: int) -> None:
-        late = LATE + self.world.some(1.0)
+        late = LATE + self.world.some(0.5)
 
         def check() -> None:
             if session not in self._heard:

@@ -1,0 +1,121 @@
+"""A machine on which members of a group live, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.groups.loop import MemberLoop
+from tests.sim.groups.member import Member
+from tests.sim.groups.service import Key
+from tests.sim.groups.tree import TreeLink
+from tests.sim.world import Process
+
+if TYPE_CHECKING:
+    from tests.sim.groups.storm import Storm
+
+LATENCIES = 0.004, 0.004, 0.02, 0.1
+"""Seconds on the way to the tree, on average."""
+
+
+class Machine(Process):
+    """Where a member lives.
+
+    Args:
+        storm: What it lives in.
+        name: Its name, which its members have if they are static.
+        program: Runs there.
+        static: They are.
+        wants: Names of queues; none: all queues.
+        key: What its credential may do.
+
+    Attributes:
+        up: A member lives there.
+        gone: None will live there any more.
+        no_tree: Its packets do not reach the tree.
+        no_service: Nor the service.
+        latency: Seconds on the way to the tree, on average.
+        usual_latency: The same without trouble.
+        loses_claim: The answer to the next claim is lost.
+    """
+
+    def __init__(
+        self, storm: Storm, name: str, program: type[Member], *, static: bool, wants: tuple[str, ...], key: Key
+    ) -> None:
+        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5))
+        self.storm = storm
+        self.name = name
+        self.program = program
+        self.static = static
+        self.wants = wants
+        self.key = key
+        self.up = self.gone = self.no_tree = self.no_service = self.loses_claim = False
+        self.latency = self.usual_latency = storm.world.rng.choice(LATENCIES)
+        self.loop = MemberLoop(self)  # type: ignore[abstract]  # much of it is not needed
+        self._member: Member | None = None
+
+    def begin(self) -> None:
+        """Begins a life."""
+        if self.gone:
+            return
+        self.up = True
+        self.loop = MemberLoop(self)  # type: ignore[abstract]
+        self._member = self.program(self)
+        self._start(self._member.live())
+
+    def crash(self) -> None:
+        """See the base class. The tree hears nothing of it."""
+        self.left()
+        self.cut(0.0)
+
+    def left(self) -> None:
+        """Its member has ended its life in order."""
+        super().crash()
+        self.up = False
+
+    def cut(self, notice: float) -> None:
+        """Its connections to the tree break."""
+        for link in self._member.links if self._member is not None else ():
+            link.cut(notice)
+
+    def claimed(self, link: TreeLink, queue: str) -> None:
+        """The tree has carried out a claim of its member, and answers."""
+        if not self.loses_claim:
+            return
+        self.loses_claim = False
+        self.no_tree = True
+        link.cut(self.world.some(0.1))
+        self.storm.remove(queue)  # so it may not have the partition any more when it comes back
+
+        def heal() -> None:
+            self.no_tree = False
+
+        self.world.at(0.5 + self.world.some(1.0), heal)
+
+    def speed_up(self) -> None:
+        """Ends a time for which the way to the tree took long."""
+        self.latency = self.usual_latency
+
+    def wake(self) -> None:
+        """Ends a pause."""
+        self.paused_until = 0.0
+
+    def leave(self) -> None:
+        """Ends its life in order."""
+        if self.up and self._member is not None:
+            self._start(self._member.leave())
+
+    def takes(self, name: str) -> bool:
+        """Returns whether its member wants a queue and may read it."""
+        return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.storm.history.wrong.append(f"program: {self.name} ended with {error!r}")
+
+        with self.loop.running():
+            task = self.loop.create_task(work)
+        task.add_done_callback(ended)
+        self.threads.append(task)
