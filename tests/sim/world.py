@@ -39,6 +39,10 @@ class World:
         """Has something happen after so many seconds."""
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), work))
 
+    def number(self) -> int:
+        """Returns a number that it never returned before."""
+        return next(self._numbers)
+
     def run(self, until: float) -> None:
         """Has everything happen that is to, up to a time."""
         while self._events and self._events[0][0] <= until:

@@ -42,6 +42,7 @@ class History:
         live: The sessions that have not ended.
         busy: By partition and owner's session how many messages its member is handling.
         patient: Nothing is released before its message is handled.
+        attempts: Number of attempts at messages, by who made them, and of those that failed.
         wrong: The guarantees that did not hold.
         deeds: Everything that happened, to be compared.
     """
@@ -55,6 +56,7 @@ class History:
         self.live: set[int] = set()
         self.busy: dict[str, Counter[int]] = {}
         self.patient = False
+        self.attempts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
         self._target = StoredTarget(0, TargetGeneration(), {})
@@ -160,6 +162,7 @@ class History:
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
+            self.attempts["failed"] += 1
             stay.go_on(message, index)
         else:
             log.handle(index)

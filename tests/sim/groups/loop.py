@@ -47,6 +47,17 @@ class Call:
             self.loop.call(self)
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address: a seed fixes the order in which sets are walked."""
+
+    def __init__(self, number: int, coroutine: Any, **options: Any) -> None:  # noqa: ANN401 - see the base class
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class MemberLoop(ProcessLoop):
     """Calls what is ready in the order in which that was asked for, as asyncio's loops do.
 
@@ -64,7 +75,7 @@ class MemberLoop(ProcessLoop):
         self._ready: deque[Call] = deque()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
+        task = NumberedTask(self._world.number(), coro, loop=self, **options)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
         return task
 

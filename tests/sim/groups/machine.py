@@ -56,8 +56,8 @@ class Machine(Process):
         self._member: Member | None = None
 
     def begin(self) -> None:
-        """Begins a life."""
-        if self.gone:
+        """Begins a life, unless it lives."""
+        if self.gone or self.up:
             return
         self.up = True
         self.loop = MemberLoop(self)  # type: ignore[abstract]

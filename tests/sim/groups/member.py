@@ -154,6 +154,7 @@ class ConsumerMember(Member):
                     await asyncio.sleep(0.1)
                 if self._stays.get(partition) is not stay:
                     return
+                self._history.attempts["consumer"] += 1
                 self._history.handles(self._machine.name, stay, partition, message, self._world.now)
                 await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
                 stay.done = message.id
@@ -223,6 +224,7 @@ class WorkerMember(Member):
         if stay is None:
             self._history.wrong.append(f"owner: {partition} is handled by {name}, to which it is not assigned")
             return
+        self._history.attempts["worker in order of keys" if self._keyed else "worker"] += 1
         self._history.handles(name, stay, partition, message, self._world.now)
         await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
         failed = self._world.rng.random() < FAILING

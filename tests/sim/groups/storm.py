@@ -225,11 +225,7 @@ class Storm:
         machine = self._one()
         if machine.up:
             machine.crash()
-            self.world.at(self.world.some(3.0), lambda: self._back(machine))
-
-    def _back(self, machine: Machine) -> None:
-        if not machine.up:
-            machine.begin()
+            self.world.at(self.world.some(3.0), machine.begin)
 
     def _pause(self) -> None:
         self._one().pause(self.world.some(2.5))
@@ -290,7 +286,7 @@ class Storm:
         def look() -> None:
             if machine.life == life:
                 self.world.at(LOOK, look)  # it is leaving still
-            elif not machine.up:
+            else:
                 machine.begin()
 
         self.world.at(1.0 + self.world.some(2.0), look)
@@ -306,7 +302,7 @@ class Storm:
         if self.world.rng.random() < 0.5:
             machine.latency = SLOW
             machine.leave()
-        self.world.at(self.world.some(0.3), lambda: self._back(twin))
+        self.world.at(self.world.some(0.3), twin.begin)
         self.world.at(0.3 + self.world.some(1.5), machine.crash)
 
     def _queues(self) -> None:
@@ -335,11 +331,9 @@ class Storm:
             machine.loses_claim = False
             machine.speed_up()
             machine.wake()
-            if machine.up:
-                if machine is self.machines[0]:
-                    self._back_when_left(machine)  # it may be leaving
-                continue
-            if machine is self.machines[0] or self.world.rng.random() < 0.7:
+            if machine is self.machines[0] and machine.up:
+                self._back_when_left(machine)  # it may be leaving
+            elif machine is self.machines[0] or self.world.rng.random() < 0.7:
                 machine.begin()
 
     # The end.

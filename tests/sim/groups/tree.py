@@ -200,10 +200,14 @@ class TreeLink(Link):
         self.loop = host.loop
         self.name = host.name
         self._host = host
+        self._number = tree.world.number()
         self._lease = SessionLease(TIMEOUT, host.loop.time)
         self._state: State = "new"
         self._connection: Connection | None = None
         self._pending: dict[asyncio.Future[Any], None] = {}
+
+    def __hash__(self) -> int:
+        return self._number  # not its address: sets are walked in an order that the seed fixes
 
     @property
     def latency(self) -> float:
