@@ -124,7 +124,7 @@ class AsyncConsumer:
             client,
             wants,
             every=self.settings.discover,
-            prepare=self._warn_of_other_stores,
+            prepare=lambda service: warn_of_other_stores(self.coordinator, service),
             changed=self._recheck,
             failed=self._fail,
             refusals=self._refusals,
@@ -514,9 +514,6 @@ class AsyncConsumer:
     def recall(self) -> None:
         """Returns the messages of the last poll to the buffer, because they did not reach its caller."""
         self._buffer.recall()
-
-    async def _warn_of_other_stores(self, service: str) -> None:
-        await warn_of_other_stores(self.coordinator, service)
 
     async def _close(self, within: float | None) -> None:
         await cancel(*self._tasks)

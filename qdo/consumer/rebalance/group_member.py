@@ -275,9 +275,6 @@ class GroupSession:
             log.warning("the session did not end in time and is abandoned")
 
 
-__all__ = ["GroupMember", "Owner"]
-
-
 JOIN_SESSIONS = 2
 """Max session timeouts for which the first join is tried: by then an earlier life of a static member is over, or of a
 join whose outcome was not known.

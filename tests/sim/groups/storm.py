@@ -201,6 +201,7 @@ class Storm:
             self._crash,
             self._pause,
             self._pause,
+            self._pause,
             self._cut_tree,
             self._cut_tree,
             self._lose_claim,
@@ -210,6 +211,8 @@ class Storm:
             self._cut_service,
             self._leave,
             self._leave,
+            self._replace,
+            self._replace,
             self._replace,
             self._replace,
             self._queues,
@@ -299,11 +302,11 @@ class Storm:
         twin = Machine(self, machine.name, machine.program, static=True, wants=machine.wants, key=machine.key)
         self.machines[self.machines.index(machine)] = twin
         machine.gone = True
+        machine.latency = SLOW
         if self.world.rng.random() < 0.5:
-            machine.latency = SLOW
             machine.leave()
         self.world.at(self.world.some(0.3), twin.begin)
-        self.world.at(0.3 + self.world.some(1.5), machine.crash)
+        self.world.at(0.3 + self.world.some(2.5), machine.crash)
 
     def _queues(self) -> None:
         rng = self.world.rng
