@@ -107,7 +107,7 @@ def claiming_at_any_version(
     return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
-async def claiming_from_others(_one: Session, _todo: ClaimCandidates) -> set[Partition]:
+async def claiming_from_others(_one: Session, _todo: object) -> set[Partition]:
     """Takes what a member of the same name owns for what it owned itself."""
     return set()
 
