@@ -75,6 +75,7 @@ _pack_rest = struct.Struct(">iqiiqii").pack
 _pack_expires = struct.Struct(">iqi").pack
 _pack_stamp_and_ttl = struct.Struct(">iqii").pack
 _pack_stamp = struct.Struct(">iq").pack
+_pack_range = struct.Struct(">i16si16sii").pack
 _pack_only_id = struct.Struct(">iIHHQ").pack
 _start_of_row = struct.Struct(">i16si").unpack_from
 _end_of_row = struct.Struct(">iqi").unpack_from
@@ -131,7 +132,7 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
 
 def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
     """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
-    return key + struct.pack(">i16si16sii", 16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
+    return key + _pack_range(16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
 
 
 def encoded_bulk(

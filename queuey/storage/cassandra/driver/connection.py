@@ -48,6 +48,8 @@ MOST = 128
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 """Names of the driver's thread that receives all answers; it would wait for one of them in vain."""
 
+_FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
+
 
 class Driver:
     """The connection to a cluster. All methods may be called from any thread.
@@ -225,7 +227,7 @@ class Driver:
         A write's error is :class:`InDoubt` if it may have been made. Nothing is waited for, but that a statement is
         prepared when it is first used.
         """
-        with _telling(done, reads=request.statement.reads):
+        try:
             session = self._open_session()
             self.requests += 1
             if isinstance(request, Encoded):
@@ -238,6 +240,8 @@ class Driver:
                 reads = request.statement.reads
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
+        except _FAILURES as error:
+            done(None, _failure(error, reads=request.statement.reads))
 
     def send_all(self, some: Sequence[Request | Encoded], done: AllDone) -> None:
         """Sends requests side by side, at least one; ``done`` gets the rows of each, in order, and the errors."""
@@ -249,9 +253,12 @@ class Driver:
         """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows."""
 
         def start(done: Callable[[Any, Any], None]) -> None:
-            with self._deadline.running(ends):
+            before = self._deadline.begin(ends)
+            try:
                 self._deadline.left()
                 self.send_all(some, lambda rows, errors: done(rows, worst(errors) if errors else None))
+            finally:
+                self._deadline.end(before)
 
         found: list[Rows] = await called(start)
         return found
@@ -345,8 +352,10 @@ class Driver:
         )
 
     def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
-        with _telling(done, reads=reads, attempts=attempts):
+        try:
             self._send(statement, timeout, done, reads=reads, attempts=attempts)
+        except _FAILURES as error:
+            done(None, _failure(error, reads=reads, attempts=attempts))
 
     def _send(
         self,
@@ -378,8 +387,10 @@ class Driver:
                 done(found, None)
                 return
             so_far = list(found or [])
-            with _telling(done, reads=reads, attempts=attempts):
+            try:
                 self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
+            except _FAILURES as error:
+                done(None, _failure(error, reads=reads, attempts=attempts))
 
         def failed(error: BaseException) -> None:
             if _taken(waiting) is not None:
@@ -436,15 +447,11 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-@contextlib.contextmanager
-def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
-    """Passes errors of the block to ``done``; ``attempts`` nodes may have the request already."""
-    try:
-        yield
-    except DRIVER_ERRORS as error:
-        done(None, translate(error, reads=reads, attempts=attempts))
-    except StoreUnavailable as error:
-        done(None, error if reads or not attempts else InDoubt(str(error)))
+def _failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:
+    """Returns the error of a request that could not be sent; ``attempts`` nodes may have it already."""
+    if not isinstance(error, StoreUnavailable):
+        return translate(error, reads=reads, attempts=attempts)
+    return error if reads or not attempts else InDoubt(str(error))
 
 
 def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:

@@ -26,7 +26,7 @@ import logging
 import struct
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -284,7 +284,7 @@ class FastPath:
         self._turn = itertools.count()
         self._pools: dict[str, Any] = {}
         """Of nodes that were asked by their address."""
-        self._sent: dict[int, deque[FastRequest]] = {}
+        self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
         """By how many looks they wait before another node is asked; few different numbers."""
         self._late: deque[FastRequest] = deque()
         self._heard: dict[Any, float] = {}
@@ -302,7 +302,7 @@ class FastPath:
             return
         self._spare = min(MOST_SPARE, self._spare + SPARED)
         waits = min(self._patience, int(request.timeout / 4 / LOOK_EVERY))
-        queue = self._sent.setdefault(waits, deque()) if request.idempotent and waits else self._late
+        queue = self._sent[waits] if request.idempotent and waits else self._late
         queue.append(request)
         if not self._some.is_set():
             self._some.set()

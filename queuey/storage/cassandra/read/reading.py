@@ -271,6 +271,8 @@ class _Span:
 
 def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Position:
     """Returns where a window ends that begins at a tick and holds ``narrow`` narrow buckets (more if they overlap)."""
+    if len(time_buckets) <= narrow:
+        return _END
     ends = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
         ahead = [time_bucket for time_bucket in time_buckets if time_bucket.wide == wide and time_bucket.end > at]
@@ -283,20 +285,22 @@ def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Posit
 
     A page mostly fills before that, and then the wide one is not asked at all.
     """
-    ahead = min(
-        (
-            lowest
-            for time_bucket, lowest in sources
-            if time_bucket.wide and at < lowest < stop and lowest[0] > time_bucket.start
-        ),
-        default=stop,
-    )
+    known = [
+        lowest
+        for time_bucket, lowest in sources
+        if time_bucket.wide and at < lowest < stop and lowest[0] > time_bucket.start
+    ]
+    if not known:
+        return stop
+    ahead = min(known)
     before = any(lowest < ahead and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
     return ahead if before else stop
 
 
 def _window_start(time_buckets: Sequence[Bucket], at: Position, narrow: int) -> Position:
     """The mirror image: where a window begins that ends below a position."""
+    if len(time_buckets) <= narrow:
+        return ids.FIRST
     starts = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
         below = [

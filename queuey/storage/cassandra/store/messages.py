@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
@@ -25,7 +26,7 @@ from queuey.storage.cassandra.driver.callbacks import begin, wait
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.reading import BucketSource, Extent
+from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
 from queuey.storage.cassandra.store import named_values
 from queuey.storage.cassandra.store.named_values import NamedValues
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
@@ -44,6 +45,15 @@ LOOKED_AT = 64
 """Max narrow buckets that a page may lie in; one that is not full after them says that there is more."""
 
 _Locations = Sequence[tuple[int, Position]]
+
+
+class _KnownSlice(NamedTuple):
+    """A slice, its horizon, the upper bound of what is read, and the recorded buckets that may hold it."""
+
+    part: Slice
+    horizon: int
+    upper: Position
+    known: BucketLookup
 
 
 class CassandraMessages(Scanning):
@@ -210,65 +220,58 @@ class CassandraMessages(Scanning):
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
         found = self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
-        lookups = dict(zip(there, found, strict=True))
-        reads = self._read(row, slices, list(zip(horizons, uppers, strict=True)), lookups, now)
-        pages: list[Page] = wait(self._deadline, reads, "Cassandra did not answer the read in time")
-        return pages
+        wanted = [
+            _KnownSlice(slices[number], horizons[number], uppers[number], known)
+            for number, known in zip(there, found, strict=True)
+        ]
+        reads = self._read(row, slices, wanted, now)
+        pages: dict[int, Page] = dict(
+            zip(there, wait(self._deadline, reads, "Cassandra did not answer the read in time"), strict=True)
+        )
+        for number, part in enumerate(slices):
+            if number not in pages:
+                last = None if part.descending else max(part.lower, uppers[number])
+                pages[number] = Page([], horizons[number], last, more=False)
+        return [pages[number] for number in range(len(slices))]
 
-    async def _read(
-        self,
-        row: Row,
-        slices: Sequence[Slice],
-        bounds: Sequence[tuple[int, Position]],
-        lookups: Mapping[int, BucketLookup],
-        now: int,
-    ) -> list[Page]:
-        """Reads slices side by side.
+    async def _read(self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int) -> list[Page]:
+        """Reads slices side by side, and returns their pages.
 
         Args:
             row: The queue's.
-            slices: What to read.
-            bounds: Horizon and upper bound of each.
-            lookups: The recorded buckets of those that may hold something, by their place in ``slices``.
+            slices: All that the caller asked for: together they have the bytes of one answer.
+            wanted: Those of them that may hold something.
             now: Ticks.
         """
         ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
-        extents = {
-            number: self._extent(row, known, slices[number], bounds[number][1], now)
-            for number, known in lookups.items()
-        }
-        room = reading.room_for(slices, row.longest_row)
-        readers = [self._reader(row, slices[number], extent, now, room) for number, extent in extents.items()]
-        keys = [(queue.qid, slices[number].partition) for number in lookups]
-        note, left = self._noting(queue, now), math.inf
+        room, left = reading.room_for(slices, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
             left = sum([part.max_bytes for part in slices])
+        extents = [self._extent(row, one.known, one.part, one.upper, now) for one in wanted]
+        readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
+        keys = [(queue.qid, one.part.partition) for one in wanted]
         found = await reading.run(
-            self._driver, readers, keys, level.reads, note=note, room=room, enough=left, ends=ends
+            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left, ends=ends
         )
-        gathered: dict[int, reading.Gathered] = {}
-        for (number, known), result in zip(lookups.items(), found, strict=True):
-            if result is reading.GIVEN_UP or left <= 0:
-                continue
-            gathered[number] = result
-            self._note_low_watermark(row, known, slices[number], result, now)
-            if left < math.inf:
-                left -= bytes_of(result.messages)
-        checked = [number for number in gathered if not slices[number].ahead]
-        if marked := named_values.marked(chain.from_iterable(gathered[number].messages for number in checked)):
+        for number, one in enumerate(wanted):
+            if left <= 0:
+                found[number] = GIVEN_UP
+            if (gathered := found[number]) is not GIVEN_UP:
+                self._note_low_watermark(row, one.known, one.part, gathered, now)
+                if left < math.inf:
+                    left -= bytes_of(gathered.messages)
+        checked = [number for number, one in enumerate(wanted) if not one.part.ahead]
+        if marked := named_values.marked(chain.from_iterable([found[number].messages for number in checked])):
             values = await self._named_values.find(queue, marked, early=all(part.early for part in slices))
             for number in checked:
-                gathered[number] = named_values.shown(gathered[number], values, waits=_waits(slices[number]))
-        pages = []
-        for number, (part, (horizon, upper)) in enumerate(zip(slices, bounds, strict=True)):
-            if number in gathered:
-                pages.append(reading.page_of(part, extents[number], gathered[number], horizon))
-            elif number in extents:
-                pages.append(part.put_off(horizon))
-            else:
-                last = None if part.descending else max(part.lower, upper)
-                pages.append(Page([], horizon, last, more=False))
-        return pages
+                if found[number] is not GIVEN_UP:
+                    found[number] = named_values.shown(found[number], values, waits=_waits(wanted[number].part))
+        return [
+            one.part.put_off(one.horizon)
+            if gathered is GIVEN_UP
+            else reading.page_of(one.part, extent, gathered, one.horizon)
+            for one, extent, gathered in zip(wanted, extents, found, strict=True)
+        ]
 
     waits_for_network = True
 
@@ -299,19 +302,21 @@ class CassandraMessages(Scanning):
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
-        reads = self._read(row, [part], [(horizon, upper)], {0: known}, now)
+        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
         begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delays = (self._delay(queue, part) for part in slices if not part.early)
-        near = min(delays, default=self._levels.delay(queue))
+        delays = [self._delay(queue, part) for part in slices if not part.early]
+        near = min(delays) if delays else self._levels.delay(queue)
         return boot - max(0.0, min(self._timing.kept.row_age, near - self._timing.assumed.clock_difference))
 
     def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
-        prompt = self._generator.next_time()
         delays = [self._delay(queue, part) for part in slices]
+        if all(delays):
+            return [now - ticks(delay) for delay in delays]
+        prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delay(self, queue: Queue, part: Slice) -> float:
@@ -398,11 +403,11 @@ class CassandraMessages(Scanning):
         self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
     ) -> None:
         """Remembers, for all reads, where live messages begin, if this read began below that."""
-        below = self._levels.empty_below(row.queue, now)
-        if below is None:
-            return
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if part.descending or not part.delayed or part.lower > max(known.low_watermark or ids.FIRST, oldest):
+            return
+        below = self._levels.empty_below(row.queue, now)
+        if below is None:
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
         low_watermark = min(first, below)
