@@ -385,6 +385,6 @@ def test_two_nodes_that_disagree() -> None:
         return Interval(middle, middle, clock.since_boot())
 
     found.note({"right": ahead(0.9 * S), "ahead": ahead(-0.6 * S)})
-    assert found.refusing
+    assert not found.sound()
     found.note({"right": ahead(0.2 * S), "ahead": ahead(-0.3 * S)})
-    assert not found.refusing
+    assert found.sound()

@@ -6,15 +6,26 @@ say how far our clock is off, and how exactly that is known. Two processes that 
 each of them keeps within S/2. States::
 
     unknown ──(offset + error within S/2)──► sound ◄──(offset + error within S/2)── refusing
-       ▲                                      │  └──(offset + error beyond S/2)────────▲
-       └──(no check for GAP; the wall clock jumped against the boot time;
-           the error has grown beyond S/2)────┘
+     │ ▲                                     │   └──(the clock is off)────────────────▲ ▲
+     │ └──(no check for GAP; the wall clock  │                                          │
+     │     jumped against the boot time; an  │                                          │
+     │     inexact round, or age, has grown  │                                          │
+     │     offset + error beyond S/2)────────┘                                          │
+     └──(the clock is off)──────────────────────────────────────────────────────────────┘
 
 When a virtual machine stands still, all its clocks stop, and only a check shows it: the new interval of a coordinator
 misses the known one. If half of the coordinators compared in a round are missed, our clock has jumped, and what was
 timed before may have been timed wrongly: ``wrong_until`` is set to the present, and no write whose id was made before
 counts as in time. The same holds while the clock is off, and when all coordinators were last heard of before GAP. If
 fewer are missed, theirs were set. A round that fewer than half have answered concludes nothing.
+
+The clock is off if no offset that the error allows is within S/2, or if offset + error is beyond S/2 and the error
+within 0.1 S. A larger error comes from slow answers, as when nodes collect garbage, or from nodes that disagree, and
+does not tell whose clock is wrong. Until a better round, which the next request asks for, ids are neither made nor
+acknowledged; ``wrong_until`` stays. That is safe, for an id is acknowledged only if the clock was within S/2 when it
+made it. It makes ids only in the state sound. If the machine stood still before, either most answers miss what was
+known, or the clock is off by as much in all rounds, until the wall clock is accepted. That needs an error within 0.1 S,
+and such a round finds the clock off before it accepts.
 
 An acknowledgement needs a check that began after the answer to the write had come, so that a standstill between the
 making of the id and that answer shows. This is a light check: all answers that have come share one question to two
@@ -100,10 +111,10 @@ class ClockCheck:
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, hidden: float) -> None:
         self._rank(answers)
-        if self.offset_bound > self.limit:
+        if self._is_off():
             self.wrong_until = self._clock.boottime()
         self._accept_wall()
-        refusing = self.offset_bound > self.limit
+        refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
             log.log(
                 logging.ERROR if refusing else logging.WARNING,
@@ -116,6 +127,12 @@ class ClockCheck:
         if refusing or self.offset_bound + hidden <= self.limit:
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
+
+    def _is_off(self) -> bool:
+        """Returns whether the clock is off; one that an inexact round leaves possible is not."""
+        offset_at_least = abs(self.median) - self.error
+        exact = self.error <= ERROR * self._difference()
+        return self.offset_bound > self.limit and (exact or offset_at_least > self.limit)
 
     def _judge(self) -> None:
         """Finds how long what is known will do: until it is old, or too inexact to stay within the limit."""
@@ -178,7 +195,7 @@ class ClockCheck:
 
     def complaint(self) -> str | None:
         """Returns what makes health red, None if nothing does."""
-        if self._checked is None:
+        if self._median is None or (self._checked is None and self.offset_bound <= self.limit):
             return "the clock has not been compared with the Cassandra nodes' yet"
         if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
             return f"the clock is {self.median:+.3f} s (give or take {self.error:.3f} s) off the Cassandra nodes'"
