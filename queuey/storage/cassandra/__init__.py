@@ -64,7 +64,6 @@ from queuey.storage.cassandra.store.bulk import CassandraBulk
 from queuey.storage.cassandra.store.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.store.covers import CassandraCovers
 from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
-from queuey.storage.cassandra.store.named_values import NamedValues
 from queuey.storage.cassandra.store.names import CassandraNames
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
@@ -171,7 +170,6 @@ class CassandraStore(
             deadline=self._deadline,
         )
         self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer)
-        self._named_values = NamedValues(self._parts, self._deadline)
         self._appends = AppendsInFlight()
         record = RecentWrites(self._driver, clock, self._process, self._deadline)
         self._arrivals = PolledArrivals(self, clock, record)

@@ -17,6 +17,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store import named_values
@@ -104,7 +105,8 @@ class CassandraBulk(CassandraCounting):
             NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
-        values = self._named_values.look(queue, named_values.marked(messages))
+        find = named_values.find(self._parts, queue, named_values.marked(messages))
+        values = wait(self._deadline, find, "Cassandra did not say in time what names stand for")
         left = named_values.shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}

@@ -28,9 +28,9 @@ from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
 from queuey.storage.cassandra.store import named_values
-from queuey.storage.cassandra.store.named_values import NamedValues
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
+from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
@@ -71,7 +71,7 @@ class CassandraMessages(Scanning):
     _arrivals: PolledArrivals
     _levels: ConsistencyLevels
     _deadline: Deadline
-    _named_values: NamedValues
+    _parts: StoreParts
 
     # Writing
 
@@ -262,7 +262,7 @@ class CassandraMessages(Scanning):
                     left -= bytes_of(gathered.messages)
         checked = [number for number, one in enumerate(wanted) if not one.part.ahead]
         if marked := named_values.marked(chain.from_iterable([found[number].messages for number in checked])):
-            values = await self._named_values.find(queue, marked, early=all(part.early for part in slices))
+            values = await named_values.find(self._parts, queue, marked, early=all(part.early for part in slices))
             for number in checked:
                 if found[number] is not GIVEN_UP:
                     found[number] = named_values.shown(found[number], values, waits=_waits(wanted[number].part))

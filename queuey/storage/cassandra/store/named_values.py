@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from queuey.messages import Location, Message, Queue
-from queuey.storage.cassandra.driver.callbacks import called, wait
+from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store.names import TABLE
 from queuey.storage.cassandra.write.names import Found, NameRow, find_shown
 from queuey.storage.cassandra.write.step_run import StepRun, StoreParts
-from queuey.storage.deadlines import Deadline
 
 AT_ONCE = 64
 """Max rows of names that one read asks for side by side."""
@@ -30,40 +29,29 @@ Verdicts = dict[str, Found]
 """States of names."""
 
 
-class NamedValues:
-    def __init__(self, parts: StoreParts, deadline: Deadline) -> None:
-        self._parts = parts
-        self._deadline = deadline
+async def find(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
+    """Reads the rows of the names of messages.
 
-    def look(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-        found: Verdicts = wait(
-            self._deadline, self.find(queue, marked, early=early), "Cassandra did not say in time what names stand for"
-        )
-        return found
+    A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
+    the message was the value and all was done, the name is looked at as by a call for it.
 
-    async def find(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-        """Reads the rows of the names of messages.
-
-        A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
-        the message was the value and all was done, the name is looked at as by a call for it.
-
-        ``early``: the row will do; a value that is being written is none yet, and nothing is undone.
-        """
-        found: Verdicts = {}
-        names, driver, consistency = list(marked), self._parts.driver, self._parts.options.catalogue_read
-        for at in range(0, len(names), AT_ONCE):
-            some = names[at : at + AT_ONCE]
-            answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in some])
-            for name, rows in zip(some, answers, strict=True):
-                row = TABLE.row(rows)
-                verdict = Found(row if isinstance(row, NameRow) else None)
-                settled = row is not None and row.state == "done" and not verdict.replaced
-                if not early and (not settled or marked[name] != {verdict.value[0]}):
-                    run = StepRun(self._parts)
-                    steps = find_shown(name, new_number)
-                    verdict = await called(partial(run.begin, queue, (TABLE, name), steps))
-                found[name] = verdict
-        return found
+    ``early``: the row will do; a value that is being written is none yet, and nothing is undone.
+    """
+    found: Verdicts = {}
+    names, driver, consistency = list(marked), parts.driver, parts.options.catalogue_read
+    for at in range(0, len(names), AT_ONCE):
+        some = names[at : at + AT_ONCE]
+        answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in some])
+        for name, rows in zip(some, answers, strict=True):
+            row = TABLE.row(rows)
+            verdict = Found(row if isinstance(row, NameRow) else None)
+            settled = row is not None and row.state == "done" and not verdict.replaced
+            if not early and (not settled or marked[name] != {verdict.value[0]}):
+                run = StepRun(parts)
+                steps = find_shown(name, new_number)
+                verdict = await called(partial(run.begin, queue, (TABLE, name), steps))
+            found[name] = verdict
+    return found
 
 
 def marked(messages: Iterable[Message]) -> Marked:
