@@ -33,7 +33,7 @@ from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
 from tests.sim.cassandra.threads import simulated_threads
 
-SEEN, FEW = 20, 3
+SEEN, FEW = 12, 3
 """Histories of `make test`: of plain posts, and of each kind beside, without those that show a mutation."""
 ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
@@ -307,21 +307,21 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=14),
-    "D without U": Mutation(SHOWN, delay_without_undo_time, first=38),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=41),
+    "D without U": Mutation(SHOWN, delay_without_undo_time, first=48),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
     "repeating after unknown": Mutation(
         ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=1
     ),
-    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=61),
+    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=68),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
     "repeating a batch as a whole": Mutation(
         (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
     ),
-    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=197),
+    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=256),
     "S in the order of an ordered queue": Mutation(
-        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=3, storm=OrderedStorm
+        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=14, storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
         ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=2, storm=HarshEarlyStorm
