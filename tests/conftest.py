@@ -25,7 +25,7 @@ pytest_plugins = ("tests.harness.plugin", "tests.lanes", "tests.servers.plugin")
 settings.register_profile(
     "quick",
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -41,14 +41,18 @@ pyproject.toml."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker by which a test names what a store must be able to do; readies what tests start."""
+    """Declares the markers by which tests name stores; readies what tests start."""
     hear_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
+    config.addinivalue_line("markers", "slow_on(*backends): slow on these stores, where other tests cover what differs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives slow tests the time that they need."""
+    """Marks tests slow on the stores that their closest ``slow_on`` names; gives slow tests the time that they need."""
     for item in items:
+        on = item.get_closest_marker("slow_on")
+        if on and getattr(item, "callspec", None) and item.callspec.params.get("backend") in on.args:  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.slow)
         if PROFILE != "quick" or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_ENDS))
 

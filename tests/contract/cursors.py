@@ -22,7 +22,7 @@ from tests.backends import APP, PROMPT, StoreLocation
 from tests.contract.samples import make_queue, new
 
 Place = tuple[int, Position]
-FEW_OR_MANY = [50, pytest.param(150, marks=pytest.mark.slow)]
+FEW_OR_MANY = [30, pytest.param(150, marks=pytest.mark.slow)]
 """Messages of each writer."""
 PAUSE = 0.05
 """Seconds between two reads of those who wait until everything may be read; nobody writes any more."""

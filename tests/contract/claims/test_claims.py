@@ -482,6 +482,7 @@ def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service,
     return service, access
 
 
+@pytest.mark.slow_on("cassandra")
 def test_many_dead_letters(store: Store, clock: Clock) -> None:
     """Many dead letters are published one piece after another, and for that nobody has to ask for anything."""
     queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))

@@ -74,6 +74,7 @@ def test_so_many_of_a_queue(store: Store, other: Store) -> None:
     assert claim(here) == []
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     """A lower limit ends no claim, and adds none until there is room; a higher one adds some."""
@@ -94,6 +95,7 @@ def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     assert texts(claim(higher)) == ["a4", "a5"]
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     """A claim that waits is woken when a place is free, whichever process has made it so, and how."""
@@ -112,6 +114,7 @@ def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     assert first.message.body == "a4"
 
 
+@pytest.mark.slow_on("cassandra")
 def test_an_expired_claim(store: Store, other: Store) -> None:
     """Its place goes to another message; then it is not renewed, and its own message waits for a place."""
     queue = make_limited(store, max_claimed_per_key=1)
@@ -131,6 +134,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
     assert len(claim_soon(there)) == 1
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
     """A claim that finds no place is decided on once, and once more if the log had to be read; then it ends."""
@@ -151,6 +155,7 @@ def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
     assert len(decided) <= 10
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("bound", [(MOST_WAITING, 5), (MOST_ABOVE, 2)])
 def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
     """Where more waits than is remembered, what lies further on waits as well: nothing is an error, nor lost."""
@@ -173,6 +178,7 @@ def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
     assert sorted(map(str, [*given, first.message.body])) == bodies
 
 
+@pytest.mark.slow_on("cassandra")
 def test_dead_letters(store: Store) -> None:
     """A message that becomes a dead letter leaves its place, and keeps its key."""
     queue = make_limited(store, max_claimed_per_key=1, max_deliveries=1)
@@ -183,6 +189,7 @@ def test_dead_letters(store: Store) -> None:
     assert texts(claim_soon(way)) == ["a2"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_posting(store: Store) -> None:
     """The key chooses the partition, so nothing else does, and no message is put at an id."""
     queue = make_limited(store, max_claimed_per_key=2, partitions=5)
@@ -198,6 +205,7 @@ def test_posting(store: Store) -> None:
         service.moves.begin(access, enter(store, make_queue(store))[1])
 
 
+@pytest.mark.slow_on("cassandra")
 def test_why_a_message_waits(store: Store) -> None:
     """What is known of a message says which limit it waits for."""
     queue = make_limited(store, max_claimed_per_key=1, max_claimed=2)
@@ -257,6 +265,7 @@ def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
     assert not state.outstanding
 
 
+@pytest.mark.slow_on("cassandra")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
     """A message that was not delivered gets no claim by its id where keys are limited: nothing says its key."""
     queue = make_limited(store, max_claimed_per_key=1)

@@ -115,6 +115,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     assert mover.moves.list(APP, ANYTHING)[0] == report
 
 
+@pytest.mark.slow_on("cassandra")
 def test_what_stays(store: Store, mover: Mover) -> None:
     """Claimed messages stay with their callers, acknowledged ones are done, and what comes later is not moved."""
     source, target = make_queue(store), make_queue(store)
@@ -152,6 +153,7 @@ def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
 KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plain"), ("plain", "dedup")]
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize(("kind", "to"), KINDS)
 def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     """Copies of one body stay one, and so do those that wait in the target; what is posted later stays."""
@@ -172,6 +174,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     assert claim_all(mover, target) == Counter({*bodies, *waiting}) + Counter(["m3"] if to == "plain" else [])
 
 
+@pytest.mark.slow_on("cassandra")
 def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     """Copies of a claimed message are not moved: it stays, and when its claim ends it is delivered again, alone."""
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
@@ -186,6 +189,7 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     assert claim_all(mover, source) == {"a": 1}
 
 
+@pytest.mark.slow_on("cassandra")
 def test_fewer_partitions(store: Store, mover: Mover) -> None:
     """If the target has fewer partitions, the source's share them, each in its order."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
@@ -198,6 +202,7 @@ def test_fewer_partitions(store: Store, mover: Mover) -> None:
     assert bodies(store, target, 2) == ["2a", "2b"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_what_cannot_be(store: Store, mover: Mover) -> None:
     """A queue is not moved to itself, to two queues at once, or without claims; the same move twice is one."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
@@ -227,6 +232,7 @@ def test_what_cannot_be(store: Store, mover: Mover) -> None:
             mover.begin(weak, target)
 
 
+@pytest.mark.slow_on("cassandra")
 def test_cancelled(store: Store, mover: Mover) -> None:
     """A move that is cancelled ends; what it has moved is in the target, all the rest in the source, once."""
     source, target = make_queue(store), make_queue(store)
@@ -258,6 +264,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     assert bodies(store, target) == everything
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("change", ["purge_queue", "delete_queue"])
 def test_the_target_goes(store: Store, mover: Mover, change: str) -> None:
     """If the target is purged or deleted during a move, that fails, and what has not arrived is in the source still."""
@@ -281,6 +288,7 @@ def _once(interposed: InterposedStore, call: Callable[[], object]) -> None:
     call()
 
 
+@pytest.mark.slow_on("cassandra")
 def test_the_source_goes(store: Store, mover: Mover) -> None:
     """If the source is deleted during a move, that fails."""
     source, target = make_queue(store), make_queue(store)
@@ -386,6 +394,7 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         assert bodies(store, source) == []
 
 
+@pytest.mark.slow_on("cassandra")
 def test_two_at_once(store: Store, other: Store) -> None:
     """Two processes that work on the same move do no harm to each other."""
     source, target = make_queue(store, partitions=2), make_queue(store, partitions=2)

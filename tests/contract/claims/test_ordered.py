@@ -80,6 +80,7 @@ def test_what_is_posted_later_comes_later(store: Store) -> None:
         assert ahead - delay < (-store.clock_difference if store.ids_follow_clocks else 0.1)
 
 
+@pytest.mark.slow_on("cassandra")
 def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     """While messages of a key are claimed no process gives others of it; other keys go on."""
     queue = make_ordered(store)
@@ -102,6 +103,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     assert here[0].claims.size(here[1], 100).count == 0
 
 
+@pytest.mark.slow_on("cassandra")
 def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
     """A message whose claim is released or has expired is given again before the later ones of its key."""
     queue = make_ordered(store)
@@ -120,6 +122,7 @@ def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
     assert [(one.message.body, one.deliveries) for one in claim(there)] == [("a2", 2), ("a3", 1)]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_acknowledge_and_claim(store: Store) -> None:
     """One request acknowledges a message and gets the next one of its key, in one entry."""
     queue = make_ordered(store)
@@ -156,6 +159,7 @@ def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
     ]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_dead_letters(store: Store) -> None:
     """A dead letter frees its key and keeps it, so that an ordered queue of dead letters is in order, too."""
     letters = make_ordered(store, partitions=3)
@@ -184,6 +188,7 @@ def test_dead_letters(store: Store) -> None:
     assert letter.queue == queue.name
 
 
+@pytest.mark.slow_on("cassandra")
 def test_letters_of_a_plain_queue(store: Store) -> None:
     """In an ordered queue of dead letters those that had no key count as of one key."""
     letters = make_ordered(store)
@@ -196,6 +201,7 @@ def test_letters_of_a_plain_queue(store: Store) -> None:
     assert claim(dead) == []
 
 
+@pytest.mark.slow_on("cassandra")
 def test_what_is_gone(store: Store, other: Store) -> None:
     """A message that is deleted by its id while it waits, or while it is claimed, holds nothing up."""
     queue = make_ordered(store)
@@ -212,6 +218,7 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     assert texts(found) == ["a5"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_what_expires(store: Store, other: Store) -> None:
     """A message that expires while it waits is passed over by every process."""
     queue = make_ordered(store)
@@ -226,6 +233,7 @@ def test_what_expires(store: Store, other: Store) -> None:
     assert texts(claim(there)) == ["a3"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_showing(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give."""
     queue = make_ordered(store)
@@ -240,6 +248,7 @@ def test_showing(store: Store) -> None:
     assert [one.body for one in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_waiting(store: Store, other: Store) -> None:
     """A claim that waits is woken when the message is done that was in the way, whichever process ended it."""
     queue = make_ordered(store)
@@ -277,6 +286,7 @@ def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[Cl
     return found
 
 
+@pytest.mark.slow_on("cassandra")
 def test_very_much_waits(store: Store) -> None:
     """Where too much waits, a claim is refused and does not say that there is nothing; it goes on later."""
     queue = make_ordered(store)
@@ -292,6 +302,7 @@ def test_very_much_waits(store: Store) -> None:
         assert texts(claim(here)) == ["b1"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_very_much_is_done_behind_what_waits(store: Store) -> None:
     """Where too much is done above the cursor, what lies further on is not given; what waits is."""
     queue = make_ordered(store)
@@ -307,6 +318,7 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
         assert texts(claim(here)) == ["d1", "e1"]
 
 
+@pytest.mark.slow_on("cassandra")
 def test_posting(store: Store) -> None:
     """The key chooses the partition and is kept; nobody else chooses a partition, an id or a name."""
     queue = make_ordered(store, partitions=7)
@@ -333,6 +345,7 @@ def test_posting(store: Store) -> None:
     assert store.fetch(plain, [place])[0].meta is None
 
 
+@pytest.mark.slow_on("cassandra")
 def test_it_never_changes(store: Store) -> None:
     """Neither the kind changes nor the number of partitions."""
     queue = make_ordered(store, partitions=2)
@@ -344,6 +357,7 @@ def test_it_never_changes(store: Store) -> None:
             store.update_queue(queue, changes)
 
 
+@pytest.mark.slow_on("cassandra")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
     """A message that was not delivered gets no claim by its id; acknowledged by its id it is done."""
     queue = make_ordered(store)

@@ -75,6 +75,7 @@ def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
     return sorted(found, key=lambda one: (one.position, one.partition), reverse=descending)
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("partitions", PARTITIONS)

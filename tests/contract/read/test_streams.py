@@ -77,7 +77,7 @@ def place_of(event: Event) -> tuple[str, int, Position]:
     return event.queue, event.message.partition, event.message.position
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
 def test_each_message_comes_once(store: Store, backend: Backend, seed: int) -> None:
     """Queues fill up while they are read and reading begins anew, at whatever was given last: nothing is left out."""
     seeds = [seed] if backend.name == "cassandra" else [seed, seed + 100, seed + 200]

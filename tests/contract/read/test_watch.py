@@ -154,7 +154,7 @@ def test_told_that_the_store_is_closed(store: Store) -> None:
         store.read(queue, [Slice(1)])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: int) -> None:
     """In a storm of writers in two processes, a reader that reads only when it is told loses nothing.
 

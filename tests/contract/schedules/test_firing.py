@@ -66,6 +66,7 @@ def test_a_tick(process: Process, store: Store) -> None:
     assert bodies(store, queue) == {"tick": 2}
 
 
+@pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, CALLS + 1))
 def test_killed_at_every_call(process: Process, other: Store, number: int, *, after: bool) -> None:
@@ -181,6 +182,7 @@ class TestMissed:
         assert bodies(store, store.queue(APP, "q")) == {"tick": 11}
         assert process.report("s").next[0] == first + 660
 
+    @pytest.mark.slow_on("cassandra")
     def test_not_endlessly(self, process: Process, store: Store) -> None:
         """No more than the newest hundred are caught up."""
         begin(process, missed="catch_up")
