@@ -27,8 +27,9 @@ def privacy(request: pytest.FixtureRequest) -> str:
 async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
     """Makes clients that may do what their keys allow, all with one service that has many queues."""
     async with connected(tmp_path / "data", private={"acme"} if privacy == "private" else ()) as make:
+        client = make()
         for name in NAMES:
-            await make().create_queue(name, partitions=2)
+            await client.create_queue(name, partitions=2)
         yield make
 
 

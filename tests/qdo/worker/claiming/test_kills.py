@@ -19,7 +19,9 @@ from tests.qdo.worker.claiming.errands import work
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
-JOBS, WORKERS, THREADS = 1200, 3, 4
+JOBS, WORKERS, THREADS = 600, 3, 4
+KILLS = 6
+"""At least: one for each part of the jobs."""
 CLAIM_SECONDS = 2
 LOST = 100
 """Jobs that one kill has done again, at most: those of half a second, done but not acknowledged."""
@@ -44,7 +46,7 @@ def test_kills(tmp_path: Path, seed: int) -> None:
         client.send_many("errands", [Outgoing(json=work.call(str(number)).body) for number in range(JOBS)])
         workers, served = [start() for _ in range(WORKERS)], first
         while len(done_in(book)) < JOBS:
-            enough = done_in(book).total() + JOBS // 12
+            enough = done_in(book).total() + JOBS // KILLS
             assert eventually(partial(is_done, book, enough), LONG), f"{len(done_in(book))} of {JOBS} done"
             if rng.random() < 0.3:
                 served.end(signal.SIGKILL)
