@@ -252,11 +252,11 @@ MUTATIONS = {
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=6),
     "the clock check": Mutation(("G1",), without_clock_check, first=139),
     "a check for each acknowledgement": Mutation(
-        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=16
+        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=182
     ),
     "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=109, storm=SharedStorm),
     "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=46, storm=SharedStorm),
-    "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, first=74),
+    "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, first=135),
 }
 
 
