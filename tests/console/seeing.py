@@ -46,11 +46,18 @@ class Watched:
         expect(self.page.locator("[hx-get][hx-trigger=load] > a")).to_have_count(0)
 
 
-def accessibility(page: Page, axe: str) -> list[str]:
-    """Returns what axe-core finds in a page at level AA."""
-    page.evaluate(axe)
+AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+COLORS = ["color-contrast"]
+"""The rule that looks at colors."""
+
+
+def accessibility(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
+    """Returns what axe-core finds in a page, by default at level AA."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe)
     found: list[str] = page.evaluate(
-        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-        ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))"
+        "rules => axe.run({runOnly: rules})"
+        ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))",
+        rules,
     )
     return found

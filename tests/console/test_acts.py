@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, StorageState, expect
 
 from queuey.client import Client, Outgoing
 from tests.console.seeing import Watched
 from tests.console.test_chromium import APPLICATION, PAYLOADS
 
 QUEUE = f"a/{APPLICATION}"
+
+
+@pytest.fixture(scope="module")
+def watched(chromium: Browser, session: StorageState, url: str) -> Iterator[Watched]:
+    """One window for all acts, whose user has logged in: a window costs more than a page."""
+    with closing(chromium.new_context(storage_state=session)) as context:
+        yield Watched(context.new_page(), url)
+
+
+@pytest.fixture
+def page(watched: Watched) -> Iterator[Page]:
+    """The window, in which nothing may go wrong."""
+    watched.troubles.clear()
+    yield watched.page
+    assert watched.troubles == []
 
 
 def done(page: Page) -> str:
