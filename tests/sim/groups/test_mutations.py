@@ -241,7 +241,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "generation of an assignment": Mutation(
         lambda: replace(MemberAssignment.pending, lambda *_: False), ("target",), first=4
     ),
-    "node of an owner": Mutation(lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner")),
+    "node of an owner": Mutation(
+        lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner"), first=3
+    ),
     "owner's node goes at a release": Mutation(
         lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost")
     ),
