@@ -324,7 +324,7 @@ MUTATIONS = {
         ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=14, storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
-        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=2, storm=HarshEarlyStorm
+        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=8, storm=HarshEarlyStorm
     ),
 }
 
