@@ -59,6 +59,8 @@ class History:
         self.attempts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
+        self._put_out: set[tuple[str, int | None]] = set()
+        """Places and sessions that owned them until another of the member's name took them."""
         self._target = StoredTarget(0, TargetGeneration(), {})
 
     def began(self, session: int, link: TreeLink) -> None:
@@ -92,6 +94,7 @@ class History:
         """An owner's node is removed by its session, by the servers, or by the member that makes its own."""
         taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
         if taken:
+            self._put_out.add((place, owner))
             self.busy.pop(place, None)  # nobody waits for a member that is put out
         elif session not in {0, owner}:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
@@ -134,13 +137,15 @@ class History:
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
         """A member begins to handle a message.
 
-        One that is put out by another of its name may do so until it hears of that.
+        One that is put out by another of its name may do so until it hears of that, whoever owns the partition then.
         """
         place = place_of(partition)
-        owner = self.owners.get(place)
+        put_out = (place, stay.session) in self._put_out
+        owner = None if put_out else self.owners.get(place)
         if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
-        others = [other for other in self.busy.get(place, ()) if self.names[other] != name]
+        busy = () if put_out else self.busy.get(place, ())
+        others = [other for other in busy if self.names[other] != name]
         if self.patient and self.live.intersection(others):
             self.wrong.append(f"two: {place} is still handled by another member at {at}")
         for other in others:
@@ -150,7 +155,7 @@ class History:
         log, index = self.service.places[message.body]
         if stay.log is not log:
             # One that is put out by another of its name has read an offset that this one may have moved since.
-            put_out = owner is not None and owner != stay.session
+            put_out = put_out or (owner is not None and owner != stay.session)
             stay.begin(log, index if put_out else log.after(self.offsets.get(place)))
         if index != (due := stay.due(message)):
             self.wrong.append(f"order: {place} has {index} in the place of {due} at {at}")

@@ -53,6 +53,8 @@ SLOW = 0.4
 """Seconds on the way to the tree, on average, of a machine whose requests take long."""
 POSTING = 0.5
 """Seconds between two times that messages are posted, on average."""
+BACKLOG = 12.0
+"""Seconds that messages take which have waited, at most."""
 COLLECTED = 20
 """Histories after which the collector runs."""
 LOOK = 0.5
@@ -108,11 +110,11 @@ class Storm:
     def calm(self) -> float:
         """Seconds after the last trouble within which balance is reached.
 
-        A session that ends late, the grace of its member, a revocation, and two rounds of searches for queues: one that
-        fails while what was found before is given out.
+        A session that ends late, the grace of its member, a revocation, two rounds of searches for queues (one that
+        fails while what was found before is given out), and the messages that have waited.
         """
         settings = self.settings
-        return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover
+        return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG
 
     def mark(self) -> str:
         """Returns what it never returned before."""
