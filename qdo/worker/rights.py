@@ -67,6 +67,8 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             if not error.temporary:
                 raise
             failures += 1
+            if failures == 1:
+                logger.warning("the service does not answer now, trying on: %s", error)
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
 
 

@@ -31,7 +31,12 @@ def show(
     json: Json = False,
 ) -> None:
     """Show recorded offsets, and how many messages lie behind them; with --json one group a line."""
-    for name in [group] if group is not None else client.groups(queue):
+    groups = [group] if group is not None else client.groups(queue)
+    if not groups:
+        output.note(
+            f"No group has recorded offsets of {queue} here. See those of Qdo's workers: qdo status --group GROUP"
+        )
+    for name in groups:
         found = client.offsets(queue, name)
         if json:
             output.emit(found)

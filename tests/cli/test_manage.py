@@ -86,6 +86,8 @@ def test_offsets(run: Run, client: Client, queue: str) -> None:
     assert run("offsets", "delete", queue, "g").code == 2
     assert run("offsets", "delete", queue, "g", "--yes").code == 0
     assert client.groups(queue) == ()
+    shown = run("offsets", "show", queue)
+    assert (shown.code, shown.out, "qdo status" in shown.err) == (0, b"", True)
 
 
 @pytest.mark.parametrize("text", ["1", "1=", "=x", "x=1"])

@@ -292,6 +292,20 @@ async def test_a_service_that_is_away(workers: Workers) -> None:
     assert await done(workers, queue)
 
 
+async def test_a_service_that_is_away_at_the_start(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    """The worker says so while it waits for the service."""
+    queue = await workers.system.queue()
+    workers.system.transport.answer = refused("GET")
+    worker = make(workers, workers.note, queue)
+    task = workers.start(worker)
+    await until(lambda: "does not answer now" in caplog.text)
+    workers.system.transport.answer = None
+    await workers.system.send(queue, 1)
+    await until(lambda: len(workers.seen) == 1)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+
+
 async def test_hooks_and_counts(workers: Workers) -> None:
     """Middleware sees the same as with a group, and the same is counted."""
     queue = await workers.system.queue(backoff=SOON)
