@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import configparser
 import json
 import re
@@ -38,6 +39,8 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
 )
+PROGRAM_FILES = ("README.md", "docs/index.md")
+"""Pages whose programs are saved before they are run."""
 INDEXES = ("docs/index.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
 VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_loading.CONFIG}
@@ -248,6 +251,22 @@ def test_blocks(page: str) -> None:
     left = [block for block in pages.to_run(page) if block.language not in listed and "pip install" not in block.text]
     nobody = {block.section for block in left if "" not in run_by and block.section not in run_by}
     assert nobody == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
+
+
+def typed(program: str) -> None:
+    """Compiles a program as the interactive interpreter does, statement after statement."""
+    statement: list[str] = []
+    for line in program.splitlines():
+        statement.append(line)
+        if codeop.compile_command("\n".join(statement)) is not None:
+            statement.clear()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROGRAM_FILES])
+def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
+    """A blank line ends each loop, function and class that a statement follows, and no other blank line is in them."""
+    for block in blocks(page, "python"):
+        typed(block)
 
 
 def test_who_runs_blocks() -> None:
