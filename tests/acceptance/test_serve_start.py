@@ -122,7 +122,7 @@ def test_port_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, line = refused("--port", str(taken.getsockname()[1]))
     assert code == 3
-    assert "Address already in use. Another service may be running; choose another port: --port" in line
+    assert "Address already in use. Another service may be running: stop it, or choose another port: --port" in line
 
 
 def test_port_of_another_service(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _serve(settings: Settings) -> int:
         listeners = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
-        taken = ". Another service may be running; choose another port: --port"
+        taken = ". Another service may be running: stop it, or choose another port: --port"
         raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     url = server.url_of(settings, address[1])
