@@ -130,6 +130,10 @@ class Typist:
             ),
             "reports 1f0c9a3e": lambda: f"reports {self._found('key', 'app', 'keys', 'reports')}",
             "queuey 1f0c9a3e": lambda: f"queuey {self._found('key', 'app', 'keys', 'queuey')}",
+            "orders 39d94ce9e4a711f1ae954333c99db4f5": lambda: f"orders {self._found('message_id', 'read', 'orders')}",
+            "2:39d94ce9e4a711f1ae954333c99db4f5": lambda: ":".join(
+                self._found(field, "read", "orders") for field in ("partition", "message_id")
+            ),
             "4f2b1c80fd9211f0a6cf0242ac120002": lambda: self._found("message_id", "read", "reports", "--limit", "1"),
         }
 
