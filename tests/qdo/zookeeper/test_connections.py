@@ -302,7 +302,7 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
         held = await mine.claim(partitions)
         await mine.commit([(each, "1") for each in held.values()])
         await mine.release(partitions)
-    assert counted["read"] == 1000
+    assert counted["read"] == 1000 + 1  # Each offset, and the owner of the one that was held before.
     assert counted["apply"] < 60
     assert counted["rounds"] < 15
 
