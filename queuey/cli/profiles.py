@@ -62,9 +62,14 @@ def read_key() -> str:
     if sys.stdin.isatty():
         text = str(typer.prompt("Key (not shown)", hide_input=True, err=True))
     else:
-        text = sys.stdin.readline(MAX_KEY)
+        text = sys.stdin.readline(MAX_KEY + 2)  # a longer one is refused, not cut
     secret = text.strip()
-    if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
-        what = "it has a character that no key has" if secret else "standard input is empty"
-        raise output.Failed(f"no key was read: {what}. It is one line of ASCII without spaces, commas and semicolons.")
-    return secret
+    if not secret:
+        what = "standard input is empty"
+    elif len(secret) > MAX_KEY:
+        what = f"it is longer than {MAX_KEY} characters"
+    elif secret.isascii() and secret.isprintable() and not set(secret) & set(" ;,"):
+        return secret
+    else:
+        what = "it has a character that no key has"
+    raise output.Failed(f"no key was read: {what}. It is one line of ASCII without spaces, commas and semicolons.")

@@ -39,7 +39,7 @@ def test_a_key_is_not_replaced_by_mistake(run: Run, tmp_path: Path) -> None:
     assert read_profile(Path(file[1])).key == "second"
 
 
-@pytest.mark.parametrize("key", [b"", b"\n", b"a b\n", "schlüssel\n".encode(), b"x\x00y\n"])
+@pytest.mark.parametrize("key", [b"", b"\n", b"a b\n", "schlüssel\n".encode(), b"x\x00y\n", b"k" * 5000 + b"\n"])
 def test_what_is_no_key(run: Run, tmp_path: Path, key: bytes) -> None:
     """A text that is no key is refused without being shown, and no file is written."""
     path = tmp_path / "profile.toml"
