@@ -32,6 +32,7 @@ LANES = {
     "spark faults": r"tests/spark/faults/",
     "two data centres": r"tests/faults/(claiming/)?test_two_centres",
     "histories": r"tests/sim/test_histories",
+    "histories of groups": r"tests/sim/groups/test_histories",
     "zookeeper": (
         r"tests/(qdo/(zookeeper/|contract/.*\[.*\bzookeeper\b)"
         r"|acceptance/(test_local|facades/test_reg))"

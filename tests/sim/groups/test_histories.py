@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.groups.storm import histories, played, violations
 
-HISTORIES = 700
+HISTORIES = 2000
 """Histories of `make test`."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
