@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal.output import WRONG_USAGE, fail, say, wants_json
+from queuey.terminal.output import FAILED, WRONG_USAGE, fail, say, wants_json
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that a shell is offered; timeout for them, in seconds."""
@@ -51,7 +51,7 @@ class LazyGroup(TyperGroup):
             fail(error.format_message(), "InvalidArgument", WRONG_USAGE)
             sys.exit(WRONG_USAGE)
         except typer.Abort:
-            sys.exit(1)
+            sys.exit(FAILED)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
         name, stub, rest = super().resolve_command(ctx, args)
@@ -77,10 +77,10 @@ class LazyGroup(TyperGroup):
             run, found = found, typer.Typer(add_completion=False)
             found.command()(run)
         command = typer.main.get_command(found)
-        command.name = name
+        command.name, shown = name, [command]
         if isinstance(command, TyperGroup):
-            command.help = text
-        for each in command.commands.values() if isinstance(command, TyperGroup) else [command]:
+            command.help, shown = text, [*command.commands.values()]
+        for each in shown:
             _shorten(each)
         return command
 

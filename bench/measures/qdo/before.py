@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from bench import local_group_side
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.measures.before import NAMES, trees
-from bench.measures.qdo.rebalance import PARTITIONS, Member, changed, process, served, settle
+from bench.measures.qdo.rebalance import PARTITIONS, Member, answering, changed, process, served, settle
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, workers
-from bench.started.processes import Process, inherited
+from bench.started.processes import Process
 from bench.started.workers import Pace
 
 MEMBERS = 4
@@ -119,11 +118,11 @@ def _turn(members: Sequence[Member]) -> Turn:
 @measure("qdo-local-before", "CPU of a group on a local file, of this tree over that of another one")
 def local_group(bench: Bench) -> Report:
     """A process of each tree takes the same steps, one after the other."""
-    counts = [1, 50, bench.size(500, 60)]
+    side, counts = str(local_group_side.__file__), ["1", "50", str(bench.size(500, 60))]
     with contextlib.ExitStack() as stack:
         calls = {
             which: partial(
-                _steps, stack.enter_context(_local_member(bench.fresh(which) / "group.sqlite3", tree, counts))
+                _steps, stack.enter_context(answering([side, f"{bench.fresh(which) / 'group.sqlite3'}", *counts], tree))
             )
             for which, tree in trees().items()
         }
@@ -139,31 +138,7 @@ def local_group(bench: Bench) -> Report:
     return Report("", "", rows, verdicts, notes)
 
 
-@contextlib.contextmanager
-def _local_member(path: Path, tree: Path, counts: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
-    """Starts a process that has groups in a file, with the code of a tree."""
-    child = subprocess.Popen(
-        [sys.executable, str(Path(local_group_side.__file__)), str(path), *map(str, counts)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=inherited() | {"PYTHONPATH": str(tree)},
-    )
-    try:
-        yield child
-    finally:
-        child.terminate()
-        child.communicate(timeout=20)
-
-
-def _steps(child: subprocess.Popen[str]) -> dict[str, float]:
+def _steps(one: Member) -> dict[str, float]:
     """Returns microseconds of CPU for each step."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write("\n")
-    child.stdin.flush()
-    line = child.stdout.readline()
-    if not line:
-        raise Void("a process with a group on a local file has ended")
-    found: dict[str, float] = json.loads(line)
-    return found
+    one.begin("")
+    return msgspec.json.decode(one.end(), type=dict[str, float])

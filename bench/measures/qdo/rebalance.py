@@ -179,9 +179,16 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 @contextlib.contextmanager
 def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
     """Starts a member of a tree of the project that has not joined; those of one tree and place are a group."""
-    command = [sys.executable, "-m", f"{package(tree)}.member", url, place, str(tree), *QUEUES]
+    with answering(["-m", f"{package(tree)}.member", url, place, str(tree), *QUEUES], tree) as one:
+        one.do("mark")
+        yield one
+
+
+@contextlib.contextmanager
+def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
+    """Starts a Python process, with the code of a tree, that answers each line of its input with one."""
     child = subprocess.Popen(
-        command,
+        [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -189,9 +196,7 @@ def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
         env=inherited() | {"PYTHONPATH": str(tree)},
     )
     try:
-        one = Member(child)
-        one.do("mark")
-        yield one
+        yield Member(child)
     finally:
         child.terminate()
         child.communicate(timeout=20)
