@@ -14,7 +14,7 @@ import msgspec
 from bench import local_group_side
 from bench.harness import Bench, measure
 from bench.measures.before import NAMES, trees
-from bench.measures.qdo.rebalance import PARTITIONS, Member, answering, changed, process, served, settle
+from bench.measures.qdo.rebalance import PARTITIONS, Member, answering, changed, process, served, settle, undisturbed
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
 from bench.results import Report, Row, Verdict, paired
@@ -108,6 +108,7 @@ def _turn(members: Sequence[Member]) -> Turn:
     for one in others:
         one.do("join")
     settle(others)
+    undisturbed(others)  # Only a partition that has messages by now shows how long it waits.
     joins = changed("join", last, others, members)
     leaves = changed("leave", last, others, others)
     for one in others:
