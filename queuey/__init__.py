@@ -1,3 +1,3 @@
 """Queuey: a partitioned message store behind a REST API."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
