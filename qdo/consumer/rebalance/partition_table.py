@@ -376,7 +376,7 @@ class PartitionTable(Ownership):
             call.cancel()
         self._lose([row for row in self._rows.values() if row.notified], *calls)
         if self._lost_calls:
-            await asyncio.wait(self._lost_calls, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
+            await asyncio.wait(self._lost_calls, timeout=CANCEL_GRACE + self._call_timeout)
 
     # The work.
 
@@ -483,11 +483,17 @@ class PartitionTable(Ownership):
     async def _notify_lost(self, row: OwnedPartition, *calls: asyncio.Task[bool]) -> None:
         """Calls the owner's ``lost``, after some calls have ended, for all that the owner still believes to have."""
         if row.assigned_call is not None:
-            await asyncio.wait({row.assigned_call}, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
+            await asyncio.wait({row.assigned_call}, timeout=self._call_timeout)
         if row.notified and (telling := self._lose([row], *calls)):
-            await asyncio.wait({telling}, timeout=max(self._options.revoke_timeout, CANCEL_GRACE))
+            # It waits for the calls first: without their time, the next owner's call could come before this one.
+            await asyncio.wait({telling}, timeout=CANCEL_GRACE + self._call_timeout)
         row.end_notified = True
         self._forget(row)
+
+    @property
+    def _call_timeout(self) -> float:
+        """Limit of the wait for a call to the owner, in seconds."""
+        return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _let_go(self, row: OwnedPartition) -> None:
         """Accepts no more commits for a partition, and begins to release it."""

@@ -96,7 +96,6 @@ async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System
     assert bodies(flat(await waiting), moved.number) == [1, 2, 3]
 
 
-@pytest.mark.flaky(reruns=2)  # Seen to fail on a busy machine, and not understood yet.
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
     """Though the revocation that ran out of time is still going on, and ends only then."""
     queue = await system.queue(partitions=2)
