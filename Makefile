@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
 # LANES=N is how many processes share the test suite (tests/lanes.py); LANES=0 runs it in one.
 # MINUTES=N is how long make soak writes messages.
-# SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make test has it in any case.
+# SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make check has it in any case.
 
 PYTHON ?=
 SPARK ?=
@@ -13,9 +13,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(LANES)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
-
-# Tests that need no server, no Spark session and no process of their own.
-QUICK := tests/unit tests/contract tests/web tests/qdo/unit tests/spark/unit tests/test_*.py
 
 # Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
 MADE := $(VENV)/.made
@@ -31,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo inbox test quick slow soak bench lint docs dist cluster install clean
+.PHONY: help demo inbox test check quick slow soak bench lint docs dist cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -42,15 +39,18 @@ demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real
 inbox: $(OIDC) ## Run an app with an inbox for each user, to be looked at in two browser windows
 	exec $(BIN)/python deploy/demo/inbox/run.py
 
-test: $(DEV) ## Run the test suite without the slow tests; repeats up to three that fail once, and shows why they failed
-	$(PYTEST) -m "not slow" --reruns 1 --max-suite-reruns 3
+test: $(DEV) ## Run the tests that need nothing, and meet each real server once; in less than five minutes
+	$(PYTEST) --suite test
 
-quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the HTTP API; in less than two minutes
-	$(PYTEST) -m "not slow" --without-servers -r fE $(QUICK)
+check: $(DEV) ## Run all other tests but the slow ones: real servers, faults, Spark, Chromium, SDKs, the blocks of pages
+	$(PYTEST) --suite check
+
+quick: $(DEV) ## Run the tests of make test that need no server
+	$(PYTEST) --suite test --ignore tests/smoke
 
 slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages, property tests with new examples
 	rm -rf build/faults
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis"
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis" --stall-limit 7200
 
 soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message
 	exec $(BIN)/python -m tests.soak --minutes $(MINUTES)

@@ -18,7 +18,7 @@ from tests.servers.processes import hear_interrupts
 if TYPE_CHECKING:
     from tests.servers.plugin import Cassandra
 
-pytest_plugins = ("tests.harness.plugin", "tests.lanes", "tests.servers.plugin")
+pytest_plugins = ("tests.watchdog", "tests.harness.plugin", "tests.lanes", "tests.needs", "tests.servers.plugin")
 
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
 # The same examples at every run: a test that fails does so because of what was changed, and again when it is repeated.
@@ -55,13 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if PROFILE != "quick" or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_ENDS))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows why a test was repeated: one that fails at times is to be mended."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"FAILED ONCE: {report.nodeid}", red=True)
-        terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture(scope="session")

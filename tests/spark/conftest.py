@@ -54,14 +54,9 @@ def have_short_delays(url: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Overlooks what py4j leaves to the garbage collector: sockets to the JVM, whose session outlives each test.
-
-    Repeats a test when Spark gave up on a Python process of its own. Spark waits ten seconds until one has started. No
-    setting changes that, and a busy machine may need longer. No other failure is repeated.
-    """
+    """Ignores warnings about what py4j leaves to the garbage collector: sockets to the JVM, which outlives each test."""
     for item in items:
         if item.nodeid.startswith("tests/spark/"):
-            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["failed to connect back"]))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(
                 pytest.mark.filterwarnings("ignore:.*ResourceWarning:pytest.PytestUnraisableExceptionWarning")

@@ -1,0 +1,112 @@
+"""A test run ends, however it hangs, and takes along what it started, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 120
+STARTS_A_PROGRAM = """
+import subprocess, sys, pathlib
+
+def test_starts_a_program():
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    pathlib.Path(__file__).with_name("program.pid").write_text(str(program.pid))
+"""
+HANGS = """
+import threading, time
+
+def test_passes_first():
+    pass
+
+def test_waits_for_a_thread_of_a_pool():
+    thread = threading.Thread(target=waits_for_a_worker, daemon=True)
+    thread.start()
+    thread.join()
+
+def waits_for_a_worker():
+    time.sleep(600)
+"""
+HANGS_WITH_THE_LOCK_HELD = """
+def test_holds_the_interpreter():
+    import re
+    re.match("(a+)+$", 60 * "a" + "b")
+"""
+
+
+@contextmanager
+def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs pytest on one file with the plugin and nothing else of this suite."""
+    (directory / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.watchdog", "-c", os.devnull, *options]
+    with subprocess.Popen(
+        [*command, f"--rootdir={directory}", "-p", "no:cacheprovider", str(directory)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+def ended(pid: int) -> bool:
+    """Returns whether a process is gone, or a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "processes"),
+    [(HANGS, "waits_for_a_worker", 2), (HANGS_WITH_THE_LOCK_HELD, "test_holds_the_interpreter", 0)],
+    ids=["waiting", "with the lock held"],
+)
+def test_a_run_without_progress_prints_all_stacks_and_ends(
+    tmp_path: Path, text: str, where: str, processes: int
+) -> None:
+    """A run whose test hangs ends with 1, and shows where the threads of its processes stand."""
+    with suite(tmp_path, text, "--stall-limit=15", f"--numprocesses={processes}") as run:
+        out = run.communicate(timeout=RUN_SECONDS)[0]
+    assert run.returncode == 1, out
+    assert where in out
+    assert "No test has begun or ended for 15 s" in out
+
+
+def test_a_run_with_progress_goes_on(tmp_path: Path) -> None:
+    """Many tests that take longer than the limit together, and none alone, are a run with progress."""
+    text = "import time\nfor number in range(9):\n    exec(f'def test_{number}(): time.sleep(2)')"
+    with suite(tmp_path, text, "--stall-limit=15") as run:
+        out = run.communicate(timeout=RUN_SECONDS)[0]
+    assert run.returncode == 0, out
+    assert "9 passed" in out
+
+
+@pytest.mark.parametrize(("kill", "processes"), [(False, 0), (True, 0), (True, 2)], ids=["ended", "killed", "two"])
+def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: int) -> None:  # noqa: FBT001 - a column
+    """A program in a session of its own, of which a test took no care, ends with the run, also if that is killed."""
+    pid = tmp_path / "program.pid"
+    text = STARTS_A_PROGRAM + "    import time\n    time.sleep(600)\n" * kill
+    with suite(tmp_path, text, f"--numprocesses={processes}", "--stall-limit=60") as run:
+        until(lambda: pid.exists() and pid.read_text(), RUN_SECONDS, process=run)
+        if kill:
+            run.send_signal(signal.SIGKILL)
+            run.wait(RUN_SECONDS)
+        else:
+            out = run.communicate(timeout=RUN_SECONDS)[0]
+            assert run.returncode == 0, out
+            assert "The run left a process behind" in out
+        until(lambda: ended(int(pid.read_text())), RUN_SECONDS)

@@ -1,0 +1,19 @@
+"""The demo's main path: what the README shows first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.acceptance.test_demo import WITHOUT_SPARK, accounts_for_the_parts, demo, nothing_left, varied
+
+DEMO_SECONDS = 170
+
+
+def test_demo_without_spark(tmp_path: Path) -> None:
+    """Where PySpark is missing its part is left out in a line that says how to get it, and the demo is a success."""
+    with demo(tmp_path, *varied(WITHOUT_SPARK)) as process:
+        out, err = process.communicate(timeout=DEMO_SECONDS)
+    assert (process.returncode, err) == (0, ""), out
+    accounts_for_the_parts(out)
+    assert "make demo SPARK=1" in out
+    assert nothing_left(tmp_path)

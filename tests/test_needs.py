@@ -1,0 +1,83 @@
+"""The suite is divided by what tests need, and nothing is left out of both parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, need_of_path, pytest_ignore_collect
+
+
+@pytest.mark.parametrize("path", sorted(BY_PATH))
+def test_every_path_of_the_table_exists(path: str) -> None:
+    """A path that is gone would leave its tests without a mark elsewhere."""
+    assert (ROOT / path).exists()
+    assert BY_PATH[path] in {None, *NEEDS}
+
+
+@pytest.mark.parametrize(
+    ("path", "need"),
+    [
+        ("tests/spark/test_writing.py::test_it", "needs_spark"),
+        ("tests/spark/unit/test_rows.py::test_it", None),
+        ("tests/unit/test_ids.py::test_it", None),
+        ("tests/acceptance/facades/test_emodb_java.py::test_it", "needs_java"),
+        ("tests/acceptance/facades/test_mq.py::test_it", "needs_programs"),
+    ],
+)
+def test_the_longest_path_counts(path: str, need: str | None) -> None:
+    """A folder within a folder may need something else, or nothing."""
+    assert need_of_path(path) == need
+
+
+@pytest.mark.parametrize(
+    ("suite", "path", "ignored"),
+    [
+        ("test", "tests/acceptance", True),
+        ("test", "tests/spark", None),
+        ("test", "tests/spark/unit", None),
+        ("test", "tests/spark/test_writing.py", True),
+        ("test", "tests/servers/test_containers.py", None),
+        ("test", "tests/unit", None),
+        ("check", "tests/acceptance", None),
+        (None, "tests/acceptance", None),
+    ],
+)
+def test_folders_are_left_out_only_where_all_their_tests_are(suite: str | None, path: str, ignored: object) -> None:
+    """A folder is not imported if none of its tests can belong to make test."""
+    config = cast("Any", SimpleNamespace(getoption=lambda _: suite))
+    assert pytest_ignore_collect(ROOT / path, config) == ignored
+
+
+def test_a_program_needs_a_mark() -> None:
+    """A test without a mark cannot start a program."""
+    with pytest.raises(UnmarkedProgramError, match="needs_programs"):
+        subprocess.Popen([sys.executable, "-c", ""])
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize(("suite", "passed"), [("test", "1 passed, 3 deselected"), ("check", "2 passed, 2 deselected")])
+def test_the_parts_of_the_suite(tmp_path: Path, suite: str, passed: str) -> None:
+    """A test belongs to one part; slow ones belong to none."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n"
+        "def test_needs_nothing(): pass\n\n"
+        "@pytest.mark.needs_java\ndef test_needs_java(): pass\n\n"
+        "@pytest.mark.needs_programs\ndef test_starts_programs(): pass\n\n"
+        "@pytest.mark.slow\ndef test_takes_long(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.needs", "-c", "/dev/null", f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [*command, "-W", "ignore", "--suite", suite, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert passed in done.stdout

@@ -1,0 +1,68 @@
+"""Waiting for a condition in tests: always with a limit, and over at once when what is waited for has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+PATIENCE_SECONDS = 100.0
+"""Limit of one wait. Only a failure lasts so long; a busy machine delays a thread by seconds."""
+POLL_SECONDS = 0.01
+
+
+def until(
+    condition: Callable[[], object],
+    seconds: float = PATIENCE_SECONDS,
+    *,
+    every: float = POLL_SECONDS,
+    process: subprocess.Popen[Any] | None = None,
+) -> None:
+    """Waits until a condition is true.
+
+    Args:
+        condition: Is called again and again.
+        seconds: Limit of the wait.
+        every: Interval between two calls, in seconds.
+        process: The process that makes the condition true. When it ends, the condition is called once more.
+
+    Raises:
+        AssertionError: The limit was reached, or the process ended, and the condition is still false.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        ended = process is not None and process.poll() is not None
+        if condition():
+            return
+        if ended:
+            raise AssertionError(f"{process.args!r} ended with {process.returncode}, and {condition} is still false")  # type: ignore[union-attr]
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{condition} is still false after {seconds} s")
+        time.sleep(every)
+
+
+async def until_async(
+    condition: Callable[[], object], seconds: float = PATIENCE_SECONDS, *, every: float = POLL_SECONDS
+) -> None:
+    """Waits on the event loop until a condition is true.
+
+    Args:
+        condition: Is called again and again; a coroutine function is awaited.
+        seconds: Limit of the wait.
+        every: Interval between two calls, in seconds.
+
+    Raises:
+        AssertionError: The limit was reached, and the condition is still false.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if isinstance(result, Awaitable):
+            result = await result
+        if result:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{condition} is still false after {seconds} s")
+        await asyncio.sleep(every)
