@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 LANES = {
+    "service on cassandra": r"tests/smoke/test_service",
+    "demo": r"tests/smoke/test_demo",
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
     "measures": r"tests/bench/test_measures",
     "contract on cassandra": r"tests/contract/.*\[.*\bcassandra\b",

@@ -54,7 +54,7 @@ def have_short_delays(url: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignores warnings about what py4j leaves to the garbage collector: sockets to the JVM, which outlives each test."""
+    """Ignores warnings about sockets to the JVM that py4j leaves to the garbage collector."""
     for item in items:
         if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
