@@ -172,7 +172,7 @@ class StoredAssignments:
         return (await self._read()).target
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """See :meth:`Session.set_target`."""
+        """See :meth:`.session.Session.set_target`."""
         present = await self._read()
         if present.target.version != version:
             return False

@@ -111,8 +111,8 @@ class QueueOptions(Generic[T]):
             fails. Curator does so wherever there is no lock path; here it has to be asked for.
         max_items: Nodes that the queue may have; puts wait for room. Several producers may exceed it by a tenth of the
             room each. None: any number.
-        put_in_background: Puts return before the message is stored; :meth:`flush_puts` waits and tells of failures.
-            None: unless ``max_items`` is set.
+        put_in_background: Puts return before the message is stored; :meth:`~qdo.curator.DistributedQueue.flush_puts`
+            waits and tells of failures. None: unless ``max_items`` is set.
         final_flush: Seconds that ``close()`` waits for puts in the background.
         threads: How many messages may be in hand at a time, 1 to 64. Only one thread keeps the order.
         error_mode: The fate of a message for which the consumer raised an error: ``requeue`` puts its node back

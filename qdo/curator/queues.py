@@ -272,7 +272,7 @@ class DistributedPriorityQueue(CuratorQueue[T]):
     """A queue whose messages with the smallest number come first; of one number, in the order in which they were put.
 
     A message that is put while others wait may be preceded by as many as ``min_items_before_refresh`` says, see
-    :meth:`QueueBuilder.build_priority_queue`. A failed message keeps its priority.
+    :meth:`~qdo.curator.QueueBuilder.build_priority_queue`. A failed message keeps its priority.
 
     ::
 

@@ -79,7 +79,7 @@ class Claims:
         assert Worker(handle, Claims(AsyncClient(), ["orders"])).run() == 0
 
     Args:
-        client: Claims. It is its maker's to close, except after :meth:`Worker.run`.
+        client: Claims. It is its maker's to close, except after :meth:`~qdo.Worker.run`.
         queues: 1 to 10 names. While the first has messages, the others wait.
         ttl: Seconds, 2 to 43,200, after which the messages of a worker that has died go to another. Messages that are
             being handled are renewed.

@@ -74,7 +74,7 @@ class Worker:
     dead letter, too.
 
     Args:
-        handler: ``handle(message, context)``, plain or async, or :class:`Jobs`; or its name, ``module:function``.
+        handler: ``handle(message, context)``, plain or async, or :class:`~qdo.Jobs`; or its name, ``module:function``.
             Returning means done.
         consumer: Where messages come from. An :class:`AsyncConsumer`, not started yet and without ``commit_every``,
             which the worker starts and closes; or :class:`Claims`. Client and coordinator are their maker's to close,

@@ -66,7 +66,7 @@ class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One change of a partition's state; applied by :meth:`State.apply`.
+    """One change of a partition's state; applied by :meth:`.state.State.apply`.
 
     Attributes:
         token: A random number, by which the writer recognizes its own entry.

@@ -58,7 +58,7 @@ async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
 
 
 async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Returns what the caller may do with queues of any number of names; see :meth:`Client.rights`.
+    """Returns what the caller may do with queues of any number of names; see :meth:`~queuey.client.Client.rights`.
 
     Raises:
         NotFound: The service is older than this call.

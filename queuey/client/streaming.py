@@ -42,7 +42,7 @@ class _Notice(msgspec.Struct, frozen=True):
 
 
 class Streaming:
-    """The state of a stream. The arguments are those of :meth:`Client.stream`.
+    """The state of a stream. The arguments are those of :meth:`~queuey.client.Client.stream`.
 
     Attributes:
         cursor: The position of the last message.

@@ -1,92 +1,229 @@
 """The rules of docs and names that a program can check: see "Words" in CONTRIBUTING.md."""
 
 import ast
-import io
+import gc
 import itertools
 import re
-import tokenize
-from collections.abc import Iterator
+import subprocess
+import tomllib
+from collections.abc import Iterator, Sequence
 from functools import cache
+from http import HTTPMethod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("queuey", "qdo")
-RIDDLES = frozenset({"What", "Whether", "Says", "Is", "Has", "Lets", "Takes"})
-MAYBE = re.compile(rf"#[#: ]*(?:{'|'.join(sorted(RIDDLES))})\b")
-"""To read every file token by token takes seconds."""
+from queuey.settings.loading import OTHER_VARIABLES
+from queuey.settings.table import table, variable_of
+from tests import documented
+from tests.documented import ROOT, Function, Source, string
+
+RECORD = Path(__file__).with_name("words.toml")
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
+ROLE = re.compile(r":(?:class|meth|func|attr|mod|data|exc|obj):`(?:[^`<]*<)?[~!]?(?P<name>[^`<>()]+)(?:\(\))?>?`")
+CAPITALS = re.compile(r"(?<![:`])(`{1,2})(?P<name>[A-Z_][A-Z0-9_]+(?:\.[A-Za-z_]+)*)\1(?!`)")
+TERMS = {
+    *HTTPMethod,
+    *("CONNECTED", "SUSPENDED", "LOST"),  # states of a ZooKeeper session
+    *("LOCAL_QUORUM", "LOCAL_SERIAL", "QUORUM", "SERIAL", "NONE", "RETURNING"),  # words of CQL, cassandra.yaml and SQL
+    *("DS", "RS", "JSON", "QUEY", "UTC"),  # formats, and values in them
+}
+"""Words in capitals that are not names of ours."""
+BEGIN = r"(?:\A\s*|(?m:^ *[\w*`, ]+: )|(?<=[.:;] ))"
 
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-
-class Source(NamedTuple):
-    path: Path
+class Use(NamedTuple):
+    path: str
+    line: int
     text: str
-    tree: ast.Module
 
-    def at(self, line: int) -> str:
-        return f"{self.path.relative_to(ROOT)}:{line}"
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+class Retired(NamedTuple):
+    """A phrase or a word that leaves the product.
+
+    Attributes:
+        key: Its table and name in the record.
+    """
+
+    key: tuple[str, str]
+    better: str
+    uses: int
+    pattern: str = ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """The trees of all files, which the garbage collector would go through again and again; nothing else uses them."""
+    gc.disable()
+    yield
+    documented.forget()
+    uses.cache_clear()
+    classes.cache_clear()
+    gc.enable()
+
+
+def sources() -> list[Source]:
+    return list(documented.sources().values())
+
+
+def use(source: Source, line: int, text: str) -> Use:
+    return Use(str(source.path.relative_to(ROOT)), line, text)
+
+
+def listed(problem: str, uses: Sequence[Use]) -> str:
+    return "\n".join([f"{len(uses)} {problem}", *map(str, uses)])
+
+
+# Names in docstrings
+
+
+def test_roles_name_what_exists() -> None:
+    """A role such as ``:class:`` names something that can be found from where it stands."""
+    wrong = [found for source in sources() for found in unresolved(source, ROLE)]
+    assert not wrong, listed(
+        "roles name nothing. Write the present name, with its package if it is not imported:", wrong
+    )
+
+
+def test_capitals_name_what_exists() -> None:
+    """A name in capitals between backticks is a constant, a member, an environment variable or a term of the field."""
+    variables = {variable_of(setting.name) for setting in table()} | OTHER_VARIABLES
+    wrong = [
+        found
+        for source in sources()
+        for found in unresolved(source, CAPITALS)
+        if found.text not in TERMS | variables and not any(f'"{found.text}"' in other.text for other in sources())
+    ]
+    assert not wrong, listed("names in capitals are gone. Write the present name; TERMS has terms of the field:", wrong)
+
+
+def unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
+    for line, text in enumerate(source.text.splitlines(), 1):
+        for match in pattern.finditer(text) if "`" in text else ():
+            if source.target(match["name"], line) is None:
+                yield use(source, line, match["name"])
+
+
+@pytest.mark.parametrize(
+    ("text", "exists"),
+    [
+        (":func:`Slice.put_off`", True),
+        (":meth:`~queuey.client.Client.rights`", True),
+        (":class:`the client <queuey.client.Client>`", True),
+        (":mod:`.claims`", True),
+        (":class:`.errors.QueueNotFound`", True),
+        (":class:`datetime.timedelta`", True),
+        (":meth:`Queue._replaced`", False),
+        (":meth:`queuey.client.Client.postpone`", False),
+        (":mod:`.structs`", False),
+        (":class:`timedelta`", False),
+    ],
+)
+def test_names_are_looked_up(text: str, exists: bool) -> None:  # noqa: FBT001 - a column of the table above
+    """A name is found in its class, its module, a base class, an import or a package, and nowhere else."""
+    source = documented.sources()["queuey.messages"]
+    match = ROLE.search(text)
+    assert match is not None
+    assert (source.target(match["name"], 1) is not None) == exists
+
+
+# Phrases and words that leave
 
 
 @cache
-def sources() -> list[Source]:
-    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return [Source(path, text := path.read_text(), ast.parse(text)) for path in paths]
-
-
-def docstrings(source: Source) -> Iterator[tuple[int, str]]:
-    """Docstrings, and the strings below constants and fields, each with its line."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, Documented):
-            for statement in node.body:
-                if (text := string(statement)) is not None:
-                    yield statement.lineno, text
-
-
-def string(statement: ast.stmt) -> str | None:
-    """A statement that is nothing but a string."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return statement.value.value if isinstance(statement.value.value, str) else None
-    return None
-
-
-def comments(source: Source) -> Iterator[tuple[int, str]]:
-    """The first line of each block of comments, of a file in which one may begin with a riddle."""
-    if not MAYBE.search(source.text):
-        return
-    last = -1
-    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
-        if token.type == tokenize.COMMENT:
-            line = token.start[0]
-            if line != last + 1:
-                yield line, token.string.lstrip("#: ")
-            last = line
-
-
-def first_word(text: str) -> str:
-    return re.split(r"[^\w]", text.strip(), maxsplit=1)[0]
-
-
-def test_no_riddles() -> None:
-    """No docstring or comment begins with a relative clause or with a verb that hides its subject."""
-    found = [
-        f"{source.at(line)}: {text.strip()[:80]!r}"
-        for source in sources()
-        for line, text in itertools.chain(docstrings(source), comments(source))
-        if first_word(text) in RIDDLES
+def record() -> list[Retired]:
+    tables = tomllib.loads(RECORD.read_text())
+    return [
+        Retired((kind, name), line["better"], line["count"], line.get("pattern", ""))
+        for kind, lines in tables.items()
+        for name, line in lines.items()
     ]
-    assert not found, "\n".join([f"{len(found)} begin with one of {sorted(RIDDLES)}:", *found])
+
+
+@cache
+def uses() -> dict[tuple[str, str], list[Use]]:
+    """All uses of what the record lists, but for files that are generated."""
+    found: dict[tuple[str, str], list[Use]] = {retired.key: [] for retired in record()}
+    for source in sources():
+        if source.package[:3] != ("queuey", "client", "_sync"):
+            for key, line, text in itertools.chain(phrases_of(source), names_of(source)):
+                if key in found:
+                    found[key].append(use(source, line, text))
+    return found
+
+
+def phrases_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
+    for kind, texts in (("phrases", source.docstrings), ("messages", source.strings)):
+        for line, text in texts:
+            for key, pattern in patterns(kind):
+                for match in pattern.finditer(text):
+                    before = text.count("\n", 0, match.start())
+                    yield key, line + before, text.splitlines()[before].strip()[:80]
+
+
+def names_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
+    for line, text in source.docstrings:
+        for word in re.findall(r"[A-Za-z]+", text):
+            yield ("words", word.lower()), line, word
+    for line, name in source.bindings:
+        plain = name.lstrip("_")
+        yield ("names", plain), line, name
+        yield ("prefixes", plain.partition("_")[0] + "_"), line, name
+        for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name):
+            yield ("words", part.lower()), line, name
+
+
+@cache
+def patterns(kind: str) -> list[tuple[tuple[str, str], re.Pattern[str]]]:
+    chosen = [retired for retired in record() if retired.key[0] == kind]
+    return [(retired.key, re.compile(retired.pattern.replace("{begin}", BEGIN))) for retired in chosen]
+
+
+@pytest.mark.parametrize("retired", record(), ids=lambda retired: ".".join(retired.key))
+def test_retired_words_get_fewer(retired: Retired) -> None:
+    """A phrase or a word that leaves the product is not used more often than recorded; the record is the real count."""
+    found = uses()[retired.key]
+    where = f"[{'.'.join(retired.key)}] in {RECORD.relative_to(ROOT)}"
+    assert len(found) <= retired.uses, listed(
+        f"uses of {where}, not {retired.uses}. Better: {retired.better}.", new(found)
+    )
+    assert len(found) == retired.uses, f"Fewer uses of {where}: write count = {len(found)} there."
+
+
+GIT: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True}
+
+
+def new(found: Sequence[Use]) -> Sequence[Use]:
+    """Returns the uses in lines that have changed since the record; all of them if git cannot tell."""
+    try:
+        last = subprocess.run(["git", "log", "-1", "--format=%H", "--", RECORD], check=True, **GIT).stdout.strip()
+        changes = subprocess.run(
+            ["git", "diff", "-U0", "--no-ext-diff", last, "--", "queuey", "qdo"], check=True, **GIT
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return found
+    lines: set[tuple[str, int]] = set()
+    path = ""
+    for line in changes.splitlines():
+        if line.startswith("+++ b/"):
+            path = line.removeprefix("+++ b/")
+        elif match := re.match(r"@@ \S+ \+(\d+)(?:,(\d+))? @@", line):
+            start, count = int(match[1]), int(match[2] or 1)
+            lines |= {(path, number) for number in range(start, start + count)}
+    return [found for found in found if (found.path, found.line) in lines] or found
+
+
+# Docstrings of constants and overrides
 
 
 def constants(source: Source) -> Iterator[tuple[int, str, str]]:
     """Numbers in capitals with the string below them: line, name, string."""
-    for node in ast.walk(source.tree):
-        if not isinstance(node, ast.Module | ast.ClassDef):
-            continue
+    nodes: list[ast.Module | ast.ClassDef] = [source.tree, *source.classes]
+    for node in nodes:
         for one, below in itertools.pairwise(node.body):
             if not isinstance(one, ast.Assign | ast.AnnAssign) or not is_number(one.value):
                 continue
@@ -118,9 +255,8 @@ def test_constants_begin_with_their_measure() -> None:
 def classes() -> dict[str, list[ast.ClassDef]]:
     found: dict[str, list[ast.ClassDef]] = {}
     for source in sources():
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(node)
+        for node in source.classes:
+            found.setdefault(node.name, []).append(node)
     return found
 
 
@@ -144,16 +280,10 @@ def test_overrides_have_no_docstring() -> None:
     found = [
         f"{source.at(function.lineno)}: {one.name}.{name}"
         for source in sources()
-        for one in ast.walk(source.tree)
-        if isinstance(one, ast.ClassDef)
+        for one in source.classes
         for name, function in functions(one).items()
         if ast.get_docstring(function) is not None
         and not name.startswith("__")
         and any(name in functions(base) for base in base_classes(one))
     ]
     assert not found, "\n".join([f"{len(found)} overrides have a docstring:", *found])
-
-
-@pytest.mark.parametrize("text", ["What is kept.", "Whether it is.", "Is one."])
-def test_riddles_are_seen(text: str) -> None:
-    assert first_word(text) in RIDDLES

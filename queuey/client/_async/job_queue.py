@@ -99,7 +99,7 @@ class AsyncJobQueue:
             options: See :class:`ClaimOptions`.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
             RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 

@@ -79,7 +79,8 @@ class Client(Following):
         key: The API key. Empty: none. Without any of ``key`` and the next three: that of ``QUEUEY_KEY`` or
             ``QUEUEY_TOKEN_FILE``, else that of the profile, if the servers are the profile's.
         token: A user's token instead of a key; or a function that returns a token (a text or a
-            :class:`Token`). It is called again shortly before the token ends, and once when the server refuses it.
+            :class:`~queuey.client.Token`). It is called again shortly before the token ends, and once when the server
+            refuses it.
         token_file: A file that holds a token; read again when it has changed.
         token_command: A program, with its arguments, that prints a token; run again as a function is called again.
         scheme: ``Bearer``, or ``BrowserID`` for assertions.
@@ -93,7 +94,8 @@ class Client(Following):
         timing: The clock, the pause and the random numbers.
         receipts: A file to which a line is appended for every message that was stored; see
             :mod:`queuey.client.receipts`. None: none.
-        max_answer: Max bytes of an answer, before and after decoding; a larger one is an :class:`InvalidAnswer`.
+        max_answer: Max bytes of an answer, before and after decoding; a larger one is an
+            :class:`~queuey.client.InvalidAnswer`.
         idempotent: Give every send an idempotency key where the policy allows a second attempt, so that it may be
             repeated after any failure and is stored once. False: a send is repeated only if it certainly did nothing.
 
@@ -102,7 +104,7 @@ class Client(Following):
         ReceiptsError: The file of receipts cannot be written.
         ProfileError: The profile was needed and cannot be used.
 
-    Every call may also raise :class:`TokenError`: the function, file or program gave no token.
+    Every call may also raise :class:`~queuey.client.TokenError`: the function, file or program gave no token.
 
     Example:
         >>> from queuey.client import Client
@@ -348,7 +350,7 @@ class Client(Following):
         return [message for call in calls for message in self._run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
-        """Returns one message with its body as bytes; raises :class:`MessageNotFound` if it is not there."""
+        """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
         return self._run(message_calls.get_raw(queue, location))
 
     def explain(self, queue: str, location: MessageLocation) -> Explanation:

@@ -49,11 +49,11 @@ class Following(Caller):
             wait: Seconds, up to 20, that the server holds a request open.
             patience: Max seconds of uninterrupted failure; None: no limit.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
-            options: See :class:`Query`. Without ``since`` only what becomes readable from now on; ``since=0`` begins
-                with the oldest.
+            options: See :class:`~queuey.client.Query`. Without ``since`` only what becomes readable from now on;
+                ``since=0`` begins with the oldest.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
         """
         query, seconds_held = live_query(queue, options), checked_wait(wait)
         clock, patient = self._timing.clock, self._patience(patience, notice)
@@ -125,7 +125,7 @@ class Following(Caller):
             notice: Called with the error when the service begins to fail, and with None when it answers again.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
 
         Example:
             >>> from queuey.client import Client

@@ -59,8 +59,8 @@ class NamedMessages:
     def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
         """Stores a message under a name, in place of the present one. The arguments are those of :meth:`create`.
 
-        A worker that has claimed the old message gets :class:`ClaimLost` when it acknowledges it. If the answer was
-        lost, this is sent again, and may replace a message that another program has set in between.
+        A worker that has claimed the old message gets :class:`~queuey.client.ClaimLost` when it acknowledges it. If the
+        answer was lost, this is sent again, and may replace a message that another program has set in between.
         """
         return self._send(send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options)))
 

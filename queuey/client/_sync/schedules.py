@@ -52,7 +52,8 @@ class Schedules:
         Args:
             name: 1 to 100 letters, digits and ``._:@-``, but not ``.`` or ``..``.
             queue: The queue of its messages. Required for a new one.
-            message: The body, or an :class:`Outgoing` without a delay, of up to 16 KiB. Required for a new one.
+            message: The body, or an :class:`~queuey.client.Outgoing` without a delay, of up to 16 KiB. Required for a
+                new one.
             cron: Minute, hour, day of the month, month, day of the week. A new one needs this or ``every``.
             timezone: Of ``cron``, such as ``Europe/Berlin``; at first ``UTC``.
             every: Seconds, at least 10.

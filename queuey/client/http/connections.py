@@ -114,7 +114,7 @@ def _made(kind: type[C], **options: Any) -> C:  # noqa: ANN401 - of either kind
 
 
 def _bound(client: httpx2.Client | httpx2.AsyncClient) -> None:
-    """Makes every step of a client's connections obey :func:`ends_in`, those through proxies included.
+    """Makes every step of a client's connections obey :func:`.bounds.ends_in`, those through proxies included.
 
     httpx2 offers no public way to give its pools another network; a pool asks for a connection when it needs one.
     """

@@ -6,8 +6,8 @@ rule.
 
 The record also holds the partition's **low watermark**: below it, nothing that was written under a new id is alive. It
 lets a reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true,
-never exact, and once true it stays so. Where reads do not meet all acknowledged writes (:meth:`Levels.concludes`) none
-is written, and one that is there is ignored.
+never exact, and once true it stays so. Where reads do not meet all acknowledged writes
+(:meth:`.consistency_levels.ConsistencyLevels.concludes`), no low watermark is written, and an existing one is ignored.
 """
 
 from __future__ import annotations

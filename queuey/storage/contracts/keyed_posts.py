@@ -33,7 +33,7 @@ class KeyedPosts(Begun):
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
-        """:meth:`Messages.append` that finds the messages that were stored under the key before.
+        """:meth:`.messages.Messages.append` that finds the messages that were stored under the key before.
 
         Raises:
             InvalidRequest: As in ``append``.
@@ -56,4 +56,4 @@ class KeyedPosts(Begun):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """Starts :meth:`append_once` and returns at once; see :meth:`Messages.begin_append`."""
+        """Starts :meth:`append_once` and returns at once; see :meth:`.messages.Messages.begin_append`."""

@@ -40,7 +40,7 @@ class Names(ABC):
 
         Args:
             queue: The queue.
-            name: 1 to ``LONGEST_NAME`` characters.
+            name: 1 to :data:`queuey.messages.LONGEST_NAME` characters.
             item: The message; None: the name gets free.
             content: A hash of it.
             seen: From :meth:`find_named`: not busy, nothing replaced. It is ``replaced`` in the new value.

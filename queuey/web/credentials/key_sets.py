@@ -3,14 +3,14 @@
 An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
 of its own, one at a time, within bounds of time and size. The first request that needs a document that is being loaded
 waits for a moment; others are refused at once and may be repeated. So whatever an issuer does, all that it costs is
-`WAIT` in `PAUSE` seconds of one of the threads that handle requests.
+`WAIT_TIMEOUT` seconds in `RETRY_INTERVAL` of one of the threads that handle requests.
 
-====================  ==================================================================================
-not loaded            a request begins to load it, if the last attempt is `PAUSE` old; it waits or gets 503
-loaded                it is used; after `FRESH` a request begins to load it again and does not wait
-something is missing  it is loaded again, if the last attempt is `PAUSE` old; the request waits or gets 503
-loading failed        what was loaded before is used until it is `KEPT` old, then as if it was not loaded
-====================  ==================================================================================
+====================  =========================================================================================
+not loaded            a request begins to load it, if the last attempt is `RETRY_INTERVAL` old; it waits or gets 503
+loaded                it is used; after `LOAD_INTERVAL` a request begins to load it again and does not wait
+something is missing  it is loaded again, if the last attempt is `RETRY_INTERVAL` old; the request waits or gets 503
+loading failed        the document loaded before is used until it is `MAX_AGE` old, then as if it was not loaded
+====================  =========================================================================================
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Published(Generic[T]):
         """Returns the document after something was missing in it: a newer one, if there is one.
 
         Raises:
-            IssuerUnavailable: Whether there is a newer one is not known now.
+            IssuerUnavailable: The issuer cannot be asked for a newer one now.
         """
         with self._change:
             if self._value is value:

@@ -87,7 +87,7 @@ class Facade(ABC):
 
     @abstractmethod
     def sign(self, request: Request) -> None:
-        """Puts the caller's credential where version 1 has it: in ``HTTP_AUTHORIZATION``."""
+        """Puts the caller's credential where version 1 has it: in ``headers["authorization"]`` of the request."""
 
     @abstractmethod
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:

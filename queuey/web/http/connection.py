@@ -1,7 +1,7 @@
 """One connection, from its first byte to its last: requests in their order, each answered before the next is looked at.
 
 A task reads a head, has the application answer, writes, and waits for the next. Bytes that come meanwhile stay raw, up
-to :data:`MOST_RAW`, then reading pauses. So nothing that a client sends makes more work than one request at a time, and
+to :data:`MAX_RAW`, then reading pauses. So nothing that a client sends makes more work than one request at a time, and
 its end is noticed while its request is served. Nobody cancels the task: deadlines end what it waits for.
 
 States::

@@ -3,8 +3,8 @@
 The parent binds the port once, with a socket for each worker, which that inherits (it is spawned, not forked): so the
 port never refuses a connection while a worker is replaced, and its successor takes in what has come meanwhile. Each
 worker says when it is up, and beats every second. One that ends is replaced; if one never was up, or a successor ends
-within :data:`STEADY` seconds, the service ends. One that has not beaten for :data:`STALL` seconds is ended with a
-traceback, one a minute at most, because a disk that hangs stalls all of them.
+within :data:`MIN_LIFETIME` seconds, the service ends. One that has not beaten for :data:`HEARTBEAT_TIMEOUT` seconds is
+ended with a traceback, one a minute at most, because a disk that hangs stalls all of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Version 1 of the API: everything the original Queuey served, and more, under ``/v1``, with ``/`` and ``/docs``.
 
-One include, which owns its routes, its bodies (:mod:`.structs`), its views and its OpenAPI document (:mod:`.spec`).
+One include, which owns its routes, its views and its OpenAPI document (:mod:`.spec`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ GAP = 10.0
 
 
 class ClockCheck:
-    """The state, and the decisions; :class:`ClockWatch` asks the nodes."""
+    """The state, and the decisions; :class:`.clock_watch.ClockWatch` asks the nodes."""
 
     def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
         self._clock = clock

@@ -3,7 +3,7 @@
 Places of new ids only grow at or above the horizon (see :mod:`..bucketing`), and what is dead there stays dead. So a
 range below it that a reader found empty need not be read again: of a busy queue that is mostly the wide bucket beside
 its narrow ones, half of all queries. That holds only where a read meets all acknowledged writes; elsewhere nothing is
-noted (:meth:`Levels.empty_below`).
+noted (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class CassandraBulk(CassandraCounting):
         return arrow_scan.unnamed(found, named, rows)
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        # They go to separate buckets, as messages that are put (see :mod:`.bulk_load`).
+        # They go to separate buckets, as messages that are put (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._watch.require()

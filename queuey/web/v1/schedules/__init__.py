@@ -1,1 +1,4 @@
-"""Version 1 of schedules: ``/v1/{app}/_schedules``, its bodies (:mod:`.bodies`) and views (:mod:`.views`)."""
+"""Version 1 of schedules: ``/v1/{app}/_schedules``.
+
+Its views are in :mod:`.views`, its bodies in :mod:`queuey.api.schedules`.
+"""
