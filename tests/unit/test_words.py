@@ -187,11 +187,10 @@ def patterns(kind: str) -> list[tuple[tuple[str, str], re.Pattern[str]]]:
 def test_retired_words_get_fewer(retired: Retired) -> None:
     """A phrase or a word that leaves the product is not used more often than recorded; the record is the real count."""
     found = uses()[retired.key]
-    where = f"[{'.'.join(retired.key)}] in {RECORD.relative_to(ROOT)}"
-    assert len(found) <= retired.uses, listed(
-        f"uses of {where}, not {retired.uses}. Better: {retired.better}.", new(found)
-    )
-    assert len(found) == retired.uses, f"Fewer uses of {where}: write count = {len(found)} there."
+    count, where = len(found), f"[{'.'.join(retired.key)}] in {RECORD.relative_to(ROOT)}"
+    more = f"{where} allows {retired.uses} uses, not {count}. Better: {retired.better}."
+    assert count <= retired.uses, "\n".join([more, *map(str, new(found))])
+    assert count == retired.uses, f"{where} allows more uses than there are: write count = {count}."
 
 
 GIT: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True}
