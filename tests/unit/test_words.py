@@ -4,13 +4,12 @@ import ast
 import gc
 import itertools
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from http import HTTPMethod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -31,6 +30,10 @@ TERMS = {
 }
 """Words in capitals that are not names of ours."""
 BEGIN = r"(?:\A\s*|(?m:^ *[\w*`, ]+: )|(?<=[.:;] ))"
+
+
+SHOWN = 20
+"""Max uses in a message."""
 
 
 class Use(NamedTuple):
@@ -189,31 +192,9 @@ def test_retired_words_get_fewer(retired: Retired) -> None:
     found = uses()[retired.key]
     count, where = len(found), f"[{'.'.join(retired.key)}] in {RECORD.relative_to(ROOT)}"
     more = f"{where} allows {retired.uses} uses, not {count}. Better: {retired.better}."
-    assert count <= retired.uses, "\n".join([more, *map(str, new(found))])
+    newest = sorted(found, key=lambda found: (ROOT / found.path).stat().st_mtime, reverse=True)[:SHOWN]
+    assert count <= retired.uses, "\n".join([more, "Uses in the files changed last:", *map(str, newest)])
     assert count == retired.uses, f"{where} allows more uses than there are: write count = {count}."
-
-
-GIT: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True}
-
-
-def new(found: Sequence[Use]) -> Sequence[Use]:
-    """Returns the uses in lines that have changed since the record; all of them if git cannot tell."""
-    try:
-        last = subprocess.run(["git", "log", "-1", "--format=%H", "--", RECORD], check=True, **GIT).stdout.strip()
-        changes = subprocess.run(
-            ["git", "diff", "-U0", "--no-ext-diff", last, "--", "queuey", "qdo"], check=True, **GIT
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return found
-    lines: set[tuple[str, int]] = set()
-    path = ""
-    for line in changes.splitlines():
-        if line.startswith("+++ b/"):
-            path = line.removeprefix("+++ b/")
-        elif match := re.match(r"@@ \S+ \+(\d+)(?:,(\d+))? @@", line):
-            start, count = int(match[1]), int(match[2] or 1)
-            lines |= {(path, number) for number in range(start, start + count)}
-    return [found for found in found if (found.path, found.line) in lines] or found
 
 
 # Docstrings of constants and overrides
