@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey import ids
@@ -15,15 +15,16 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Meta, NewMessage
 from queuey.storage import columns
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.bucketing import PUT, Bucket
-from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import PUT
+from queuey.storage.cassandra.driver import TooManyDead, fast_path
 from queuey.storage.cassandra.read import arrow_scan
-from queuey.storage.cassandra.read.reading import Extent, Probe
+from queuey.storage.cassandra.read.reading import Extent
 from tests import strategies
-from tests.cassandra.scripted import AnsweringDriver
-from tests.replacing import replace
-from tests.unit.cassandra.read.test_reading import END, NOW, START, Partition, partitions, place_at, positions
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.cql import Cell, Row
+from tests.unit.cassandra.read.partitions import END, HOUR, NOW, START, Partition, partitions, place_at, positions
+from tests.unit.cassandra.simulated import CalmDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
 SOME = st.lists(
@@ -136,62 +137,86 @@ def test_an_answer_of_another_shape() -> None:
         arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
 
 
-class Places(AnsweringDriver):
-    """Stands in for the driver: answers at once, out of a partition that lies in memory.
+@given(partitions(), positions(), positions() | st.just(END), st.integers(1, 200), st.booleans())
+@settings(max_examples=30)
+def test_a_scan_gives_all_live_messages_in_order_once(
+    partition: Partition,
+    one: Position,
+    other: Position,
+    rows_of_page: int,
+    bodies: bool,  # noqa: FBT001 - hypothesis passes it
+) -> None:
+    """From any buckets, by pages of any size: each message once, in order; of two with one id the one that was put."""
+    bounds = min(one, other), max(one, other)
+    driver = holding(partition)
+    driver.fail = too_much
+    expected = partition.expected(*bounds)
+    assert scanned(driver, partition, bounds, rows_of_page, bodies=bodies) == (
+        expected if bodies else [(position, "") for position, _ in expected]
+    )
 
-    Args:
-        partition: What there is.
-        decoded: Answers as the driver's own way does.
-    """
 
-    def __init__(self, partition: Partition, *, decoded: bool = False) -> None:
-        super().__init__()
-        self.partition = partition
-        self.decoded = decoded
-        self.asked: list[Probe] = []
-        self.most = 1 << 30
-        """Rows that may be asked for without a failure."""
+def test_pages_follow_the_size_of_bodies() -> None:
+    """A page has as many rows as fit: of small ones many, of large ones few, and never more than were asked for."""
+    partition, bounds = Partition(), ((START, LOW_MIN), END)
+    for number in range(600):
+        partition.add(place_at(START, PUT), (START + number, 0), "x" * (100_000 if 300 < number < 310 else 10))
+    driver = holding(partition)
+    scanned(driver, partition, bounds, 500, page_bytes=20_000)
+    limits = [limit_of(request) for request in driver.sent]
+    assert limits[0] == arrow_scan.FIRST_ROWS
+    assert max(limits) <= 500
+    assert limits[1] > 2 * limits[0]
+    assert min(limits) <= 8
+    driver.fail = lambda _request: StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable, match="away"):
+        scanned(driver, partition, bounds, 500)
 
-    def answer(self, request: Encoded) -> list[Any]:
-        """Answers reads."""
-        assert request.consistency == "QUORUM"
-        assert request.decode is not None
-        bodies = request.statement in message_codec.BULK_UP
-        kind = (message_codec.BULK_UP if bodies else message_codec.BULK_IDS_UP).index(request.statement)
-        _, _, bucket, first, last, limit = fast_path.values_of(request.rows[0])
-        time_bucket = Bucket(kind, int.from_bytes(bucket, "big", signed=True))
-        upper = ids.following(message_codec.position_of(last))
-        probe = Probe(
-            time_bucket, message_codec.position_of(first), upper, int.from_bytes(limit, "big"), descending=False
-        )
-        self.asked.append(probe)
-        if probe.limit > self.most:
-            raise StoreUnavailable("too slow")
-        if self.partition.refuses(probe):
-            raise TooManyDead("too many")
-        found = [row if bodies else (row[0], row[2]) for row in self.partition.answer(probe)]
-        rows = [(UUID(bytes=row[0]), *row[1:]) for row in found]
-        return rows if self.decoded else request.decode(message_codec.packed(rows, 4 if bodies else 2))
+
+def holding(partition: Partition) -> CalmDriver:
+    """A driver whose cluster holds a partition."""
+    driver = CalmDriver()
+    driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
+    for time_bucket, rows in partition.time_buckets.items():
+        for at, (_, body, expires, meta) in rows.items():
+            given = {"body": body, "expires": expires, "meta": meta}
+            cells = {name: Cell(1, value) for name, value in given.items() if value is not None}
+            row = cql.Partition(rows={(message_codec.uuid_of(at),): Row(marker=Cell(1, ""), cells=cells)})
+            place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.bucket)
+            for node in driver.cluster.nodes:
+                node.data[place].absorb(row)
+    return driver
+
+
+def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
+    """Has large pages of bodies be too slow, and ids of many hours be among too many dead rows."""
+    if "body" in request.statement.cql:
+        return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
+    low, high = (message_codec.position_of(value)[0] for value in fast_path.values_of(request.rows[0])[3:5])
+    return TooManyDead("too many") if high - low > HOUR else None
+
+
+def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
+    """How many rows a request asks for."""
+    return int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big")
 
 
 def scanned(
-    time_buckets: Places,
+    driver: CalmDriver,
+    partition: Partition,
     bounds: tuple[Position, Position],
-    *,
     rows_of_page: int,
+    *,
     bodies: bool = True,
     page_bytes: int = arrow_scan.PAGE_BYTES,
 ) -> list[tuple[Position, str]]:
     """Everything between two positions, as a scan gives it; bodies empty where they are not read."""
-    extent = Extent(
-        [time_buckets.partition.source(time_bucket) for time_bucket in time_buckets.partition.time_buckets],
-        *bounds,
-        complete=True,
-    )
-    reading = arrow_scan.ScanContext(time_buckets, (1, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
+    sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
+    context = arrow_scan.ScanContext(driver, (7, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
     found: list[tuple[Position, str]] = []
     before = bounds[0]
-    for some, end in arrow_scan.scan(reading, extent, arrow_scan.Pace(reading, page_bytes=page_bytes)):
+    pace = arrow_scan.Pace(context, page_bytes=page_bytes)
+    for some, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
         left = arrow_scan.alive(some, NOW).batch
         texts = left.column("body").to_pylist() if bodies else [b""] * len(left)
         ticks, low = left.column("ticks").to_pylist(), left.column("low").to_pylist()
@@ -199,93 +224,4 @@ def scanned(
         assert all(before <= position < end for position, _ in new), "between the end before and this one"
         before = end
         found += new
-    assert before <= bounds[1]
     return found
-
-
-@given(partitions(), positions(), positions() | st.just(END), st.integers(1, 20), st.booleans(), st.booleans())
-def test_a_scan_gives_all_live_messages_in_order_once(
-    partition: Partition,
-    one: Position,
-    other: Position,
-    rows_of_page: int,
-    bodies: bool,  # noqa: FBT001 - hypothesis passes it
-    decoded: bool,  # noqa: FBT001
-) -> None:
-    """From any buckets, by pages of any size: each message once, in order; of two with one id the one that was put."""
-    bounds = min(one, other), max(one, other)
-    found = scanned(Places(partition, decoded=decoded), bounds, rows_of_page=rows_of_page, bodies=bodies)
-    expected = partition.expected(*bounds)
-    assert found == (expected if bodies else [(position, "") for position, _ in expected])
-
-
-def crowded(count: int) -> Partition:
-    """A narrow bucket with a message a second, half of them dead."""
-    partition = Partition()
-    for number in range(count):
-        at = START + number * ids.TICKS_PER_SECOND
-        partition.add(place_at(START), (at, 0), f"{number}", None if number % 2 else NOW + 1)
-    return partition
-
-
-def test_too_many_dead_rows() -> None:
-    """Where a probe would pass too many dead rows less is asked for at a time, and everything is found nevertheless."""
-    partition = crowded(200)
-    partition.most_dead = 9
-    time_buckets = Places(partition)
-    bounds = (START, LOW_MIN), (START + 200 * ids.TICKS_PER_SECOND, LOW_MIN)
-    assert scanned(time_buckets, bounds, rows_of_page=50) == partition.expected(*bounds)
-    assert len(time_buckets.asked) < 60
-    partition.most_dead = 0
-    partition.add(place_at(START), (START + ids.TICKS_PER_SECOND, 1), "dead", None)
-    with pytest.raises(StoreUnavailable, match="at one instant"):
-        scanned(Places(partition), bounds, rows_of_page=50)
-
-
-def test_a_page_is_asked_for_before_the_one_before_is_converted() -> None:
-    """As soon as it is known where a page ends the next is requested, also of the next bucket, before it is needed."""
-    partition = crowded(100)
-    later = place_at(START + 30 * 24 * 3600 * ids.TICKS_PER_SECOND)
-    partition.add(later, (later.start, 0), "later")
-    time_buckets = Places(partition)
-    asked: list[int] = []
-    convert = arrow_scan.columns_of
-
-    def noting(page: arrow_scan.ScanPage, *, bodies: bool) -> arrow_scan.Columns:
-        asked.append(len(time_buckets.asked))
-        return convert(page, bodies=bodies)
-
-    with replace(convert, noting):
-        found = scanned(time_buckets, ((START, LOW_MIN), (later.end, LOW_MIN)), rows_of_page=10)
-    assert len(found) == 51
-    assert asked[:3] == [2, 4, 5]
-
-
-def test_pages_follow_the_size_of_bodies() -> None:
-    """A page has as many rows as fit; of small ones many, of large ones few, and never more than were asked for."""
-    partition = Partition()
-    time_bucket = place_at(START, PUT)
-    for number in range(600):
-        partition.add(time_bucket, (START + number, 0), "x" * (100_000 if 300 < number < 310 else 10))
-    time_buckets = Places(partition)
-    scanned(time_buckets, ((START, LOW_MIN), END), rows_of_page=500, page_bytes=20_000)
-    limits = [probe.limit for probe in time_buckets.asked]
-    assert limits[0] == arrow_scan.FIRST_ROWS
-    assert max(limits) <= 500
-    assert limits[1] > 2 * limits[0]
-    assert min(limits) <= 8
-
-
-def test_what_fails_is_asked_for_in_smaller_pages() -> None:
-    """Where a large page fails smaller ones may not; where those fail too the range cannot be read now."""
-    partition = crowded(300)
-    time_buckets = Places(partition)
-    time_buckets.most = 20
-    bounds = (START, LOW_MIN), END
-    assert scanned(time_buckets, bounds, rows_of_page=250, bodies=False) == [
-        (position, "") for position, _ in partition.expected(*bounds)
-    ]
-    assert sum(probe.limit > 20 for probe in time_buckets.asked) <= 3 * len(time_buckets.asked) // 4
-    time_buckets.most = 0
-    with pytest.raises(StoreUnavailable, match="too slow"):
-        scanned(time_buckets, bounds, rows_of_page=250)

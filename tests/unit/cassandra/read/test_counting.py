@@ -1,4 +1,4 @@
-"""How many messages lie in a range: exact where they are few, else estimated from a part of them."""
+"""How many messages, and bytes, lie in a range: exact where they are few, else estimated from a part of them."""
 
 from __future__ import annotations
 
@@ -9,180 +9,129 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.ids import FIRST, LOW_MIN
+from queuey.messages import Measure
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
-from queuey.storage.cassandra.driver import Encoded, Request, TooManyDead, fast_path
-from queuey.storage.cassandra.driver.callbacks import side_by_side
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, LOAD, PUT, Bucket
+from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.read import counting
+from queuey.storage.cassandra.read.counting import Measurement
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
-from tests.cassandra.scripted import AnsweringDriver
+from tests.unit.cassandra.read.answered import ASKING, answered
+from tests.unit.cassandra.read.partitions import END, NOW, SECOND, START, Partition, partitions, place_at
 
-NOW = ids.seconds_to_ticks(1_750_000_000)
-START = NOW // bucketing.width(1, 3) * bucketing.width(1, 3)
-KEY = (7, 1)
+KEY = (7, 3)
+MINUTES = START // bucketing.width(1, 3) * bucketing.width(1, 3)
 
 
-class Counted(AnsweringDriver):
-    """Places with so many messages each, a tick apart; answers what is asked of their ids."""
+class Counted:
+    """Answers reads and counts from a partition.
 
-    def __init__(self, time_buckets: dict[Bucket, int]) -> None:
-        super().__init__()
-        self.time_buckets = time_buckets
-        self.counts = 0
-        self.listed = 0
-        self.refuses = False
+    Attributes:
+        counts, rows: How many counts were asked for, and how many rows were read.
+    """
 
-    def answer(self, request: Request | Encoded) -> list[Any]:
-        """Counts, or lists ids."""
-        return self._count(request) if isinstance(request, Request) else self._list(request)
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.counts = self.rows = 0
 
-    def _count(self, request: Request) -> list[Any]:
-        assert request.statement in message_codec.COUNT
-        if self.refuses:
-            raise TooManyDead("too many")
-        self.counts += 1
-        _, _, bucket, low, high = request.values
-        assert request.values[:2] == KEY
-        return [(len(self._found(bucket, low.bytes, high.bytes)),)]
-
-    def _list(self, request: Encoded) -> list[Any]:
-        assert request.statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
-        qid, partition, bucket, low, high, limit = fast_path.values_of(request.rows[0])
-        assert (int.from_bytes(qid), int.from_bytes(partition)) == KEY
-        found = self._found(int.from_bytes(bucket), low, high)
-        if request.statement in message_codec.IDS_DOWN:
-            found.reverse()
-        found = found[: int.from_bytes(limit)]
-        self.listed += len(found)
-        return [(message_codec.id_bytes(*at), NOW + 1) for at in found]
-
-    def _found(self, bucket: int, low: bytes, high: bytes) -> list[Position]:
-        time_bucket = next(time_bucket for time_bucket in self.time_buckets if time_bucket.bucket == bucket)
-        bounds = message_codec.position_of(low), message_codec.position_of(high)
-        places = [(time_bucket.start + number, 0) for number in range(self.time_buckets[time_bucket])]
-        return [at for at in places if bounds[0] <= at <= bounds[1]]
-
-    def tally(
-        self,
-        *,
-        lower: Position = FIRST,
-        upper: Position = counting.END,
-        complete: bool = True,
-        rough: bool = False,
-    ) -> counting.Tally:
-        """Counts what lies between two positions."""
-        extent = Extent(
-            [BucketSource(time_bucket, (time_bucket.start, LOW_MIN)) for time_bucket in self.time_buckets],
-            lower,
-            upper,
-            complete=complete,
-        )
-        extents = extent, extent
-        [found] = side_by_side([counting.tally(self, KEY, extents, "QUORUM", now=NOW, rough=rough)])
+    def __call__(self, request: Request | Encoded) -> Rows:
+        """Answers."""
+        if isinstance(request, Request):
+            self.counts += 1
+            _, _, bucket, low, high = request.values
+            time_bucket = Bucket(message_codec.COUNT.index(request.statement), bucket)
+            bounds = message_codec.position_of(low.bytes), message_codec.position_of(high.bytes)
+            return [(sum(bounds[0] <= at <= bounds[1] for at in self.partition.time_buckets[time_bucket]),)]
+        found = self.partition.reply(request)
+        self.rows += len(found)
         return found
 
+    def extent(self, *, complete: bool = True) -> Extent:
+        """Everything."""
+        sources = [self.partition.source(time_bucket) for time_bucket in self.partition.time_buckets]
+        return Extent(sources, FIRST, counting.END, complete=complete)
 
-def narrow(counts: Sequence[int]) -> dict[Bucket, int]:
-    """Touching buckets of a minute."""
-    size = bucketing.width(1, 3)
-    return {bucketing.bucket_of(START + number * size, 1, 3): count for number, count in enumerate(counts)}
+    def tally(self, *extents: Extent, rough: bool = False) -> counting.Tally:
+        """Counts what lies in the extents that a look from below and one from above reach."""
+        first, *_, last = extents or (self.extent(),) * 2
+        return answered(counting.tally(ASKING, KEY, (first, last), "QUORUM", now=NOW, rough=rough), self)
+
+    def measure(self) -> Measure | None:
+        """Measures the partition."""
+        return answered(Measurement(ASKING, KEY, "QUORUM", NOW).measure(self.extent()), self)
 
 
-def test_nothing() -> None:
-    """An empty range is known to be empty."""
-    assert Counted({}).tally() == counting.NOTHING
-    assert Counted(narrow([0, 0])).tally() == counting.NOTHING
+def filled(counts: Sequence[int], *, wide: int = 0) -> Counted:
+    """Touching buckets of a minute with so many messages each, a tick apart, and a wide one."""
+    partition, size = Partition(), bucketing.width(1, 3)
+    levels = [(MINUTES + number * size, 3, count) for number, count in enumerate(counts)]
+    for start, level, count in [*levels, (MINUTES, HOME_WIDTH, wide)]:
+        time_bucket = bucketing.bucket_of(start, 1, level)
+        partition.time_buckets[time_bucket] = {}
+        for number in range(count):
+            partition.add(time_bucket, (time_bucket.start + number, 0), "x")
+    return Counted(partition)
 
 
 @given(st.lists(st.integers(0, 60), max_size=30))
 def test_few_messages_are_counted_exactly(counts: list[int]) -> None:
-    """Up to 2,000 messages are listed, so their number and both ends are known."""
-    partition = Counted(narrow(counts))
+    """Up to 2,000 messages are listed, so their number and both ends are known; not where buckets are unknown."""
+    partition = filled(counts)
     found = partition.tally()
-    assert found.exact
-    assert found.size == sum(counts)
-    if found.size:
-        filled = [(time_bucket, count) for time_bucket, count in partition.time_buckets.items() if count]
-        assert found.oldest == (filled[0][0].start, 0)
-        assert found.newest == (filled[-1][0].start + filled[-1][1] - 1, 0)
-    assert not partition.counts
+    assert (found.size, found.exact, partition.counts) == (sum(counts), True, 0)
+    places = sorted(at for rows in partition.partition.time_buckets.values() for at in rows)
+    assert (found.oldest, found.newest) == ((places[0], places[-1]) if places else (None, None))
+    assert not partition.tally(*[partition.extent(complete=False)] * 2).exact
 
 
 @pytest.mark.parametrize("size", [counting.LISTED, counting.LISTED + 1])
 def test_from_two_thousand_on_cassandra_counts(size: int) -> None:
     """At the bound the way of counting changes; of one bucket number and ends are right in both."""
-    partition = Counted({bucketing.bucket_of(START, 1, HOME_WIDTH): size})
-    [time_bucket] = partition.time_buckets
+    partition = filled([], wide=size)
+    [time_bucket] = partition.partition.time_buckets
     exact = size == counting.LISTED
     assert partition.tally() == (size, exact, (time_bucket.start, 0), (time_bucket.start + size - 1, 0))
     assert partition.counts == (0 if exact else 1)
 
 
 @pytest.mark.parametrize(("rough", "counts", "listed"), [(False, 8, 2 * counting.LISTED), (True, 2, 200)])
-def test_many_narrow_places_are_estimated(*, rough: bool, counts: int, listed: int) -> None:
-    """Of a hundred buckets eight are counted, or two, and the others are taken to be like them."""
-    partition = Counted(narrow([300] * 100))
+def test_many_narrow_buckets_are_estimated(*, rough: bool, counts: int, listed: int) -> None:
+    """Of a hundred buckets eight are counted, or two, and the wide one; what lies in that is added."""
+    partition = filled([300] * 100, wide=100)
     found = partition.tally(rough=rough)
-    assert (found.size, found.exact) == (30_000, False)
-    assert partition.counts == counts
-    assert partition.listed <= listed + 1000
-    first, *_, last = partition.time_buckets
-    assert (found.oldest, found.newest) == ((first.start, 0), (last.start + 299, 0))
+    assert (found.size, found.exact, partition.counts) == (30_100, False, counts + 1)
+    assert partition.rows <= listed + 1000
 
 
 def test_what_lies_between_two_looks_is_estimated() -> None:
     """Where the looks from both ends do not meet, what is between is taken to be as dense as what they reach."""
-    partition = Counted({bucketing.bucket_of(START, 1, HOME_WIDTH): 100, **narrow([300] * 200)})
-    wide, *time_buckets = (
-        BucketSource(time_bucket, (time_bucket.start, LOW_MIN)) for time_bucket in partition.time_buckets
-    )
-    extents = (
-        Extent([wide, *time_buckets[:20]], FIRST, (time_buckets[20].time_bucket.start, LOW_MIN), complete=False),
-        Extent(
-            [wide, *time_buckets[-20:]], (time_buckets[-20].time_bucket.start, LOW_MIN), counting.END, complete=False
-        ),
-    )
-    [found] = side_by_side([counting.tally(partition, KEY, extents, "QUORUM", now=NOW)])
-    assert not found.exact
-    assert found.size == pytest.approx(200 * 300 + 100, rel=0.05)
-    assert partition.counts == 9
+    partition = filled([300] * 200, wide=100)
+    *narrow, wide = (BucketSource(one, (one.start, LOW_MIN)) for one in partition.partition.time_buckets)
+    up = Extent([wide, *narrow[:20]], FIRST, (narrow[20].time_bucket.start, LOW_MIN), complete=False)
+    down = Extent([wide, *narrow[-20:]], (narrow[-20].time_bucket.start, LOW_MIN), counting.END, complete=False)
+    assert partition.tally(up, down).size == pytest.approx(200 * 300 + 100, rel=0.05)
 
 
-def test_wide_places_are_counted_beside_narrow_ones() -> None:
-    """What lies in the wide buckets is added, not multiplied."""
-    wide = bucketing.bucket_of(START, 1, HOME_WIDTH)
-    found = Counted({wide: 5000, **narrow([300] * 20)}).tally()
-    assert found.size == 5000 + 20 * 300
+@given(partitions().filter(lambda partition: partition.time_buckets))
+def test_small_partitions_are_measured_exactly(partition: Partition) -> None:
+    """Where no bucket has more than is read, each live message counts once, with its own bytes, wherever it lies."""
+    expected = partition.expected(FIRST, END)
+    size = sum(len(body) for _, body in expected)
+    ends = {"oldest": expected[0][0], "newest": expected[-1][0]} if expected else {}
+    assert Counted(partition).measure() == (Measure(3, len(expected), size, exact=True, **ends) if ends else None)
 
 
-def test_bounds_are_part_of_the_query() -> None:
-    """What lies outside the range is not counted."""
-    partition = Counted(narrow([4000, 4000]))
-    first, second = partition.time_buckets
-    found = partition.tally(lower=(first.start + 1000, LOW_MIN), upper=(second.start + 500, LOW_MIN))
-    assert (found.size, found.exact) == (3500, False)
-    assert (found.oldest, found.newest) == ((first.start + 1000, 0), (second.start + 499, 0))
-
-
-def test_what_is_not_known_in_full_is_not_exact() -> None:
-    """Few messages in the buckets that are known say nothing of those that are not."""
-    found = Counted(narrow([3, 4])).tally(complete=False)
-    assert (found.size, found.exact) == (7, False)
-
-
-def test_what_cassandra_refuses_to_count_is_at_least_what_was_listed() -> None:
-    """With too many dead rows for counting, the estimate is what was seen."""
-    partition = Counted(narrow([2500]))
-    partition.refuses = True
-    found = partition.tally()
-    assert (found.size, found.exact) == (counting.LISTED + 1, False)
-
-
-@pytest.mark.parametrize("lower", [(START + 1, LOW_MIN), (ids.TICKS_MAX, LOW_MIN)])
-def test_an_empty_range_costs_no_query(lower: Position) -> None:
-    """Between two positions with nothing in between nothing is asked."""
-    partition = Counted(narrow([10]))
-    assert partition.tally(lower=lower, upper=lower) == counting.NOTHING
-    assert partition.listed == 0
+def test_large_partitions_are_estimated() -> None:
+    """Of a bucket with many messages the number is Cassandra's and the size an estimate, without reading most of it."""
+    partition = Partition()
+    for number in range(5000):
+        partition.add(place_at(START), (START + number, 0), "x" * (100 + number % 11))
+    partition.add(place_at(START, PUT), (START + 10 * SECOND, 0), "put")
+    partition.add(place_at(START, LOAD), (START + 3, 0), "twice")
+    counted = Counted(partition)
+    found: Any = counted.measure()
+    assert (found.count, found.exact) == (pytest.approx(5001, abs=1), False)
+    assert found.size == pytest.approx(5000 * 105, rel=0.05)
+    assert (found.oldest, found.newest) == ((START, 0), (START + 10 * SECOND, 0))
+    assert counted.rows < 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,41 +38,34 @@ def start_of(vacancies: EmptyRanges, lower: int, *, key: tuple[int, int] = KEY, 
     return max(source.lowest, at(lower))[0] - PLACE.start
 
 
-def test_what_is_empty_is_not_asked_for_again() -> None:
-    """A read that begins within an empty range begins at its end; one that begins elsewhere does not."""
+@pytest.mark.parametrize(
+    ("ranges", "below", "lower", "start"),
+    [
+        *(([(10, 20)], 10**6, lower, start) for lower, start in ((9, 9), (10, 20), (19, 20), (20, 20), (21, 21))),
+        ([(10, 20)], 15, 10, 15),  # Above the horizon something may still come.
+        ([(10, 20)], 10, 10, 10),
+        ([(10, 20)], 5, 10, 10),
+        ([(10, 20), (20, 30)], 10**6, 10, 30),  # Page after page makes one range.
+        ([(20, 30), (10, 20)], 10**6, 10, 30),
+        ([(10, 30), (15, 20)], 10**6, 10, 30),
+        ([(10, 20), (25, 30)], 10**6, 10, 10),  # One that lies apart takes its place.
+        ([(10, 20), (25, 30)], 10**6, 25, 30),
+    ],
+)
+def test_what_is_empty_is_not_asked_for_again(
+    ranges: list[tuple[int, int]], below: int, lower: int, start: int
+) -> None:
+    """A read that begins within an empty range begins at its end."""
+    assert start_of(noted(*ranges, below=below), lower) == start
+
+
+def test_what_nothing_is_known_of() -> None:
+    """Given ids may be of any age; one partition or bucket says nothing of others; a reader may begin higher."""
     vacancies = noted((10, 20))
-    assert [start_of(vacancies, lower) for lower in (9, 10, 19, 20, 21)] == [9, 20, 20, 20, 21]
     assert start_of(vacancies, 5, lowest=12) == 20
-
-
-def test_nothing_is_remembered_above_the_horizon() -> None:
-    """Where something may still come, emptiness says nothing."""
-    assert start_of(noted((10, 20), below=15), 10) == 15
-    assert start_of(noted((10, 20), below=10), 10) == 10
-    assert start_of(noted((10, 20), below=5), 10) == 10
-
-
-def test_places_of_given_ids_are_never_empty_for_good() -> None:
-    """Messages come to them under ids of any age."""
-    vacancies = noted((0, 20), time_bucket=GIVEN)
-    assert vacancies.shorten(KEY, BucketSource(GIVEN, at(0)), at(0)) == BucketSource(GIVEN, at(0))
-
-
-def test_of_another_partition_nothing_is_known() -> None:
-    """What is empty in one partition, or bucket, says nothing of others."""
-    vacancies = noted((10, 20))
     assert start_of(vacancies, 10, key=(7, 2)) == 10
-    other = Bucket(2, PLACE.bucket)
-    assert vacancies.shorten(KEY, BucketSource(other, at(0)), at(10)) == BucketSource(other, at(0))
-
-
-def test_ranges_that_touch_are_one() -> None:
-    """Page after page makes one range; one that lies apart takes its place."""
-    assert start_of(noted((10, 20), (20, 30)), 10) == 30
-    assert start_of(noted((20, 30), (10, 20)), 10) == 30
-    assert start_of(noted((10, 30), (15, 20)), 10) == 30
-    apart = noted((10, 20), (25, 30))
-    assert [start_of(apart, lower) for lower in (10, 25)] == [10, 30]
+    for found, bucket in ((vacancies, Bucket(2, PLACE.bucket)), (noted((10, 20), time_bucket=GIVEN), GIVEN)):
+        assert found.shorten(KEY, BucketSource(bucket, at(0)), at(10)) == BucketSource(bucket, at(0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60), st.integers(0, 60))

@@ -1,0 +1,40 @@
+"""Coroutines that ask a driver, run as functions of what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from types import coroutine
+from typing import Any, TypeVar
+
+from queuey.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+
+class Asking:
+    """Stands for the driver: what is asked is answered from outside."""
+
+    @coroutine
+    def ask_all(self, requests: Sequence[Any], *_: object) -> Generator[Any, Any, list[Any]]:
+        """Asks."""
+        answers: list[Any] = yield requests
+        return answers
+
+
+ASKING: Any = Asking()
+
+
+def answered(work: Coroutine[Any, Any, T], answer: Callable[[Any], Any]) -> T:
+    """Runs a coroutine to its end; each of its requests is answered by a function, whose errors it gets."""
+    requests = work.send(None)
+    while True:
+        try:
+            try:
+                answers = [answer(request) for request in requests]
+            except StoreUnavailable as error:
+                requests = work.throw(error)
+            else:
+                requests = work.send(answers)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found

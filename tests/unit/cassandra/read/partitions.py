@@ -1,0 +1,137 @@
+"""Partitions in memory: what lies in each bucket, and what a query of it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, WIDTHS, Bucket
+from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
+from queuey.storage.cassandra.read.reading import BucketSource, Gathered, Probe, Rounds
+
+START = ids.seconds_to_ticks(1_750_000_000)
+SECOND = TICKS_PER_SECOND
+HOUR = 3600 * SECOND
+NOW = START + 10 * HOUR
+ALIVE, DEAD = NOW + HOUR, NOW
+END: Position = (START + 400 * HOUR, LOW_MIN)
+Row = tuple[bytes, bytes | None, int | None, bytes | None]
+
+
+@dataclass
+class Partition:
+    """The buckets of a partition: what lies in each, and what was asked of them."""
+
+    time_buckets: dict[Bucket, dict[Position, Row]] = field(default_factory=dict)
+    lowest: dict[Bucket, Position] = field(default_factory=dict)
+    rounds: list[list[Probe]] = field(default_factory=list)
+    most_dead: int | None = None
+    """Dead rows (without an end here; Cassandra does not give them) that one probe may pass."""
+
+    def add(self, time_bucket: Bucket, position: Position, body: str, expires: int | None = ALIVE) -> None:
+        """Puts a row into a bucket."""
+        meta = None if time_bucket.new_ids_only else b"\0"
+        value = None if expires is None else body.encode()
+        self.time_buckets.setdefault(time_bucket, {})[position] = (
+            message_codec.id_bytes(*position),
+            value,
+            expires,
+            meta,
+        )
+
+    def source(self, time_bucket: Bucket) -> BucketSource:
+        """A bucket as the reader is told of it."""
+        return BucketSource(time_bucket, self.lowest.get(time_bucket, (time_bucket.start, LOW_MIN)))
+
+    def answer(self, probe: Probe) -> list[Row]:
+        """Gives what a query gives."""
+        found = sorted(at for at in self.time_buckets[probe.time_bucket] if probe.lower <= at < probe.upper)
+        if probe.descending:
+            found.reverse()
+        return [self.time_buckets[probe.time_bucket][at] for at in found[: probe.limit]]
+
+    def refuses(self, probe: Probe) -> bool:
+        """Tells whether a query passes too many dead rows."""
+        if self.most_dead is None:
+            return False
+        rows_of_it = self.time_buckets[probe.time_bucket]
+        return sum(rows_of_it[at][2] is None for at in rows_of_it if probe.lower <= at < probe.upper) > self.most_dead
+
+    def reply(self, request: Encoded) -> list[Any]:
+        """Answers an encoded read, or says that it would pass too many dead rows."""
+        assert request.decode is not None
+        values = fast_path.values_of(request.rows[0])
+        assert len(values) == request.markers
+        kind = next(n for n, name in enumerate(bucketing.NAMES) if f"_{name} " in request.statement.cql)
+        bounds = message_codec.position_of(values[3]), ids.following(message_codec.position_of(values[4]))
+        bucket, limit = (int.from_bytes(value, "big") for value in (values[2], values[5]))
+        probe = Probe(Bucket(kind, bucket), *bounds, limit, "DESC" in request.statement.cql)
+        if self.refuses(probe):
+            raise TooManyDead("too many")
+        found = self.answer(probe)
+        return found if "body" in request.statement.cql else [(row[0], row[2]) for row in found]
+
+    def gather(self, reader: Rounds) -> Gathered:
+        """Answers a reader's probes until it is done."""
+        answers: list[list[Row]] | None = None
+        while True:
+            try:
+                probes = reader.send(answers)
+            except StopIteration as ended:
+                gathered: Gathered = ended.value
+                return gathered
+            self.rounds.append(probes)
+            answers = None if any(map(self.refuses, probes)) else [self.answer(probe) for probe in probes]
+
+    def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
+        """All live messages between two positions; of two with one id the one that was put."""
+        found: dict[Position, str] = {}
+        for time_bucket in sorted(self.time_buckets, key=lambda time_bucket: not time_bucket.new_ids_only):
+            for at, (_, body, expires, _) in self.time_buckets[time_bucket].items():
+                if max(lower, self.source(time_bucket).lowest) <= at < upper and body and expires is not None:
+                    if expires > NOW:
+                        found[at] = body.decode()
+                    else:
+                        found.pop(at, None)
+        return sorted(found.items())
+
+
+def place_at(at: int, level: int = HOME_WIDTH, kind: int = 1) -> Bucket:
+    """The bucket of a time."""
+    return bucketing.bucket_of(at, kind, level)
+
+
+@st.composite
+def positions(draw: st.DrawFn) -> Position:
+    """Positions in a few hours, many close to each other and to where buckets begin."""
+    corner = START // HOUR * HOUR + draw(st.sampled_from([0, HOUR, 2 * HOUR, 2 * HOUR + 15 * 60 * SECOND, 7 * HOUR]))
+    away = draw(st.integers(-3, 3) | st.integers(0, 40).map(lambda n: n * 7 * SECOND))
+    return corner + away, draw(st.sampled_from([LOW_MIN, -5, 0, 5, LOW_MAX]))
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Partition:
+    """Messages in buckets of all levels and two classes, some expired, some in a second bucket as they were put."""
+    partition = Partition()
+    given_levels = [level for level in WIDTHS if level >= PUT]
+    for number, at in enumerate(draw(st.lists(positions(), max_size=60, unique=True))):
+        kind = draw(st.integers(0, 1))
+        ends = draw(st.sampled_from([ALIVE, ALIVE, ALIVE, DEAD, None]))
+        minted, put = draw(st.sampled_from([(True, False), (True, False), (False, True), (True, True)]))
+        if minted:
+            time_bucket = place_at(at[0], draw(st.sampled_from([HOME_WIDTH, HOME_WIDTH, 1, 2, 3, 4])), kind)
+            partition.add(time_bucket, at, f"minted {number}", ALIVE if put else ends)
+        if put:
+            partition.add(place_at(at[0], draw(st.sampled_from(given_levels)), kind), at, f"put {number}", ALIVE)
+    for time_bucket in draw(st.lists(st.builds(place_at, positions().map(lambda at: at[0]), st.sampled_from(WIDTHS)))):
+        partition.time_buckets.setdefault(time_bucket, {})
+    low_watermark = draw(st.just(FIRST) | positions())
+    for time_bucket in partition.time_buckets:
+        if time_bucket.new_ids_only:
+            partition.lowest[time_bucket] = max(low_watermark, (time_bucket.start, LOW_MIN))
+    return partition

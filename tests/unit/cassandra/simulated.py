@@ -1,0 +1,87 @@
+"""A driver on the simulated cluster that answers at once, for parts of the store that are tested without a store."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.deadlines import Deadline
+from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.world import World
+
+AnyRequest = Request | Encoded
+BOOTED = 1_750_000_000.0
+"""When the machine of a test was started: seconds since 1970."""
+
+
+class CalmDriver(Driver):
+    """Sends requests to a simulated cluster that is in no trouble unless the test says so.
+
+    Attributes:
+        fail: Returns the error that a request fails with; None: it is answered.
+        held: Requests wait until the test answers them.
+        waiting: What answers each of them, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.world.now = BOOTED
+        self.cluster = Cluster(self.world, Weather(slow=1e-6))
+        for node in self.cluster.nodes:
+            node.offset = 0.0
+        self.sent: list[AnyRequest] = []
+        self.fail: Callable[[AnyRequest], StoreUnavailable | None] = lambda _request: None
+        self.held = False
+        self.waiting: list[Callable[[], None]] = []
+        self._deadline = Deadline(math.inf)
+        self._lock = threading.RLock()
+
+    def clock(self) -> Clock:
+        """Returns the clock of a machine that shows the cluster's time."""
+        return Clock(
+            boottime=lambda: round((self.world.now - BOOTED + 1000.0) * 1e9), wall=lambda: round(self.world.now * 1e9)
+        )
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.world.run(self.world.now + seconds)
+
+    def count(self, statements: Iterable[Statement]) -> int:
+        """Returns how many requests of some statements were sent."""
+        wanted = {*statements}
+        return sum(request.statement in wanted for request in self.sent)
+
+    def send(self, request: AnyRequest, done: Done) -> None:
+        """See the base class."""
+        with self._lock:
+            self.sent.append(request)
+            if self.held:
+                self.waiting.append(partial(self._answer, request, done))
+                return
+        self._answer(request, done)
+
+    def _answer(self, request: AnyRequest, done: Done) -> None:
+        ends: list[tuple[Rows | None, StoreUnavailable | None]] = []
+        with self._lock:
+            if (error := self.fail(request)) is None:
+                self.cluster.ask(request, lambda *end: ends.append(end))
+                self.world.run(self.world.now + 0.001)
+        done(*(ends[0] if ends else (None, error or StoreUnavailable("no answer"))))
+
+    def problem(self) -> str | None:
+        """See the base class."""
+        return None
+
+    def hosts(self) -> list[Host]:
+        """See the base class."""
+        up = self.cluster.up()
+        return [Host(node.address, "dc1", up=node in up) for node in self.cluster.nodes]
+
+    def replication(self) -> dict[str, int]:
+        """See the base class."""
+        return {"dc1": len(self.cluster.nodes)}
