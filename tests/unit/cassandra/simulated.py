@@ -26,6 +26,8 @@ class CalmDriver(Driver):
         fail: Returns the error that a request fails with; None: it is answered.
         held: Requests wait until the test answers them.
         waiting: What answers each of them, in their order.
+        ahead: Seconds that the wall clock of the test's machine is ahead.
+        centres: The data centre of each node.
     """
 
     def __init__(self) -> None:
@@ -38,13 +40,16 @@ class CalmDriver(Driver):
         self.fail: Callable[[AnyRequest], StoreUnavailable | None] = lambda _request: None
         self.held = False
         self.waiting: list[Callable[[], None]] = []
+        self.ahead = 0.0
+        self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
         self._lock = threading.RLock()
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
         return Clock(
-            boottime=lambda: round((self.world.now - BOOTED + 1000.0) * 1e9), wall=lambda: round(self.world.now * 1e9)
+            boottime=lambda: round((self.world.now - BOOTED + 1000.0) * 1e9),
+            wall=lambda: round((self.world.now + self.ahead) * 1e9),
         )
 
     def advance(self, seconds: float) -> None:
@@ -80,7 +85,8 @@ class CalmDriver(Driver):
     def hosts(self) -> list[Host]:
         """See the base class."""
         up = self.cluster.up()
-        return [Host(node.address, "dc1", up=node in up) for node in self.cluster.nodes]
+        nodes = zip(self.cluster.nodes, self.centres, strict=False)
+        return [Host(node.address, centre, up=node in up) for node, centre in nodes]
 
     def replication(self) -> dict[str, int]:
         """See the base class."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -14,55 +13,14 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch
+from queuey.storage.cassandra.clocks.light_checks import decode
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Done, Encoded, Request
+from queuey.storage.cassandra.driver import Encoded
 from queuey.storage.cassandra.options import CassandraOptions
-from tests.unit.cassandra.clocks.clocks import Machine
+from tests.sim.cassandra.cluster import Node
+from tests.unit.cassandra.simulated import CalmDriver
 
-S = 1.0
-ALL = ["node 0", "node 1", "node 2"]
-
-
-class Nodes:
-    """A driver that knows the nodes and answers their time at once."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.up = [True, True, True]
-        self.centres = ["here"] * 3
-        self.asked: list[str] = []
-        self.ahead = [0.0] * 3
-        """Seconds that their clocks are ahead."""
-        self.slow: set[str] = set()
-        """Those that do not answer light checks."""
-        self.silent: set[str] = set()
-        """Those that answer nothing."""
-        self.fault: StoreUnavailable | None = None
-
-    def hosts(self) -> list[SimpleNamespace]:
-        """The nodes."""
-        nodes = enumerate(zip(self.up, self.centres, strict=True))
-        return [SimpleNamespace(address=f"node {number}", up=up, dc=dc) for number, (up, dc) in nodes]
-
-    def set_all(self, ahead: float) -> None:
-        """Sets all their clocks."""
-        self.ahead = [ahead] * 3
-
-    def problem(self) -> str | None:
-        """None: connected."""
-        return None
-
-    def send(self, request: Request | Encoded, done: Done) -> None:
-        """Answers, after a millisecond."""
-        node, light = str(request.host), isinstance(request, Encoded)
-        self.asked.append(node)
-        self.machine.advance(0.001)
-        true = self.machine.true + self.ahead[int(node[-1])]
-        now = UUID(hex=ids.to_hex((ids.seconds_to_ticks(true), 0)))
-        self.machine.advance(0.001)
-        silent = node in self.silent or (light and node in self.slow)
-        failing = self.fault or (StoreUnavailable("slow") if silent else None)
-        done(None if failing else [(now.time if light else now,)], failing)
+DOWN = StoreUnavailable("down")
 
 
 class AtOnce(Executor):
@@ -77,243 +35,193 @@ class AtOnce(Executor):
         work(*arguments, **named)
 
 
-def watch_of(nodes: Nodes) -> ClockWatch:
-    """A watch that asks only when told."""
-    driver: Any = nodes
-    clock = nodes.machine.clock
-    timing = TimingInForce(CassandraOptions(), clock)
-    check = ClockCheck(clock, lambda: S)
-    return ClockWatch(driver, clock, check, None, timing=timing, beat=lambda: None, pool=AtOnce())
+class Watched:
+    """A process that compares its clock with the nodes', when a test says so."""
+
+    def __init__(self) -> None:
+        self.driver = CalmDriver()
+        self.nodes = self.driver.cluster.nodes
+        self.clock = self.driver.clock()
+        self.pool = AtOnce()
+        check, timing = ClockCheck(self.clock, lambda: 1.0), TimingInForce(CassandraOptions(), self.clock)
+        self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None, pool=self.pool)
+        self.told: list[StoreUnavailable | None] = []
+
+    def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
+        """Has some nodes not answer, or not answer light checks alone."""
+        silent = {self.nodes[number].address for number in numbers}
+        self.driver.fail = lambda request: (
+            DOWN if request.host in silent and (isinstance(request, Encoded) or not light) else None
+        )
+
+    def confirm(self) -> StoreUnavailable | None:
+        """Confirms an answer that has just come; returns what was told."""
+        self.told.clear()
+        self.driver.sent.clear()
+        self.watch.confirm_soon(self.told.append)
+        [error] = self.told
+        return error
+
+    @property
+    def asked(self) -> list[int]:
+        """The numbers of the nodes that were asked."""
+        addresses = [node.address for node in self.nodes]
+        return [addresses.index(str(request.host)) for request in self.driver.sent]
 
 
-def test_every_node_that_is_up_is_asked() -> None:
-    """A round asks all coordinators that are there, and the answers are taken at the middle of their time."""
-    nodes = Nodes(Machine())
-    nodes.up[2] = False
-    watch = watch_of(nodes)
-    assert watch.check()
-    assert nodes.asked == ["node 0", "node 1"]
-    assert abs(watch._clock_check.median) < 0.0005
+@pytest.fixture
+def watched() -> Watched:
+    """A process whose clock is right, and has been compared."""
+    found = Watched()
+    assert found.watch.check()
+    assert sorted(found.asked) == [0, 1, 2]
+    found.driver.sent.clear()
+    return found
 
 
-@pytest.mark.parametrize("reachable", [0, 1])
-def test_one_of_three_nodes_is_not_enough(reachable: int) -> None:
-    """After a restart nothing is served by the clock of one node, which may be that of this machine, and wrong."""
-    nodes = Nodes(Machine())
-    nodes.machine.ahead = nodes.ahead[0] = 2.0
-    nodes.machine.clock.accept(nodes.machine.clock.wall_offset())
-    nodes.silent = {*ALL} - {ALL[reachable]}
-    watch = watch_of(nodes)
+@pytest.mark.parametrize(
+    ("centres", "silent", "is_enough"),
+    [
+        ("aaa", {1, 2}, False),
+        ("aaa", {0, 2}, False),
+        ("aaa", {1}, True),
+        ("aa", {1}, True),
+        ("abb", {1, 2}, True),
+        ("aab", {0, 1}, True),
+        ("aaabb", {1, 2, 3}, False),
+    ],
+)
+def test_half_of_the_nodes_must_answer(centres: str, silent: set[int], *, is_enough: bool) -> None:
+    """The only one that answers may be this very machine; those of a data centre that is cut off do not count."""
+    watched = Watched()
+    watched.nodes[:] = [Node(number, 0.0) for number in range(1, len(centres) + 1)]
+    watched.driver.centres = [*centres]
+    watched.silence(silent)
+    assert watched.watch.check() == is_enough
+    if not is_enough:
+        with pytest.raises(StoreUnavailable):
+            watched.watch.require()
+
+
+def test_an_answer_is_confirmed_by_two_nodes(watched: Watched) -> None:
+    """After a jump all are asked; writes of before are not vouched for, and nothing is confirmed beyond S/2."""
+    assert watched.confirm() is None
+    assert len({*watched.asked}) == len(watched.asked) == 2
+    minted = watched.clock.boottime()
+    for node in watched.nodes:
+        node.offset = 0.1
+    assert watched.confirm() is None
+    assert {*watched.asked} == {0, 1, 2}
+    assert not watched.watch.timed_correctly_since(minted)
+    assert watched.watch.sound()
+    for node in watched.nodes:
+        node.offset = 3.0
+    assert isinstance(watched.confirm(), StoreUnavailable)
+
+
+@pytest.mark.parametrize("silent", [[], [1], [1, 2]])
+def test_a_node_of_the_same_machine_confirms_nothing(watched: Watched, silent: list[int]) -> None:
+    """It stood still as the process did; while no other node answers, what was known of them says nothing."""
+    minted = watched.clock.boottime()
+    watched.nodes[1].offset = watched.nodes[2].offset = 3.0
+    watched.silence(silent, light=len(silent) < 2)
+    assert isinstance(watched.confirm(), StoreUnavailable)
+    assert len(silent) == 2 or not watched.watch.timed_correctly_since(minted)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number: int) -> None:
+    """Writes are acknowledged by the others; while a clock is slewed most writes do not even have all be asked."""
+    asked = 0
+    for turn in range(60):
+        minted = watched.clock.boottime()
+        watched.driver.advance(0.1)
+        watched.nodes[number].offset += 0.008
+        if turn % 3 == 0:
+            assert watched.watch.check()
+        assert watched.confirm() is None
+        assert watched.watch.timed_correctly_since(minted)
+        asked += len(watched.asked)
+    assert asked < 60 * 2 + 10 * 3
+    minted = watched.clock.boottime()
+    watched.nodes[number].offset = 30.0
+    assert watched.confirm() is None
+    assert watched.watch.timed_correctly_since(minted)
+
+
+def test_another_node_is_asked_in_the_place_of_a_slow_one(watched: Watched) -> None:
+    """Then all; slow ones are left alone until they have answered with all others. A closed store confirms nothing."""
+    watched.confirm()
+    slow = watched.asked[0]
+    watched.silence([slow], light=True)
+    assert watched.confirm() is None
+    assert {*watched.asked} == {0, 1, 2}
+    assert watched.confirm() is None
+    assert slow not in watched.asked
+    watched.silence([0, 1, 2], light=True)
+    assert watched.confirm() is None
+    assert sorted(watched.asked[-3:]) == [0, 1, 2]
+    watched.pool.closed = True
+    assert isinstance(watched.confirm(), StoreUnavailable)
+
+
+def test_answers_that_come_meanwhile_share_the_next_check(watched: Watched) -> None:
+    """A check says nothing about what came after it began; a listener that fails stops nobody."""
+
+    def failing(_error: StoreUnavailable | None) -> None:
+        raise ValueError
+
+    watched.driver.held = True
+    for told in (watched.told.append, failing, watched.told.append):
+        watched.watch.confirm_soon(told)
+    first, second = watched.driver.waiting
+    first()
+    assert watched.told == [], "one may be on the machine that stood still"
+    second()
+    assert watched.told == [None]
+    third, fourth = watched.driver.waiting[2:]
+    third()
+    fourth()
+    assert watched.told == [None, None]
+    assert len(watched.driver.sent) == 4
+
+
+def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> None:
+    """Callers that may wait share a round that began after their answers; without one they are refused."""
+    began = watched.clock.boottime()
+    watched.watch.check()
+    watched.watch.confirm(began)
+    assert len(watched.driver.sent) == 3
+    watched.watch.confirm(watched.clock.boottime())
+    assert len(watched.driver.sent) == 6
+    watched.driver.advance(0.1)
+    watched.driver.fail = lambda _request: DOWN
     with pytest.raises(StoreUnavailable):
-        watch.require()
-    nodes.silent.clear()
-    assert not watch.check()
-    assert watch.refusing()
+        watched.watch.confirm(watched.clock.boottime())
+    assert len(watched.driver.sent) == 6 + 3 * ATTEMPTS
 
 
-def test_two_of_three_nodes_are_enough() -> None:
-    """As they are for quorums."""
-    nodes = Nodes(Machine())
-    nodes.silent = {"node 1"}
-    watch_of(nodes).require()
-
-
-@pytest.mark.parametrize("is_up", [False, True])
-def test_half_of_two_nodes_is_enough(*, is_up: bool) -> None:
-    """Else nothing could be read when one of them is away."""
-    nodes = Nodes(Machine())
-    nodes.up, nodes.centres = [True, is_up], ["here", "here"]
-    nodes.silent = {"node 1"}
-    watch = watch_of(nodes)
-    watch.require()
-    assert soon(watch) is None
-
-
-def test_a_data_centre_that_is_cut_off_does_not_count() -> None:
-    """Its nodes are no part of those of which half are needed; when one of them answers they are."""
-    nodes = Nodes(Machine())
-    nodes.centres = ["here", "there", "there"]
-    nodes.silent = {"node 1", "node 2"}
-    watch = watch_of(nodes)
-    assert watch.check()
-    nodes.up = [True, False, True]
-    nodes.centres = ["here", "here", "there"]
-    assert watch.check()
-    nodes = Nodes(Machine())
-    nodes.centres = ["here", "here", "there"]
-    nodes.silent = {"node 0", "node 1"}
-    assert watch_of(nodes).check(), "all of those that can be reached"
-    nodes = Nodes(Machine())
-    nodes.up, nodes.centres, nodes.ahead = [True] * 5, ["here"] * 3 + ["there"] * 2, [0.0] * 5
-    nodes.silent = {"node 1", "node 2", "node 3"}
-    assert not watch_of(nodes).check(), "two of five"
-
-
-def test_require_asks_only_if_need_be() -> None:
-    """A sound clock costs no request; one that is unknown is checked first."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.require()
-    watch.require()
-    assert len(nodes.asked) == 3
-    nodes.machine.advance(GAP + 1)
-    watch.require()
-    assert len(nodes.asked) == 6
-
-
-def soon(watch: ClockWatch) -> StoreUnavailable | None:
-    """Confirms an answer that has just come; returns what was told."""
-    told: list[StoreUnavailable | None] = []
-    watch.confirm_soon(told.append)
-    [error] = told
-    return error
-
-
-def test_an_answer_is_confirmed_by_two_nodes() -> None:
-    """However recent the last check was, one begins after an answer, and asks two nodes if all is as it was."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    nodes.asked.clear()
-    assert soon(watch) is None
-    assert nodes.asked == ["node 0", "node 1"]
-
-
-def test_an_answer_is_confirmed_by_all_nodes_after_a_jump() -> None:
-    """One that tells another time than expected has all be asked, and writes of before are not vouched for."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    minted = nodes.machine.clock.boottime()
-    nodes.asked.clear()
-    nodes.set_all(0.1)
-    assert soon(watch) is None
-    assert sorted({*nodes.asked}) == ALL
-    assert not watch.timed_correctly_since(minted)
-    assert watch.sound()
-    nodes.set_all(3.0)
-    assert isinstance(soon(watch), StoreUnavailable)
-
-
-@pytest.mark.parametrize("away", [0, 1])
-def test_a_node_of_the_same_machine_confirms_nothing(away: int) -> None:
-    """It stood still as the process did, and was asked first; another one tells, or the round if that one is away."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    minted = nodes.machine.clock.boottime()
-    nodes.ahead = [0.0, 3.0, 3.0]
-    nodes.slow = {*ALL[1 : 1 + away]}
-    assert isinstance(soon(watch), StoreUnavailable)
-    assert not watch.timed_correctly_since(minted)
-
-
-def test_a_node_of_the_same_machine_alone_confirms_nothing() -> None:
-    """While no other node answers, what was known of them says nothing about the present."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    nodes.ahead = [0.0, 3.0, 3.0]
-    nodes.silent = {"node 1", "node 2"}
-    assert isinstance(soon(watch), StoreUnavailable)
-    assert isinstance(soon(watch), StoreUnavailable), "nor when nobody else is left to be asked"
-
-
-@pytest.mark.parametrize("node", [0, 1, 2])
-def test_one_node_that_is_set_stops_no_writes(node: int) -> None:
-    """Writes in flight are acknowledged: all are asked, most of whom agree."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    minted = nodes.machine.clock.boottime()
-    nodes.ahead[node] = 30.0
-    assert soon(watch) is None
-    assert watch.timed_correctly_since(minted)
-
-
-@pytest.mark.parametrize("node", [0, 1, 2])
-def test_one_node_that_is_slewed_stops_no_writes(node: int) -> None:
-    """By 80 ms a second, for some seconds: most writes do not even have all be asked."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    nodes.asked.clear()
-    for number in range(60):
-        minted = nodes.machine.clock.boottime()
-        nodes.machine.advance(0.1)
-        nodes.ahead[node] += 0.008
-        if number % 3 == 0:
-            assert watch.check()
-        assert soon(watch) is None
-        assert watch.timed_correctly_since(minted)
-    assert len(nodes.asked) < 60 * 2 + 20 * 3 + 10 * 3
-
-
-def test_an_answer_is_confirmed_by_another_node_if_one_is_slow() -> None:
-    """Then by all; the slow ones are left alone until they have answered with all others."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    nodes.asked.clear()
-    nodes.slow = {"node 0"}
-    assert soon(watch) is None
-    assert sorted(nodes.asked) == ALL
-    nodes.asked.clear()
-    assert soon(watch) is None
-    assert nodes.asked == ["node 1", "node 2"]
-    nodes.slow = {*ALL}
-    nodes.asked.clear()
-    assert soon(watch) is None
-    assert nodes.asked == ["node 1", "node 2", *ALL]
-
-
-def test_a_closed_store_confirms_nothing() -> None:
-    """What would have to wait is refused."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    pool: Any = watch._pool
-    pool.closed = True
-    assert isinstance(soon(watch), StoreUnavailable)
-
-
-def test_a_write_is_confirmed_by_a_check_that_began_later() -> None:
-    """Callers that may wait make sure by all nodes, and share a round that began after all their answers."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    began = nodes.machine.clock.boottime()
-    watch.check()
-    nodes.asked.clear()
-    watch.confirm(began)
-    assert nodes.asked == []
-    watch.confirm(began + 0.0001)
-    assert nodes.asked == ALL
-
-
-def test_a_check_that_fails_confirms_nothing() -> None:
-    """While no node answers, an acknowledgement is refused after some attempts, however sound the clock was."""
-    nodes = Nodes(Machine())
-    watch = watch_of(nodes)
-    watch.check()
-    nodes.machine.advance(0.1)
-    nodes.fault = StoreUnavailable("down")
-    assert watch.sound()
-    with pytest.raises(StoreUnavailable):
-        watch.confirm(nodes.machine.clock.boottime())
-    assert len(nodes.asked) == 3 + 3 * ATTEMPTS
-
-
-def test_require_says_what_is_wrong() -> None:
-    """A clock that is off, or that nobody could compare, is refused with the reason."""
-    nodes = Nodes(Machine())
-    nodes.fault = StoreUnavailable("down")
-    watch = watch_of(nodes)
+def test_require_asks_only_if_need_be(watched: Watched) -> None:
+    """A sound clock costs no request, one that is unknown is checked first; the error says what is wrong."""
+    watched.watch.require()
+    assert watched.driver.sent == []
+    watched.driver.advance(GAP + 1)
+    watched.watch.require()
+    assert len(watched.driver.sent) == 3
+    for node in watched.nodes:
+        node.offset = 2.0
+    watched.driver.advance(GAP + 1)
+    with pytest.raises(StoreUnavailable, match=r"-1\.999 s"):
+        watched.watch.require()
+    assert watched.watch.refusing()
+    unknown = Watched()
+    unknown.driver.fail = lambda _request: DOWN
     with pytest.raises(StoreUnavailable, match="not been compared"):
-        watch.require()
-    nodes.fault = None
-    nodes.set_all(2.0)
-    with pytest.raises(StoreUnavailable, match=r"-2\.00"):
-        watch.require()
-    assert watch.refusing()
-    nodes.set_all(0.0)
-    watch.require()
-    assert not watch.refusing()
+        unknown.watch.require()
+
+
+def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
+    """An answer without a description of its columns: kind, flags, two numbers, and a UUID behind its length."""
+    now = ids.EPOCH_TICKS + 7
+    first, middle, last = now & 0xFFFFFFFF, now >> 32 & 0xFFFF, now >> 48 | 0x1000
+    assert decode(struct.pack(">iiiiiIHH8x", 2, 4, 1, 1, 16, first, middle, last)) == [(now,)]
