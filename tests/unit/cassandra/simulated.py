@@ -28,6 +28,7 @@ class CalmDriver(Driver):
         waiting: What answers each of them, in their order.
         ahead: Seconds that the wall clock of the test's machine is ahead.
         centres: The data centre of each node.
+        answering: Whoever has this lock keeps requests from being sent and answered.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class CalmDriver(Driver):
         self.ahead = 0.0
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
-        self._lock = threading.RLock()
+        self.answering = threading.RLock()
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
@@ -63,7 +64,7 @@ class CalmDriver(Driver):
 
     def send(self, request: AnyRequest, done: Done) -> None:
         """See the base class."""
-        with self._lock:
+        with self.answering:
             self.sent.append(request)
             if self.held:
                 self.waiting.append(partial(self._answer, request, done))
@@ -72,7 +73,7 @@ class CalmDriver(Driver):
 
     def _answer(self, request: AnyRequest, done: Done) -> None:
         ends: list[tuple[Rows | None, StoreUnavailable | None]] = []
-        with self._lock:
+        with self.answering:
             if (error := self.fail(request)) is None:
                 self.cluster.ask(request, lambda *end: ends.append(end))
                 self.world.run(self.world.now + 0.001)

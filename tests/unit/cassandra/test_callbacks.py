@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.callbacks import Done, begin, called, side_by_side, wait
 from queuey.storage.deadlines import Deadline
-from tests.cassandra.scripted import AnsweringDriver, ScriptedDriver
+from tests.unit.cassandra.simulated import CalmDriver
 
 
 def now(value: object, done: Done) -> None:
@@ -35,7 +33,7 @@ def early(value: object, done: Done) -> None:
     """Answers from another thread before it returns."""
     thread = threading.Thread(target=done, args=(value, None))
     thread.start()
-    thread.join()
+    thread.join(60)
 
 
 @pytest.mark.parametrize("answer", [now, elsewhere, early])
@@ -96,104 +94,70 @@ def test_whoever_waits_has_a_deadline() -> None:
     assert caught.value.outcome == "none"
 
 
-def numbered(number: int) -> Request:
-    """A request with a number."""
-    return Request(message_codec.COUNT[0], (number,))
-
-
-class Later(AnsweringDriver):
-    """Answers with a request's number, from a thread of its own, the latest of what has come meanwhile first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._asked: SimpleQueue[tuple[Any, Done] | None] = SimpleQueue()
-        self._answering = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        """Starts the thread."""
-        self._answering.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends it."""
-        self._asked.put(None)
-        self._answering.join()
-
-    def send(self, request: Any, done: Done) -> None:  # noqa: ANN401 - of any kind
-        """Leaves it to the thread."""
-        self._asked.put((request, done))
-
-    def _run(self) -> None:
-        while (first := self._asked.get()) is not None:
-            waiting = [first]
-            while not self._asked.empty() and (further := self._asked.get()) is not None:
-                waiting.append(further)
-            for request, done in reversed(waiting):
-                done([*request.values], None)
-
-
-async def asking(driver: Driver, number: int, counts: Sequence[int]) -> list[Rows]:
-    """Asks so many things, round by round; gives all answers."""
-    found: list[Rows] = []
-    for count in counts:
-        found += await driver.ask_all([numbered(number * 100 + at) for at in range(count)])
-    return found
-
-
-@given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
-def test_results_in_order(plans: list[list[int]], flying: int) -> None:
-    """Results come in the order of the tasks, whatever is answered first; each task gets its own answers in order."""
-    with Later() as later:
-        tasks = (asking(later, number, plan) for number, plan in enumerate(plans))
-        found = list(side_by_side(tasks, most_running=flying))
-    assert found == [
-        [[number * 100 + at] for count in plan for at in range(count)] for number, plan in enumerate(plans)
+async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], None]]) -> list[int]:
+    """Asks so many things, one after another; answers wait in a list, the latest is given first."""
+    return [
+        await called(lambda done, at=at: waiting.append(lambda: done(number * 100 + at, None)))
+        for at in range(sum(counts))
     ]
+
+
+@given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9), st.integers(1, 10))
+def test_results_in_order(plans: list[list[int]], running: int, held: int) -> None:
+    """Results come in the order of the tasks, whatever is answered first, and no more of them wait than may."""
+    waiting: list[Callable[[], None]] = []
+    begun: list[int] = []
+    over = threading.Event()
+
+    def answer() -> None:
+        while not over.wait(0.0001):
+            while waiting:
+                waiting.pop()()
+
+    def tasks() -> Iterator[Any]:
+        for number, plan in enumerate(plans):
+            begun.append(number)
+            yield asking(number, plan, waiting)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        found = []
+        for result in side_by_side(tasks(), most_running=running, most_held=held):
+            assert len(begun) - len(found) <= held + 1
+            found.append(result)
+    finally:
+        over.set()
+        thread.join(60)
+    assert found == [[number * 100 + at for at in range(sum(plan))] for number, plan in enumerate(plans)]
 
 
 def test_an_error_that_is_caught_and_one_that_is_not() -> None:
     """A task is told of an error and may go on; if it does not, the caller is told."""
 
-    class Down(AnsweringDriver):
-        """Answers only what has a number above 0."""
-
-        def answer(self, request: Request) -> list[Any]:
-            """Answers or fails."""
-            if not request.values[0]:
-                raise StoreUnavailable("down")
-            return [*request.values]
-
-    driver = Down()
-
     async def catching() -> str:
-        try:
-            await driver.ask_all([numbered(0), numbered(1)])
-        except StoreUnavailable as error:
-            return str(error)
-        return "nothing happened"
+        with pytest.raises(StoreUnavailable):
+            await called(told)
+        return "went on"
 
-    async def letting_go() -> str:
-        await driver.ask_all([numbered(0)])
-        return "nothing happened"
+    async def letting_go() -> None:
+        await called(told)
 
-    assert list(side_by_side([catching()])) == ["down"]
-    with pytest.raises(StoreUnavailable, match="down"):
-        list(side_by_side([catching(), letting_go()]))
+    assert list(side_by_side([catching()])) == ["went on"]
+    with pytest.raises(StoreUnavailable, match="away"):
+        list(side_by_side([letting_go()]))
 
 
-def test_few_results_wait() -> None:
-    """Behind a task that takes long others go on, but no more of them than may wait."""
-    started: list[int] = []
-    slow = ScriptedDriver()
-
-    async def task(number: int) -> int:
-        started.append(number)
-        if not number:
-            await slow.ask_all([numbered(0)])
-        elif number == 9:
-            slow.begun[0]([], None)
-        return number
-
-    tasks = (task(number) for number in range(30))
-    assert list(side_by_side(tasks, most_held=10)) == list(range(30))
-    assert started == list(range(30))
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    """Whichever is answered first, rows are those of their requests; so are errors."""
+    driver, error = CalmDriver(), StoreUnavailable("no")
+    ended: list[object] = []
+    statements = [Request(Statement(f"SELECT number FROM claims WHERE qid = {n} AND partition = 1")) for n in range(3)]
+    driver.fail = lambda request: error if request is statements[1] else None
+    driver.run(Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, ?)"), (0, 1, 7))
+    driver.held = True
+    driver.send_all(statements, lambda *ends: ended.extend(ends))
+    for number in (2, 0, 1):
+        assert not ended
+        driver.waiting[number]()
+    assert ended == [[[(7,)], [], []], [error]]

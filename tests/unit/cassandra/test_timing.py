@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import EVERY, TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request
+from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
@@ -32,8 +28,7 @@ from queuey.storage.cassandra.timing import (
     stated_in,
 )
 from tests.sim.cassandra.pace import with_timing
-
-Done = Callable[[list[Any] | None, StoreUnavailable | None], None]
+from tests.unit.cassandra.simulated import CalmDriver
 
 seconds = st.floats(0.001, 60.0)
 
@@ -134,112 +129,76 @@ def test_another_format_is_refused() -> None:
         decode("{}")
 
 
-class Keyspace:
-    """A driver that answers with what stands in a keyspace, at once or when it is told to."""
-
-    def __init__(self, *standing: StoredTiming | None) -> None:
-        self.standing = list(standing)
-        self.waiting: list[Done] = []
-        self.away = False
-
-    def driver(self) -> Driver:
-        """Itself."""
-        return cast("Driver", self)
-
-    def run(self, *_: object, **__: object) -> list[Any]:
-        """Answers at once."""
-        if self.away:
-            raise StoreUnavailable("away")
-        stored = self.standing[0]
-        return [(None if stored is None else encode(stored),)]
-
-    def send(self, request: Request, done: Done) -> None:
-        """Answers when it is told to."""
-        self.waiting.append(done)
-
-    def answer(self, number: int = 0) -> None:
-        """Answers a request by what stands there now."""
-        done = self.waiting.pop(number)
-        if self.away:
-            done(None, StoreUnavailable("away"))
-        else:
-            done(self.run(), None)
+def standing(driver: CalmDriver, stored: StoredTiming | None) -> None:
+    """Has times stand in the keyspace."""
+    driver.run(
+        Statement("INSERT INTO migrations (singleton, timing) VALUES (?, ?)"),
+        (0, None if stored is None else encode(stored)),
+    )
 
 
-class Machine:
-    """Its time is moved by hand."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self.clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 10**18)
-
-
-def following(machine: Machine, **stated: float) -> TimingInForce:
+def following(driver: CalmDriver, **stated: float) -> TimingInForce:
     """The times of a process that goes by what stands in the keyspace."""
-    return TimingInForce(CassandraOptions(follow=True, stated=stated), machine.clock)
+    return TimingInForce(CassandraOptions(follow=True, stated=stated), driver.clock())
 
 
-def test_nothing_is_served_before_it_was_read_or_long_after() -> None:
-    """What was read counts for as long as the lease, from the moment when its read began."""
-    machine, keyspace = Machine(), Keyspace(settled(PATIENT, "a"))
-    timing = following(machine)
-    assert not timing.fresh(machine.seconds)
-    assert timing.renew(keyspace.driver()) is None
+def test_times_count_for_the_lease() -> None:
+    """What was read counts from when its request was sent; it is read again each second without waiting.
+
+    An answer that comes late, or none, changes nothing.
+    """
+    driver = CalmDriver()
+    standing(driver, settled(PATIENT, "a"))
+    timing, clock = following(driver), driver.clock()
+    assert not timing.fresh(clock.boottime())
+    read_at = clock.boottime()
+    assert timing.renew(driver) is None
     assert (timing.kept, timing.assumed) == (PATIENT, PATIENT)
-    assert timing.fresh(machine.seconds + LEASE)
-    assert not timing.fresh(machine.seconds + LEASE + 0.001)
-    assert "could not be read" in str(timing.refusal())
-
-
-def test_it_is_read_again_without_waiting() -> None:
-    """A request is sent each second; its answer counts from when it was sent; one that comes late changes nothing."""
-    machine, keyspace = Machine(), Keyspace(settled(PATIENT, "a"))
-    timing = following(machine)
-    timing.renew(keyspace.driver())
-    timing.refresh(keyspace.driver())
-    assert keyspace.waiting == []
+    assert (timing.fresh(read_at + LEASE), timing.fresh(read_at + LEASE + 0.001)) == (True, False)
+    driver.held = True
+    timing.refresh(driver)
+    assert driver.waiting == []
     for _ in range(2):
-        machine.seconds += EVERY
-        timing.refresh(keyspace.driver())
-    assert len(keyspace.waiting) == 2
-    keyspace.standing[0] = between(settled(PATIENT), SOON, "b", 0.0)
-    keyspace.answer(1)
+        driver.advance(EVERY)
+        read_at = clock.boottime()
+        timing.refresh(driver)
+    late, latest = driver.waiting
+    driver.held = False
+    standing(driver, between(settled(PATIENT), SOON, "b", 0.0))
+    latest()
     assert (timing.kept, timing.assumed) == (SOON, PATIENT)
-    keyspace.standing[0] = settled(PATIENT, "a")
-    keyspace.answer()
+    standing(driver, settled(PATIENT, "a"))
+    late()
     assert timing.kept == SOON
-    assert timing.fresh(machine.seconds + LEASE)
-    keyspace.away = True
-    machine.seconds += EVERY
-    timing.refresh(keyspace.driver())
-    keyspace.answer()
-    assert not timing.fresh(machine.seconds + LEASE)
+    driver.fail = lambda _request: StoreUnavailable("away")
+    driver.advance(EVERY)
+    timing.refresh(driver)
+    assert (timing.fresh(read_at + LEASE), timing.fresh(read_at + LEASE + 0.001)) == (True, False)
 
 
 def test_settings_that_differ_are_refused_by_name() -> None:
     """The setting, its value, what stands there and the command are named; either set counts during a change."""
-    machine, keyspace = Machine(), Keyspace(settled(SOON, "a"))
-    timing = following(machine, **{"consistency.strong.delay": 5.0})
-    problem = timing.renew(keyspace.driver())
+    driver = CalmDriver()
+    standing(driver, settled(SOON, "a"))
+    timing = following(driver, **{"consistency.strong.delay": 5.0})
+    problem = timing.renew(driver)
     assert problem is not None
     assert [word for word in ("consistency.strong.delay", "5", "1", "queuey timing") if word not in problem] == []
-    assert not timing.fresh(machine.seconds)
+    assert not timing.fresh(driver.clock().boottime())
     assert str(timing.refusal()) == problem
-    machine.seconds += EVERY
-    keyspace.standing[0] = between(settled(PATIENT), SOON, "b", 0.0)
-    assert timing.renew(keyspace.driver()) is None
-    assert timing.fresh(machine.seconds)
-    keyspace.standing[0] = None
-    machine.seconds += EVERY
-    assert "queuey migrate" in str(timing.renew(keyspace.driver()))
+    driver.advance(EVERY)
+    standing(driver, between(settled(PATIENT), SOON, "b", 0.0))
+    assert timing.renew(driver) is None
+    standing(driver, None)
+    driver.advance(EVERY)
+    assert "queuey migrate" in str(timing.renew(driver))
 
 
 def test_options_without_a_keyspace() -> None:
     """A store that is opened by its own options goes by them for ever, and asks for nothing."""
-    machine, keyspace = Machine(), Keyspace(None)
-    timing = TimingInForce(with_timing(CassandraOptions(), PATIENT), machine.clock)
-    assert timing.kept == msgspec.structs.replace(PATIENT)
-    assert timing.renew(keyspace.driver()) is None
-    timing.refresh(keyspace.driver())
-    assert keyspace.waiting == []
-    assert timing.fresh(machine.seconds + 1e9)
+    driver = CalmDriver()
+    timing = TimingInForce(with_timing(CassandraOptions(), PATIENT), driver.clock())
+    assert (timing.kept, timing.renew(driver)) == (PATIENT, None)
+    timing.refresh(driver)
+    assert driver.sent == []
+    assert timing.fresh(1e9)

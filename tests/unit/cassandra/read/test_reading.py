@@ -260,7 +260,7 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
 
 
 def test_partitions_that_are_read_together() -> None:
-    """They share rounds as far as there is room; dead rows of one hinder no other; empty probes are told."""
+    """They share rounds as far as there is room, and all get past dead rows of one; empty probes are told."""
     found = {1: idle(30), 2: hot(40), 3: idle(2), 4: Partition({place_at(START): {}}), 5: Partition(most_dead=3)}
     for number in range(10):
         found[5].add(place_at(START), (START + number * SECOND, 0), f"{number}", ALIVE if number == 9 else None)

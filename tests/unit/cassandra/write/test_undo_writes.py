@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Iterator
 
 import pytest
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.errors import Outcome
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
+from queuey.storage.cassandra.driver import Encoded, InDoubt
 from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from tests.contract.samples import eventually
+from tests.unit.cassandra.simulated import CalmDriver
 
-Done = Callable[[None, StoreUnavailable | None], None]
 PATIENCE = 30.0
-LEVEL = InForce("QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
-
-
-class Deletes:
-    """A driver that takes deletes; tests end them, or it fails all."""
-
-    def __init__(self) -> None:
-        self.begun: list[Done] = []
-        self.levels: list[str] = []
-        self.failing = False
-        self.broken = False
-        self.free = threading.Event()
-        """Unset: what is given to it waits."""
-        self.free.set()
-        self.rows: list[int] = []
-        self._some = threading.Condition()
-
-    def send(self, request: Encoded, done: Done) -> None:
-        """Takes one."""
-        self.free.wait(PATIENCE)
-        with self._some:
-            self.rows.append(len(request.rows))
-            self.levels.append(request.consistency)
-            self.begun.append(done)
-            self._some.notify_all()
-        if self.broken:
-            raise RuntimeError("broken")
-        if self.failing:
-            done(None, InDoubt("no answer"))
-
-    def wait_for(self, count: int) -> None:
-        """Waits until so many were begun."""
-        with self._some:
-            assert self._some.wait_for(lambda: len(self.begun) >= count, PATIENCE)
+LEVEL = InForce("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
 
 
 class Answers:
     """Who was told what."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int = 1) -> None:
         self.outcomes: list[Outcome] = []
         self._left = threading.Semaphore(0)
         self._count = count
@@ -75,154 +41,108 @@ class Answers:
 
 
 @pytest.fixture
-def deletes() -> Deletes:
-    """The driver."""
-    return Deletes()
+def driver() -> CalmDriver:
+    """A driver whose answers wait for the test."""
+    found = CalmDriver()
+    found.held = True
+    return found
 
 
 @pytest.fixture
-def undo_writer(deletes: Deletes) -> Iterator[UndoWriter]:
-    """An undo writer that uses it."""
-    found = UndoWriter(cast("Driver", deletes), Clock())
+def undo_writer(driver: CalmDriver) -> Iterator[UndoWriter]:
+    """An undo writer that uses it, and keeps five that nobody waits for any more."""
+    found = UndoWriter(driver, Clock(), kept=5)
     yield found
     found.close(0.0)
 
 
-def undo(
-    undo_writer: UndoWriter,
-    answer: Callable[[Outcome], None],
-    seconds: float,
-    *,
-    number: int = 0,
-    partition: int = 1,
-) -> None:
+def undo(undo_writer: UndoWriter, answer: Answers, seconds: float, *, number: int = 0, partition: int = 1) -> None:
     """Has a message undone within so many seconds."""
     deadline = Clock().boottime() + seconds
     undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, answer))
 
 
-def test_confirmed(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """What is deleted in time was not written; nothing is left to do."""
-    answers = Answers(1)
-    undo(undo_writer, answers, 600.0)
-    deletes.wait_for(1)
-    deletes.begun[0](None, None)
-    assert answers.wait() == ["none"]
-    assert (undo_writer.confirmed, undo_writer.pending) == (1, 0)
+def rows(driver: CalmDriver) -> int:
+    """How many messages deletes that were sent are about."""
+    return sum(len(request.rows) for request in driver.sent if isinstance(request, Encoded))
 
 
-def test_deadline_passes(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """Whoever waits is told when the deadline passes; the delete is tried on."""
-    answers = Answers(1)
-    undo(undo_writer, answers, 0.05)
-    assert answers.wait() == ["unknown"]
-    deletes.wait_for(1)
-    deletes.begun[0](None, InDoubt("no answer"))
-    deletes.wait_for(2)
-    assert undo_writer.pending == 1
+def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """Whoever waits is told when the deadline passes; the delete is tried on, and one that is made is counted."""
+    late, in_time = Answers(), Answers()
+    undo(undo_writer, late, 0.05)
+    undo(undo_writer, in_time, 600.0, partition=2)
+    assert late.wait() == ["unknown"]
+    driver.fail = lambda _request: InDoubt("no answer")
+    assert eventually(lambda: len(driver.waiting) == 2)
+    driver.waiting[0]()
+    driver.waiting[1]()
+    driver.fail = lambda _request: None
+    assert eventually(lambda: len(driver.waiting) >= 4)
+    assert undo_writer.pending == 2
+    for answer in driver.waiting[2:]:
+        answer()
+    assert in_time.wait() == ["none"]
+    assert eventually(lambda: (undo_writer.confirmed, undo_writer.pending) == (2, 0))
+    assert {request.consistency for request in driver.sent} == {LEVEL.writes}
 
 
-def test_confirmed_too_late(deletes: Deletes) -> None:
-    """A delete that is confirmed when a reader may have been shown the message does not make it ``none``."""
-    boot = [1000.0]
-    undo_writer = UndoWriter(cast("Driver", deletes), Clock(boottime=lambda: round(boot[0] * 1e9), wall=lambda: 0))
-    answers = Answers(1)
-    undo_writer.undo(Undo([Written(0, 1, 1, 8, 1000, 5, 1)], LEVEL, boot[0] + 10.0, answers))
-    deletes.wait_for(1)
-    boot[0] += 10.5  # Its thread has not noticed: it looks again when it is told something.
-    deletes.begun[0](None, None)
-    assert answers.wait() == ["unknown"]
-    assert (undo_writer.confirmed, undo_writer.unknown) == (1, 1)
-    undo_writer.close(0.0)
-
-
-def test_sent_at_the_level_of_the_write(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """Every attempt goes to as many copies as the write did."""
-    undo_writer.undo(
-        Undo(
-            [Written(0, 1, 1, 8, 1000, 5, 1)],
-            LEVEL._replace(writes="EACH_QUORUM"),
-            Clock().boottime() + 600.0,
-            Answers(1),
-        )
-    )
-    deletes.wait_for(1)
-    deletes.begun[0](None, InDoubt("no answer"))
-    deletes.wait_for(2)
-    assert deletes.levels == ["EACH_QUORUM", "EACH_QUORUM"]
-
-
-def test_thousands_at_once(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """When Cassandra is away, all of very many operations are told in time: none waits for the others' turns."""
-    deletes.failing = True
+def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """When Cassandra is away, all of very many operations are told in time: none waits for the turns of others."""
+    driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     answers = Answers(30_000)
     for number in range(30_000):
         undo(undo_writer, answers, 0.5, number=number)
-    assert set(answers.wait()) == {"unknown"}
+    assert {*answers.wait()} == {"unknown"}
 
 
-def test_some_at_a_time(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """Only so many deletes are on their way at a time; the next goes when one has ended."""
-    answers = Answers(1)
-    for number in range(FLYING + 10):
-        undo(undo_writer, answers, 600.0, number=number, partition=number)
-    assert eventually(lambda: undo_writer.pending == FLYING + 10)  # All are taken on, not those alone that are sent.
-    assert eventually(lambda: len(deletes.begun) == FLYING)
-    deletes.begun[0](None, None)
-    answers.wait()
-    deletes.wait_for(FLYING + 1)
-    assert len(deletes.begun) == FLYING + 1
-
-
-def test_together(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """What fails at once in one Cassandra partition costs one request for each hundred ids, and is told one by one."""
-    answers = Answers(251)
-    deletes.free.clear()
-    for number in range(251):
-        undo(undo_writer, answers, 600.0, number=number)
-    deletes.free.set()
-    deletes.wait_for(3)
-    assert eventually(lambda: sum(deletes.rows) == 251)
-    assert len(deletes.rows) <= 4
-    sent = len(deletes.rows)
-    for number in range(1, sent):
-        deletes.begun[number](None, None)
-    deletes.begun[0](None, InDoubt("no answer"))
-    assert eventually(lambda: len(deletes.begun) > sent)
-    deletes.begun[-1](None, None)
-    assert answers.wait() == ["none"] * 251
-    assert (undo_writer.confirmed, undo_writer.pending) == (251, 0)
-
-
-def test_broken_driver(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """A driver that raises what it never should stops nothing: the delete is tried again."""
-    answers = Answers(1)
-    deletes.broken = True
-    undo(undo_writer, answers, 600.0)
-    deletes.wait_for(2)
-    deletes.broken = False
-    deletes.wait_for(len(deletes.begun) + 1)
-    deletes.begun[-1](None, None)
-    assert answers.wait() == ["none"]
-
-
-def test_oldest_are_given_up(deletes: Deletes) -> None:
+def test_the_oldest_are_given_up(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """Of too many that nobody waits for any more the oldest are given up, and counted."""
-    undo_writer = UndoWriter(cast("Driver", deletes), Clock(), kept=5)
-    deletes.failing = True
+    driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     for number in range(25):
-        answers = Answers(1)
+        answers = Answers()
         undo(undo_writer, answers, 0.0, number=number)
         assert answers.wait() == ["unknown"]
     assert undo_writer.pending + undo_writer.abandoned == 25
     assert undo_writer.abandoned >= 10
+
+
+def test_some_at_a_time(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """Only so many deletes are on their way at a time; the next goes when one has ended. A closing writer tells all."""
+    answers = Answers(FLYING + 10)
+    for number in range(FLYING + 10):
+        undo(undo_writer, answers, 600.0, number=number, partition=number)
+    assert eventually(lambda: undo_writer.pending == FLYING + 10)  # All are taken on, not those alone that are sent.
+    assert eventually(lambda: len(driver.waiting) == FLYING)
+    driver.waiting[0]()
+    assert eventually(lambda: len(driver.waiting) == FLYING + 1)
     undo_writer.close(0.0)
+    assert sorted(answers.wait()) == ["none", *["unknown"] * (FLYING + 9)]
 
 
-def test_closed(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """An undo writer that is closed tells whoever still waits that it does not know."""
-    answers = Answers(1)
+def test_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """What fails at once in one Cassandra partition costs one request for each hundred ids, and is told one by one."""
+    answers = Answers(251)
+    with driver.answering:  # The first to be sent waits for this, and the others for that.
+        for number in range(251):
+            undo(undo_writer, answers, 600.0, number=number)
+    assert eventually(lambda: rows(driver) == 251)
+    assert len(driver.sent) <= 4
+    for answer in driver.waiting[:]:
+        answer()
+    assert answers.wait() == ["none"] * 251
+
+
+def test_broken_driver(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """A driver that raises what it never should stops nothing: the delete is tried again."""
+    answers, broken = Answers(), []
+
+    def breaks(_request: object) -> None:
+        if len(broken) < 2:
+            broken.append(1)
+            raise RuntimeError("broken")
+
+    driver.held, driver.fail = False, breaks
     undo(undo_writer, answers, 600.0)
-    deletes.wait_for(1)
-    undo_writer.close(0.0)
-    assert answers.wait() == ["unknown"]
+    assert answers.wait() == ["none"]
+    assert len(broken) == 2
