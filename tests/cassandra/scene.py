@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
-
-import pytest
 
 from queuey import ids
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
@@ -145,6 +143,10 @@ class Process:
     wire: Wire
     withdrawals: list[Callable[[], Outcome]] = field(default_factory=list)
     """Gives up each append that was begun."""
+
+    def check_clock(self) -> bool:
+        """Compares the clock with the node's, as is done several times a second; returns whether it is sound."""
+        return self.store._watch.check()
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
         """Begins an append."""
@@ -275,36 +277,3 @@ def playing(url: str, application: str) -> Iterator[Scene]:
             yield scene
         finally:
             scene.close()
-
-
-Scenario = Callable[[Scene], list[str]]
-"""Plays something and returns what was violated."""
-
-
-class Mechanism(NamedTuple):
-    """Something that keeps a promise.
-
-    Attributes:
-        what: Its name.
-        scenario: Is played; violates nothing as long as it works.
-        remove: Takes it out, until what it enters here ends.
-    """
-
-    what: str
-    scenario: Scenario
-    remove: Callable[[contextlib.ExitStack], None]
-
-    def __str__(self) -> str:
-        return self.what
-
-
-def played_without(scene: Scene, mechanism: Mechanism) -> list[str]:
-    """Plays a mechanism's scenario without it; returns what was violated."""
-    with contextlib.ExitStack() as removed:
-        mechanism.remove(removed)
-        return mechanism.scenario(scene)
-
-
-def mechanisms(*found: Mechanism) -> pytest.MarkDecorator:
-    """Runs a test for each of them."""
-    return pytest.mark.parametrize("mechanism", [pytest.param(one, id=one.what) for one in found])

@@ -39,14 +39,6 @@ def outcome_of(store: CassandraStore, queue: Queue, entry: LogEntry) -> str:
     return failed.value.outcome
 
 
-def test_lost_answer(store: CassandraStore, wire: Wire, queue: Queue) -> None:
-    """An entry whose answer was lost is in doubt; sent again it is refused, and stands in the log."""
-    wire.lose(APPENDS)
-    assert outcome_of(store, queue, LogEntry(2, b"mine")) == "unknown"
-    assert begun_entry(store, queue, LogEntry(2, b"mine")).result(60) is False
-    assert store.read_log(queue, 1, 2) == LogPage(2, [LogEntry(2, b"mine")])
-
-
 def test_straggler(store: CassandraStore, wire: Wire, queue: Queue) -> None:
     """What reaches Cassandra after the same entry was settled changes nothing any more."""
     gate = wire.straggle(APPENDS)
@@ -57,13 +49,6 @@ def test_straggler(store: CassandraStore, wire: Wire, queue: Queue) -> None:
     gate.passed()
     entries = [LogEntry(1, b"one"), LogEntry(2, b"mine"), LogEntry(3, b"three")]
     assert store.read_log(queue, 1, 1, newest=True) == LogPage(3, entries)
-
-
-def test_certain_failure(store: CassandraStore, wire: Wire, queue: Queue) -> None:
-    """What Cassandra was never given is not in doubt, and is not there."""
-    wire.fail(APPENDS)
-    assert outcome_of(store, queue, LogEntry(2, b"mine")) == "none"
-    assert store.read_log(queue, 1, 1, newest=True).last == 1
 
 
 def test_row_that_cannot_be_read(store: CassandraStore, wire: Wire, queue: Queue) -> None:

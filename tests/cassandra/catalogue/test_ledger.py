@@ -59,7 +59,7 @@ def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
     process = scene.start()
     assert process.store.now() > 0
     process.machine.fall_behind(S)
-    assert not process.store._watch.check()
+    assert not process.check_clock()
     with pytest.raises(StoreUnavailable):
         process.store.now()
 

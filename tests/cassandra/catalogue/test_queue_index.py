@@ -1,113 +1,38 @@
-"""Listing queues from sixteen shards."""
+"""The index of queues on a real node."""
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
-from typing import cast
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of, share_of
+from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from tests.cassandra.conftest import OpenStore
 
 
-class Shards:
-    """Entries in memory, read as the index is, and how they were read."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.entries = sorted(IndexEntry(name, number + 1) for number, name in enumerate(names))
-        self.rounds = 0
-        self.read = 0
-
-    def slices(self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int) -> list[list[IndexEntry]]:
-        """The next entries of some shards."""
-        assert application == "app"
-        self.rounds += 1
-        found = []
-        for shard, entry in after:
-            mine = [one for one in self.entries if shard_of(one.name) == shard]
-            found.append(mine[bisect.bisect_right(mine, entry) :][:limit])
-        self.read += sum(map(len, found))
-        return found
-
-    def scan(self, start: str = "") -> Scan:
-        """A listing of them."""
-        return Scan(cast("QueueIndex", self), "app", start)
+def test_entries_without_a_queue(store: CassandraStore, application: str) -> None:
+    """What creations that failed left in the index is not listed, and a page is full nevertheless."""
+    for n in range(40):
+        store._index.add(application, f"a{n:02}", new_number())
+        if n % 4 == 0:
+            store.create_queue(application, f"a{n:02}", QueueSpec())
+    assert [queue.name for queue in store.list_queues(application, limit=8)] == [f"a{n:02}" for n in range(0, 32, 4)]
+    assert len(store.list_queues(application)) == 10
 
 
-@given(
-    st.lists(st.text(st.characters(codec="utf-8"), max_size=3) | st.sampled_from(["a", "b"]), max_size=120),
-    st.lists(st.integers(1, 60), min_size=1),
-    st.text(max_size=2),
-)
-def test_merged_in_order(names: list[str], sizes: list[int], start: str) -> None:
-    """Takes of any sizes give every entry from the start on, once, in the order of names."""
-    shards = Shards(names)
-    scan = shards.scan(start)
-    found: list[IndexEntry] = []
-    wanted = [entry for entry in shards.entries if entry.name >= start]
-    for size in [*sizes, len(names) + 1, 1]:
-        took = scan.take(size)
-        assert len(took) == min(size, len(wanted) - len(found))
-        found += took
-    assert found == wanted
+def test_cost(open_with: OpenStore, application: str) -> None:
+    """A page costs requests by its size, not by the number of queues."""
+    store = open_with(heartbeat=None)
+    for n in range(60):
+        store.create_queue(application, f"queue-{n}", QueueSpec())
+    before = store._driver.requests
+    assert len(store.list_queues(application, start="queue-3", limit=5)) == 5
+    assert store._driver.requests - before <= 2 * SHARDS + 1
 
 
-def test_reads_no_further_than_asked_for() -> None:
-    """A page of 100 of 5,000 names takes a round or two and reads a few times as many entries, not all."""
-    shards = Shards([f"queue-{n}" for n in range(5000)])
-    assert len(shards.scan("queue-2").take(100)) == 100
-    assert shards.rounds <= 3
-    assert shards.read <= 4 * 100
-
-
-@given(st.integers(1, 10_000))
-def test_share(wanted: int) -> None:
-    """The shares of all shards are enough together, and few enough to be read at once."""
-    assert wanted <= SHARDS * share_of(wanted) <= 2.2 * wanted + 10 * SHARDS
-
-
-def test_names_spread() -> None:
-    """Names that differ by a number only, as most do, use all shards about equally."""
-    counts = [0] * SHARDS
-    for n in range(16_000):
-        counts[shard_of(f"queue-{n}")] += 1
-    assert min(counts) > 800
-    assert max(counts) < 1200
-
-
-class TestListing:
-    """The listing on a real server."""
-
-    def test_entries_without_a_queue(self, store: CassandraStore, application: str) -> None:
-        """What creations that failed left in the index is not listed, and a page is full nevertheless."""
-        for n in range(40):
-            store._index.add(application, f"a{n:02}", new_number())
-            if n % 4 == 0:
-                store.create_queue(application, f"a{n:02}", QueueSpec())
-        assert [queue.name for queue in store.list_queues(application, limit=8)] == [
-            f"a{n:02}" for n in range(0, 32, 4)
-        ]
-        assert len(store.list_queues(application)) == 10
-
-    def test_cost(self, open_with: OpenStore, application: str) -> None:
-        """A page costs requests by its size, not by the number of queues."""
-        store = open_with(heartbeat=None)
-        for n in range(60):
-            store.create_queue(application, f"queue-{n}", QueueSpec())
-        before = store._driver.requests
-        assert len(store.list_queues(application, start="queue-3", limit=5)) == 5
-        assert store._driver.requests - before <= 2 * SHARDS + 1
-
-    def test_nothing_is_left(self, store: CassandraStore, application: str) -> None:
-        """Queues that were deleted, and creations that came too late, leave nothing in the index."""
-        queue, _ = store.create_queue(application, "queue", QueueSpec())
-        assert store._create_row(application, "queue", QueueSpec()) == (store._rows.current(queue), False)
-        assert store._index.scan(application, "").take(9) == [IndexEntry("queue", queue.uid)]
-        store.delete_queue(queue)
-        assert store._index.scan(application, "").take(9) == []
+def test_nothing_is_left(store: CassandraStore, application: str) -> None:
+    """Queues that were deleted, and creations that came too late, leave nothing in the index."""
+    queue, _ = store.create_queue(application, "queue", QueueSpec())
+    assert store._create_row(application, "queue", QueueSpec()) == (store._rows.current(queue), False)
+    assert store._index.scan(application, "").take(9) == [IndexEntry("queue", queue.uid)]
+    store.delete_queue(queue)
+    assert store._index.scan(application, "").take(9) == []

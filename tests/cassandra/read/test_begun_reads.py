@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST
-from queuey.messages import Message, Page, Queue, Slice
-from queuey.storage.cassandra import bucket_index, message_codec
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import Request, Statement
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import PATIENCE
-from tests.cassandra.scene import C, D, Process, S, Scene, message, playing
+from tests.cassandra.scene import C, D, Process, S, Scene, message
 
 ROWS = 300
-
-
-@pytest.fixture
-def scene(contract_keyspace: str, application: str) -> Iterator[Scene]:
-    """Processes whose time stands still."""
-    yield from playing(contract_keyspace, application)
 
 
 @pytest.fixture
@@ -47,24 +38,6 @@ def queue(scene: Scene, process: Process) -> Queue:
 def known(process: Process, queue: Queue, part: Slice) -> Page:
     """Reads as usual: row and buckets are in memory after that."""
     return process.store.read(queue, [part])[0]
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_a_chain_of_begun_reads_is_that_of_others(process: Process, queue: Queue, *, descending: bool) -> None:
-    """Page by page, with limits as they come, both ways give the same messages and say to go on at the same bucket."""
-    draw = random.Random(7)
-    lower, upper, found = FIRST, LAST, list[Message]()
-    while True:
-        limit = draw.randrange(1, 120)
-        part = Slice(1, lower, upper, limit=limit, descending=descending)
-        expected = known(process, queue, part)
-        page = begun_page(process.store, queue, part)
-        assert page == expected
-        found += page.messages
-        if not page.more or page.next is None:
-            break
-        lower, upper = (lower, ids.following(page.next)) if descending else (page.next, upper)
-    assert [one.body for one in found] == [str(n) for n in (reversed(range(ROWS)) if descending else range(ROWS))]
 
 
 def test_nothing_is_begun_that_would_have_to_wait(scene: Scene, process: Process, queue: Queue) -> None:
@@ -90,16 +63,6 @@ def test_a_begun_read_tells_of_a_failure(process: Process, queue: Queue) -> None
     process.wire.fail(message_codec.UP)
     with pytest.raises(StoreUnavailable):
         begun_page(process.store, queue, Slice(1))
-
-
-def test_a_begun_read_raises_the_floor(process: Process, queue: Queue) -> None:
-    """A read from the beginning records where messages begin, also when nobody waits for it."""
-    known(process, queue, Slice(1, (process.store._clock.now(), 0), descending=True))
-    known(process, queue, Slice(1, descending=False, lower=(process.store._clock.now() - 10**9, 0)))
-    gate = process.wire.hold([bucket_index.SET_LOW_WATERMARK])
-    gate.open()
-    assert begun_page(process.store, queue, Slice(1)) is not None
-    gate.passed()
 
 
 def test_the_drivers_own_thread_never_waits_for_itself(process: Process, queue: Queue) -> None:

@@ -17,7 +17,6 @@ from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import CLOCKS, LOW_WATERMARKS, Wire
@@ -93,17 +92,6 @@ def test_a_message_that_outlives_its_queues_ttl_is_kept(store: CassandraStore, a
     assert bodies(whole(store, queue)) == ["a", "b"]
 
 
-def test_messages_written_together_are_found_by_their_own_ttl(scene: Scene) -> None:
-    """Of messages of one call, one of a longer class does not keep readers from looking far enough back for another."""
-    process = scene.start()
-    store, queue = process.store, scene.queue(process, ttl=1, read_delay=0.0)
-    store.append(queue, [new("hours", 5 * HOUR), new("year", 388 * DAY)])
-    row = store._rows.current(queue, since=store._clock.boottime())
-    assert row.longest_ttl >= 5 * HOUR
-    scene.world.advance(2 * HOUR)
-    assert bodies(whole(store, queue)) == ["hours", "year"]
-
-
 @pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
 def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
     """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
@@ -136,38 +124,6 @@ def test_reading_again_at_the_tail_costs_one_request(scene: Scene) -> None:
     tables = asked.tables()
     assert set(tables) == {"messages_4d"}
     assert len(tables) <= buckets
-
-
-def test_partitions_are_looked_up_side_by_side(scene: Scene) -> None:
-    """Reading many partitions asks for all their buckets together, and then for all their messages."""
-    process = scene.start()
-    queue = scene.queue(process, partitions=20, read_delay=0.0)
-    asked = Asked(process.wire)
-    process.store.read(queue, [Slice(number) for number in range(1, 21)])
-    assert [number for number in asked.rounds if number] == [20, asked.rounds[-1]]
-    assert 20 <= asked.rounds[-1] <= 40
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_pages_lead_through_very_many_places(store: CassandraStore, application: str, *, descending: bool) -> None:
-    """Of a long sparse queue a page looks at a bounded number of buckets; the chain of pages leaves nothing out."""
-    queue = make(store, application, "sparse")
-    now, apart = store._clock.now(), 20 * 60 * TICKS_PER_SECOND
-    loaded = [
-        Message(now - number * apart, 7, 1, now + 3 * DAY * TICKS_PER_SECOND, str(number)) for number in range(200)
-    ]
-    assert store.load(queue, loaded) == 200
-    part, found, sizes = Slice(1, limit=1000, descending=descending), [], []
-    while True:
-        [page] = store.read(queue, [part])
-        found += [message.position for message in page.messages]
-        sizes.append(len(page.messages))
-        if not page.more or page.next is None:
-            break
-        ends = {"upper": ids.following(page.next)} if descending else {"lower": page.next}
-        part = structs.replace(part, **ends)
-    assert found == sorted((message.position for message in loaded), reverse=descending)
-    assert max(sizes) <= LOOKED_AT
 
 
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:

@@ -65,22 +65,8 @@ def test_pending_values_of_names(scene: Scene) -> None:
     assert second.wire.log.count(NAME_CHANGES) == 0
     assert second.wire.log.count(NAMES)
     gate.open()
-    thread.join()
+    thread.join(60)
     assert early(scene, second, queue) == ["new", "beside"]
-
-
-def test_after_a_purge(scene: Scene) -> None:
-    """When a purge is answered, no process gives what was there before, however early it reads."""
-    stale, other = scene.start(), scene.start()
-    queue = scene.queue(other)
-    other.post(queue).result()
-    assert len(early(scene, stale, queue)) == 1
-    purge = threading.Thread(target=partial(other.store.purge_queue, queue))
-    purge.start()
-    purge.join()
-    purged = stale.store.queue(queue.application, queue.name)
-    assert purged is not None
-    assert early(scene, stale, purged) == []
 
 
 def test_news_of_another_process(open_with: OpenStore, application: str) -> None:

@@ -46,14 +46,6 @@ def test_messages_of_another_process(watching: Watching) -> None:
     assert {one.name for one in watching.told} == {queue.name}
 
 
-def test_a_purge_by_another_process(watching: Watching) -> None:
-    """Those who wait for a queue are woken when it was purged or deleted."""
-    purged, deleted = watching.queues[2], watching.queues[5]
-    watching.other.purge_queue(watching.other.queue(purged.application, purged.name))
-    watching.other.delete_queue(watching.other.queue(deleted.application, deleted.name))
-    assert eventually(lambda: {one.name for one in watching.told} == {purged.name, deleted.name})
-
-
 def test_a_process_that_writes_all_the_time(watching: Watching) -> None:
     """All that was written up to a close wakes, however many rows of the record it took."""
     queue, ended = watching.queues[4], threading.Event()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,13 +13,12 @@ from hypothesis import strategies as st
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store.bulk import Window, window
-from queuey.storage.cassandra.write.bulk_load import Loader, stamps_at
+from queuey.storage.cassandra.store.bulk import window
+from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
-from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without
+from tests.cassandra.scene import TTL, C, D, Process, Reader, S, Scene, W
 from tests.replacing import replace
 
 SECOND = TICKS_PER_SECOND
@@ -118,7 +116,7 @@ def machine_stopped(scene: Scene) -> list[str]:
     gate.reached()
     scene.world.advance(D + S)
     writing.machine.lag = D + S
-    writing.store._watch.check()
+    writing.check_clock()
     reader.go_on()
     gate.open()
     promised = acknowledged(loading)
@@ -126,46 +124,10 @@ def machine_stopped(scene: Scene) -> list[str]:
     return passed(reader, messages) if promised else []
 
 
-def all_timed_rightly_and_endless(removed: ExitStack) -> None:
-    """Takes the time of a load for right although the clock was wrong."""
-    removed.enter_context(replace(ClockWatch.timed_correctly_since, lambda *_: True))
-    window_without_end(removed)
-
-
-def window_without_end(removed: ExitStack) -> None:
-    """Acknowledges however late it is."""
-    removed.enter_context(replace(window, lambda *given, **named: window(*given, **named)._replace(end=1 << 60)))
-
-
-def window_without_bounds(removed: ExitStack) -> None:
-    """Begins and acknowledges however late it is."""
-    removed.enter_context(replace(window, lambda *_given, **_named: Window(1 << 60, 1 << 60)))
-
-
-def stamped_when_sent(removed: ExitStack) -> None:
-    """Stamps rows with the time at which they are sent."""
-    later = round((0.5 + SPARE + D) * SECOND)
-    removed.enter_context(replace(stamps_at, lambda now, *given: stamps_at(now + later, *given)))
-
-
-LOADING = (
-    Mechanism("end of a load", late_load, window_without_end),
-    Mechanism("begin of a load", late_record, window_without_bounds),
-    Mechanism("distrust of what a wrong clock timed", machine_stopped, all_timed_rightly_and_endless),
-    Mechanism("stamp of a load", stopped_before_its_undo, stamped_when_sent),
-)
-
-
-@mechanisms(*LOADING)
-def test_holds(scene: Scene, mechanism: Mechanism) -> None:
+@pytest.mark.parametrize("scenario", [late_load, late_record, machine_stopped, stopped_before_its_undo])
+def test_promises_hold(scene: Scene, scenario: Callable[[Scene], list[str]]) -> None:
     """What can go wrong with a load breaks no promise."""
-    assert mechanism.scenario(scene) == []
-
-
-@mechanisms(*LOADING)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
-    """Without the mechanism the same breaks one."""
-    assert played_without(scene, mechanism)
+    assert scenario(scene) == []
 
 
 def test_begins_only_in_time(scene: Scene) -> None:
@@ -181,27 +143,6 @@ def test_begins_only_in_time(scene: Scene) -> None:
         process.store.load_unread(queue, messages)
     assert not caught.value.written
     assert process.store.fetch(queue, [(1, one.position) for one in messages]) == []
-
-
-def test_what_came_late_is_there_for_who_does_it_again(scene: Scene) -> None:
-    """Messages that were written too late are found by their ids, and by readers that come from below them."""
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    messages = planned(writing, 0.5)
-    early = Reader(reading, queue)
-    gate = writing.wire.hold(INSERTS, answered=True)
-    loading = begun(writing, queue, messages)
-    gate.reached()
-    early.go_on()
-    scene.world.advance(D + S)
-    early.go_on()
-    gate.open()
-    with pytest.raises(TooLate) as caught:
-        loading.result(PATIENCE)
-    assert caught.value.written
-    assert reading.store.fetch(queue, [(1, one.position) for one in messages]) == messages
-    late = Reader(reading, queue)
-    assert late.go_on() == [one.position for one in messages]
 
 
 def test_a_reader_that_follows_sees_all(scene: Scene) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from queuey.errors import NameChanged, StoreUnavailable
 from queuey.messages import Named, Queue, Slice
-from queuey.storage.cassandra.store import named_values, names
+from queuey.storage.cassandra.store import names
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
-from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message
-from tests.replacing import replace
+from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
 
 CHANGES = (names._STATEMENTS.change,)
 
@@ -73,43 +72,10 @@ def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process],
 
     def end() -> object:
         gate.open()
-        thread.join()
+        thread.join(PATIENCE)
         return ends[0]
 
     return end
-
-
-@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: str(stop.__name__))
-def test_another_process_goes_on(
-    scene: Scene, two: tuple[Process, Process, Queue, Named], stop: Callable[[Process], Gate]
-) -> None:
-    """The old value counts until the new one is confirmed; what is not confirmed by its writer is removed."""
-    first, second, queue, old = two
-    end = begun(first, queue, old, stop)
-    found = second.store.find_named(queue, "n")
-    assert found is not None
-    if stop is before_removing:
-        assert (found.content, found.replaced) == (b"new", old.location)
-        second.store.delete(queue, [place for place in [found.replaced] if place is not None])
-        second.store.settle_named(queue, "n", found)
-        found = second.store.find_named(queue, "n")
-    else:
-        assert (found.content, found.replaced) == (b"old", None)
-        while found is not None and found.busy:
-            assert found.busy <= W
-            scene.world.advance(W / 4)
-            found = second.store.find_named(queue, "n")
-    assert found is not None
-    new = second.store.write_named(queue, "n", message("newer"), b"newer", found)
-    assert new.replaced == found.location
-    assert isinstance(end(), Named) == (stop is before_removing)
-    scene.world.advance(D + S)
-    reader = Reader(second, queue)
-    reader.go_on()
-    assert reader.bodies == ["newer"]
-    current = first.store.find_named(queue, "n")
-    assert current is not None
-    assert (current.location, current.busy) == (new.location, 0)
 
 
 def shown(process: Process, queue: Queue, *, descending: bool = False) -> list[str | bytes]:
@@ -157,20 +123,6 @@ def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queu
     assert page.next is not None
     page = page_of(second.store, queue, Slice(1, page.next, delayed=False))
     assert [one.body for one in page.messages] == ["new"]
-
-
-def test_readers_who_do_not_ask(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """Shown without a look at their names, both values are there."""
-    first, second, queue, old = two
-    scene.world.advance(D + S)
-    end = begun(first, queue, old, before_removing)
-    scene.world.advance(D + S)
-    with replace(named_values.marked, lambda _: {}):
-        assert shown(second, queue) == ["old", "new"]
-    batches = list(second.store.scan_arrow(queue, Slice(1)))
-    assert [body for batch in batches for body in batch.column("body").to_pylist()] == [b"new"]
-    assert shown(second, queue) == ["new"]
-    end()
 
 
 def test_names_are_looked_at_once(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:

@@ -96,14 +96,3 @@ def test_some_written(process: Process, queue: Queue, position: Position) -> Non
         process.store.put(queue, [(1, position), (1, second)], message("newer"))
     assert raised.value.outcome == "none"
     assert sorted(shown(process, queue)) == ["new", "old"]
-
-
-def test_some_of_several_ids(process: Process, queue: Queue, position: Position) -> None:
-    """A put of which one write fails may have written at the other ids, and says so; repeating it writes at all."""
-    places = [(1, position), (1, (position[0] + 1, position[1]))]
-    process.wire.fail(INSERTS)
-    with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, places, message("new"))
-    assert raised.value.outcome == "unknown"
-    process.store.put(queue, places, message("new"))
-    assert [one.body for one in process.store.fetch(queue, places)] == ["new", "new"]

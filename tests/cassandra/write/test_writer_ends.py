@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import Queue, QueueSpec
-from queuey.storage.cassandra import Level
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.messages import Queue
 from tests.cassandra.interposed import ALWAYS, CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
-from tests.cassandra.scene import TTL, Attempt, C, D, Process, Reader, S, Scene, W, end_of, message
+from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
 
 LONG = 5 * 86_400
 
@@ -136,16 +135,6 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
     assert shown == before if outcome == "none" else before <= shown <= before + 1
 
 
-def break_request(process: Process) -> None:
-    """Nothing is written, and it is said so."""
-    process.wire.fail(INSERTS)
-
-
-def break_answer(process: Process) -> None:
-    """All is written, and nobody is told."""
-    process.wire.lose(INSERTS)
-
-
 def break_sending(process: Process) -> None:
     """The driver fails as it never should."""
     process.wire.stumble(INSERTS)
@@ -173,16 +162,9 @@ def break_clock(process: Process) -> None:
     process.wire.fail(CLOCKS, ALWAYS)
 
 
-def break_undo(process: Process) -> None:
-    """What was written has to be undone, which takes three attempts."""
-    process.wire.lose(INSERTS)
-    process.wire.fail(DELETES)
-    process.wire.lose(DELETES)
-
-
 BREAK = pytest.mark.parametrize(
     "break_",
-    [break_request, break_answer, break_sending, break_row, break_place, break_record, break_clock, break_undo],
+    [break_sending, break_row, break_place, break_record, break_clock],
     ids=lambda break_: break_.__name__,
 )
 
@@ -201,42 +183,11 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
     scene.world.stand()
     process.wire.clear()
     process.machine.wrong = 0.0
-    process.store._watch.check()
+    process.check_clock()
     assert end_of(process.post(queue, message(ttl=LONG), message())) == "acknowledged"
     assert eventually(lambda: at_rest(process))
     scene.world.advance(D + S)
     assert len(Reader(process, queue).go_on()) == 2
-
-
-def test_undone_at_the_level_of_the_write(scene: Scene) -> None:
-    """An undo write goes to as many copies as the write, or a read could meet the write alone."""
-    process = scene.start(levels={"strong": Level("ALL", "ONE", delay=D, deadline=W)})
-    queue = scene.queue(process)
-    process.wire.lose(INSERTS)
-    assert end_of(process.post(queue)) == "none"
-    levels = process.wire.log.levels
-    assert {level for one in (*INSERTS, *DELETES) for level in levels.get(one, ())} == {"ALL"}
-
-
-def test_changed_halfway(scene: Scene) -> None:
-    """A queue that changes while some partitions of an append are written and others wait gets nothing of it."""
-    process, other = scene.start(), scene.start()
-    queue = scene.queue(process, partitions=2)
-    gate = process.wire.hold(INSERTS)
-    first = process.post(queue, message("first", 2))
-    gate.reached()
-    attempt = process.post(queue, message("half", 1), message("half", 2))
-    buffer = process.store._writer._buffers[queue.qid, 1]
-    assert eventually(lambda: process.wire.log.count(INSERTS) == 2 and not buffer.flying)
-    scene.world.advance(0.01)
-    changed = other.store.update_queue(queue, QueueSpec(read_delay=D))
-    gate.open()
-    assert end_of(first) == "acknowledged"
-    assert end_of(attempt) == QueueChanged.code
-    assert eventually(lambda: at_rest(process))
-    scene.world.advance(D + S)
-    shown = [Reader(process, changed, partition=number).go_on() for number in (1, 2)]
-    assert shown == [[], first.result()]
 
 
 def test_refusing_does_not_block(scene: Scene) -> None:
@@ -244,32 +195,11 @@ def test_refusing_does_not_block(scene: Scene) -> None:
     process = scene.start()
     queue = scene.queue(process)
     process.machine.fall_behind(10 * S)
-    process.store._watch.check()
+    process.check_clock()
     gate = process.wire.hold(CLOCKS, 100)
     assert end_of(process.post(queue)) == "none"
     gate.open()
     process.machine.fall_behind(-10 * S)
-    process.store._watch.check()
+    process.check_clock()
     scene.world.advance(0.001)
     assert end_of(process.post(queue)) == "acknowledged"
-
-
-def test_a_row_that_is_always_too_old(scene: Scene) -> None:
-    """While a queue's row takes longer to read than it may be used, an append ends with an error after a few reads."""
-    process = scene.start()
-    queue = scene.queue(process)
-    process.store._rows.forget(queue.application, queue.name)
-    read = process.wire.log.count(QUEUES)
-    process.wire.meanwhile(QUEUES, lambda: scene.world.advance(1.1 * C), ALWAYS)
-    attempt = process.post(queue)
-    assert end_of(attempt) == "none"
-    assert "to read the row of queue" in str(attempt.exception())
-    assert process.wire.log.count(QUEUES) - read <= 6
-    process.wire.clear()
-    assert end_of(process.post(queue)) == "acknowledged"
-
-
-def test_nothing_to_prepare(scene: Scene) -> None:
-    """The threads that write and undo never wait for a statement to be prepared, which a node may let take long."""
-    process = scene.start()
-    assert {*INSERTS, *DELETES, *QUEUES} <= process.store._driver._prepared.keys()

@@ -1,0 +1,232 @@
+"""What keeps promises of the store, each part by a scenario on a real node that goes wrong when the part is taken out.
+
+The histories of ``tests/sim/cassandra`` show the same of the other mechanisms, without a node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from queuey.ids import LOW_MIN
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.clocks.clock import ticks
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.write.writer import MessageWriter
+from tests.cassandra.interposed import ALWAYS, PATIENCE, QUEUES, READS
+from tests.cassandra.scene import TTL, D, Reader, S, Scene, end_of, message
+from tests.replacing import replace, replace_in
+from tests.servers.plugin import unique_name
+
+LONG = 5 * 86_400
+"""A TTL beyond the class of the queues here, so that its bucket has to be recorded."""
+
+Scenario = Callable[[Scene], list[str]]
+"""Plays something and returns what was violated."""
+
+
+class Mechanism(NamedTuple):
+    """Something that keeps a promise.
+
+    Attributes:
+        what: Its name.
+        scenario: Is played; violates nothing as long as it works.
+        remove: Takes it out, until what it enters here ends.
+    """
+
+    what: str
+    scenario: Scenario
+    remove: Callable[[contextlib.ExitStack], None]
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def slow_read(scene: Scene) -> list[str]:
+    """The answer to a read comes when what was written since is older than the read delay."""
+    writing, reading_ = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading_, queue)
+    gate = reading_.wire.hold(READS, answered=True)
+    thread = threading.Thread(target=reader.go_on)
+    thread.start()
+    gate.reached()
+    attempt = writing.post(queue)
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D + S)
+    gate.open()
+    thread.join(PATIENCE)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def longer_lived(scene: Scene) -> list[str]:
+    """A message outlives all that a reader knew of when it last looked at the queue's row."""
+    writing, stale = scene.start(), scene.start()
+    queue = scene.queue(writing, ttl=60)
+    stale.store.queue(queue.application, queue.name, fresh=True)
+    scene.world.advance(0.01)
+    attempt = writing.post(queue, message(ttl=TTL))
+    end_of(attempt)
+    scene.world.advance(100)
+    reader = Reader(stale, queue)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def place_seen_late(scene: Scene) -> list[str]:
+    """A look is nearly as old as it may be, the writer's clock as far behind and the reader's ahead as is allowed."""
+    options = {"row_age": D - S}
+    writing, reading_ = scene.start(**options), scene.start(**options)
+    queue = scene.queue(writing, ttl=TTL)
+    for process, behind in ((writing, 0.39 * S), (reading_, -0.39 * S)):
+        process.machine.fall_behind(behind)
+        assert process.check_clock()
+    reader = Reader(reading_, queue)
+    reader.go_on()
+    scene.world.advance(0.01)
+    attempt = writing.post(queue, message(ttl=LONG))
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D - 0.78 * S + 0.01)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def stopped_before_minting(scene: Scene) -> list[str]:
+    """A process stops between its look at the queue's row and the making of an id; the queue is purged meanwhile."""
+    writing, other = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    generate = MessageWriter._generate
+    purged: list[Queue] = []
+
+    def stopped(self: MessageWriter, *arguments: Any) -> Any:  # noqa: ANN401 - the writer's
+        if not purged:
+            scene.world.advance(0.01)
+            purged.append(other.store.purge_queue(queue))
+        return generate(self, *arguments)
+
+    with replace(generate, stopped):
+        attempt = writing.post(queue)
+        end_of(attempt)
+    scene.world.advance(D + S)
+    reader = Reader(other, purged[0])
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def purged_while_stopped(scene: Scene) -> list[str]:
+    """A queue is purged while the machine of a writer stands still for a while; its row seems to be younger than C."""
+    writing, purging = scene.start(), scene.start()
+    queue = scene.queue(purging)
+    writing.store.queue(queue.application, queue.name, fresh=True)
+    purging.store.purge_queue(queue)
+    writing.machine.fall_behind(0.4 * S)
+    writing.check_clock()
+    scene.world.advance(0.01)
+    writing.wire.fail(QUEUES, ALWAYS)  # In the background it would be read again.
+    return ["written to what was purged"] if end_of(writing.post(queue)) == "acknowledged" else []
+
+
+def purged_while_it_was_read(scene: Scene) -> list[str]:
+    """The same, and the answer to the read of the row comes when it is known that the machine stood still."""
+    writing, purging = scene.start(), scene.start()
+    queue = scene.queue(purging)
+    gate = writing.wire.hold(QUEUES, answered=True)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(writing.store.queue, queue.application, queue.name, fresh=True)
+        gate.reached()
+        gate.passed()
+        purging.store.purge_queue(queue)
+        writing.machine.fall_behind(0.4 * S)
+        writing.check_clock()
+        gate.open()
+        read.result(PATIENCE)
+    scene.world.advance(0.01)
+    writing.wire.fail(QUEUES, ALWAYS)  # In the background it would be read again.
+    return ["written to what was purged"] if end_of(writing.post(queue)) == "acknowledged" else []
+
+
+def horizon_afterwards(removed: ExitStack) -> None:
+    """Reports the horizon of when a read has ended."""
+    read = CassandraStore.read
+
+    def late(self: CassandraStore, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        pages = read(self, queue, slices)
+        for page in pages:
+            page.horizon = self._clock.now() - ticks(D)
+            if not page.more:
+                page.next = page.horizon, LOW_MIN
+        return pages
+
+    removed.enter_context(replace_in(CassandraStore, read, late))
+
+
+def rows_for_ever(removed: ExitStack) -> None:
+    """Uses queues' rows however old they are."""
+
+    def current(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row:
+        row = self._rows.get((queue.application, queue.name))
+        return row or self.read(queue.application, queue.name)
+
+    removed.enter_context(replace(QueueCache.current, current))
+    removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
+
+
+def looks_of_longer_ago(removed: ExitStack) -> None:
+    """Uses what was recorded of buckets a little longer than it may be used."""
+    cached = BucketIndex.cached
+
+    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> BucketLookup | None:
+        return cached(self, *time_bucket, since=since - S, descending=descending)
+
+    removed.enter_context(replace(cached, old))
+
+
+def age_not_checked(removed: ExitStack) -> None:
+    """Trusts a queue's row however old it is when ids have been made."""
+    fresh = MessageWriter._fresh_row
+    removed.enter_context(
+        replace(fresh, lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf))
+    )
+
+
+def reads_across_jumps(removed: ExitStack) -> None:
+    """Takes the age of a row for right although a clock jumped while it was read."""
+    removed.enter_context(replace(ClockWatch.wrong_until, property(lambda self: -math.inf)))
+
+
+def rows_across_jumps(removed: ExitStack) -> None:
+    """Keeps rows when a clock has jumped."""
+    reads_across_jumps(removed)
+    removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
+
+
+MECHANISMS = (
+    Mechanism("horizon before the read", slow_read, horizon_afterwards),
+    Mechanism("age of rows", longer_lived, rows_for_ever),
+    Mechanism("age of rows after ids were made", stopped_before_minting, age_not_checked),
+    Mechanism("age of looks at buckets, to the second", place_seen_late, looks_of_longer_ago),
+    Mechanism("forgetting rows after a jump", purged_while_stopped, rows_across_jumps),
+    Mechanism("distrust of reads across a jump", purged_while_it_was_read, reads_across_jumps),
+)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_each_mechanism_is_needed(scene: Scene, mechanism: Mechanism) -> None:
+    """Nothing is violated with the mechanism; in another world, without it, something is."""
+    assert mechanism.scenario(scene) == []
+    other = Scene(scene.url, unique_name("app"))
+    with contextlib.closing(other), contextlib.ExitStack() as removed:
+        mechanism.remove(removed)
+        assert mechanism.scenario(other)

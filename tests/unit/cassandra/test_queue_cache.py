@@ -1,0 +1,225 @@
+"""How old a queue's row may be, and how far its messages reach."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.messages import MAX_TTL, Backoff, Principal, Queue
+from queuey.storage import queue_rows
+from queuey.storage.cassandra.bucketing import CLASSES, class_of
+from queuey.storage.cassandra.catalogue.queue_cache import (
+    COLUMNS,
+    SHORTEST,
+    QueueCache,
+    Row,
+    next_longest_ttl,
+    row_of,
+)
+from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
+from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.deadlines import Deadline
+from tests.unit.cassandra.simulated import CalmDriver
+
+ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 12, 5.0, 77)
+QUEUE = row_of("app", "queue", ROW, 0.0).queue
+C = CassandraOptions().row_age
+WRITE = Statement(f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(ROW)})")
+REFUSED = StoreUnavailable("no node is up")
+
+
+class Cached:
+    """The rows of a process, and Cassandra, where a queue has one."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - options of any type
+        self.driver = CalmDriver()
+        self.clock = self.driver.clock()
+        chosen, deadline = CassandraOptions(**options), Deadline(15, self.clock.boottime)
+        transactions = LightweightTransactions(self.driver, chosen, self.clock, threading.Event(), deadline)
+        self.rows = QueueCache(self.driver, chosen, TimingInForce(chosen, self.clock), self.clock, transactions)
+        self.write("queue", ROW)
+
+    def write(self, name: str, row: tuple[Any, ...]) -> None:
+        """Has a row stand in Cassandra; nothing of it was asked for."""
+        self.driver.run(WRITE, ("app", name, *row))
+        self.driver.sent.clear()
+
+    def slow(self, seconds: float, times: int = 1000) -> None:
+        """Has the next answers take so long."""
+        left = [seconds] * times
+
+        def pass_by(_request: object) -> None:
+            self.driver.advance(left.pop() if left else 0.0)
+
+        self.driver.fail = pass_by
+
+
+@pytest.fixture
+def cached() -> Cached:
+    """A process that has read the row of a queue."""
+    found = Cached()
+    found.rows.current(QUEUE)
+    return found
+
+
+def test_a_row_is_used_for_c(cached: Cached) -> None:
+    """A row is read once and then used for C, from the beginning of its read; no caller takes an older one."""
+    assert cached.rows.current(QUEUE) is cached.rows.get("app", "queue")
+    assert len(cached.driver.sent) == 1
+    cached.driver.held = True  # It is read again in the background.
+    cached.driver.advance(C * 1.01)
+    assert cached.rows.get("app", "queue") is None
+    cached.driver.held = False
+    assert cached.rows.current(QUEUE, since=0.0).read_at == pytest.approx(cached.clock.boottime(), abs=0.01)
+    moment = cached.clock.boottime()
+    assert cached.rows.current(QUEUE, since=moment).read_at >= moment
+    cached.slow(C * 0.9)
+    began = cached.clock.boottime()
+    assert cached.rows.read("app", "queue").read_at == began
+    cached.driver.advance(C * 0.2)
+    assert cached.rows.get("app", "queue") is None
+
+
+@pytest.mark.parametrize("through", ["current", "get"])
+def test_refreshed_in_time(cached: Cached, through: str) -> None:
+    """A row in use is read again at half its age, once and without waiting, so calls to a busy queue never wait."""
+
+    def use() -> Row | None:
+        return cached.rows.current(QUEUE) if through == "current" else cached.rows.get("app", "queue")
+
+    cached.driver.held = True
+    cached.driver.advance(C * 0.6)
+    began = cached.clock.boottime()
+    for _ in range(3):
+        assert use() is not None
+    [answer] = cached.driver.waiting
+    answer()
+    cached.driver.advance(C * 0.6)
+    row = use()
+    assert row is not None
+    assert row.read_at == began
+
+
+def test_a_refresh_that_fails(cached: Cached) -> None:
+    """A refresh without an answer, or that cannot begin, changes nothing: the row serves until its age ends."""
+    row = cached.rows.current(QUEUE)
+
+    def broken(_request: object) -> StoreUnavailable:
+        raise RuntimeError("no thread")
+
+    cached.driver.advance(C * 0.6)
+    for fail in (broken, lambda _request: REFUSED):
+        cached.driver.fail = fail
+        assert cached.rows.current(QUEUE) is row
+    assert len(cached.driver.sent) == 3
+    cached.driver.advance(C * 0.6)
+    with pytest.raises(StoreUnavailable):
+        cached.rows.current(QUEUE)
+
+
+def test_a_row_of_another_version(cached: Cached) -> None:
+    """A caller's row that differs from the one at hand is compared with what there is now: either may be the older."""
+    cached.write("queue", (*ROW[:-1], 78))
+    newer = structs.replace(QUEUE, version=78)
+    assert cached.rows.current(newer).queue == newer
+    with pytest.raises(QueueChanged):
+        cached.rows.current(QUEUE)
+    cached.driver.run(Statement("DELETE FROM queues WHERE application = ? AND name = ?"), ("app", "queue"))
+    with pytest.raises(QueueChanged):
+        cached.rows.current(QUEUE)
+    with pytest.raises(QueueNotFound):
+        cached.rows.read("app", "queue")
+    with pytest.raises(QueueNotFound):
+        cached.rows.read("app", "x" * 100_000)  # Beyond what Cassandra takes for a key.
+
+
+def test_the_later_read_stays(cached: Cached) -> None:
+    """A slow answer neither replaces nor drops what was read after it had begun; else a row that is gone is dropped."""
+    late = row_of("app", "queue", ROW, cached.clock.boottime())
+    cached.rows.put(late)
+    cached.rows.put(row_of("app", "queue", (*ROW[:-1], 5), cached.clock.boottime() - 0.1))
+    assert cached.rows.get("app", "queue") is late
+    cached.driver.run(Statement("DELETE FROM queues WHERE application = ? AND name = ?"), ("app", "queue"))
+    cached.driver.held = True
+    cached.driver.advance(C * 0.6)
+    cached.rows.current(QUEUE)
+    cached.rows.put(row_of("app", "queue", ROW, cached.clock.boottime() + 0.1))
+    cached.driver.waiting.pop()()
+    assert cached.rows.get("app", "queue") is not None
+    cached.driver.advance(C * 0.8)
+    cached.rows.current(QUEUE)
+    cached.driver.waiting.pop()()
+    assert cached.rows.get("app", "queue") is None
+
+
+def test_memory_is_bounded() -> None:
+    """No more rows are kept than the options say, those read last; one that is too old goes when another is read."""
+    cached = Cached(cached_queues=10)
+    for number in range(20):
+        cached.write(str(number), ROW)
+        cached.rows.read("app", str(number))
+    assert len(cached.rows) == 10
+    assert [n for n in range(20) if cached.rows.get("app", str(n))] == [*range(10, 20)]
+    cached.driver.advance(C * 1.1)
+    row = cached.rows.read("app", "queue")
+    assert len(cached.rows) == 1
+    cached.rows.close()
+    cached.rows.put(row)
+    assert len(cached.rows) == 0
+    for call in (lambda: cached.rows.current(QUEUE), lambda: cached.rows.read("app", "queue")):
+        with pytest.raises(StoreClosed):
+            call()
+
+
+def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
+    """It is asked for again, a few times; one that comes in time is young enough to write by."""
+    cached.slow(C * 1.1, times=1)
+    assert cached.rows.young("app", "queue").read_at > cached.clock.boottime() - 0.01
+    cached.slow(C * 1.2)
+    cached.driver.sent.clear()
+    with pytest.raises(StoreUnavailable, match=r"takes 0\.90 s to read the row of queue 'queue'") as refused:
+        cached.rows.young("app", "queue")
+    assert refused.value.outcome == "none"
+    assert len(cached.driver.sent) == 6
+
+
+@given(st.integers(1, MAX_TTL))
+def test_reach(seconds: int) -> None:
+    """A recorded reach covers the TTL, fits the class, and is at most twice as long, so that it seldom changes."""
+    home_class = class_of(seconds)
+    longest_ttl = next_longest_ttl(seconds, home_class)
+    assert seconds <= longest_ttl <= min(CLASSES[home_class], max(1, 2 * seconds))
+    assert next_longest_ttl(longest_ttl, home_class) == longest_ttl
+    if home_class:
+        with pytest.raises(ValueError, match="class"):
+            next_longest_ttl(seconds, home_class - 1)
+
+
+@given(
+    st.builds(
+        Queue,
+        application=st.just("a"),
+        name=st.text(max_size=3),
+        uid=st.integers(1, 1 << 62),
+        qid=st.integers(1, 1 << 62),
+        partitions=st.integers(1, 9),
+        principals=st.lists(st.builds(Principal, st.text(max_size=3), st.booleans(), st.booleans())).map(tuple),
+        ttl=st.none() | st.integers(1, MAX_TTL),
+        read_delay=st.none() | st.just(0.0),
+        facade=st.text(max_size=20),
+        backoff=st.none() | st.builds(Backoff, first=st.floats(0, 60), jitter=st.floats(0, 1)),
+        version=st.integers(1, 1 << 62),
+    )
+)
+def test_fields_come_back(queue: Queue) -> None:
+    """What is written of a queue is what is read."""
+    values = (queue.uid, queue.qid, 1, 9, 1088, *queue_rows.values(queue), queue.created, queue.version)
+    assert row_of(queue.application, queue.name, values, 0.0).queue == queue
