@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.faults.checking.checker import Limits, available, check
-from tests.faults.checking.counts import checked, count
-from tests.faults.checking.records import Event, History, history_of
 from tests.faults.webs import Store, Webs
 from tests.faults.wire import Web, make_queue, metric
 from tests.faults.workload import (
@@ -25,6 +22,11 @@ from tests.faults.workload import (
     Style,
     Writer,
 )
+from tests.harness.checking.counts import count
+from tests.harness.checking.history import History
+from tests.harness.checking.messages import MESSAGES, available
+from tests.harness.checking.records import Record
+from tests.harness.checking.rules import Limits, check, checked
 from tests.harness.history import Journal, Records, now, record_stalls, running
 from tests.harness.nemesis import Wave, perform
 from tests.harness.plans import Plan
@@ -61,7 +63,7 @@ class MessageRun:
         self._slowness = slowness
         self._written = written
         self._journal = Journal(directory / "history.jsonl")
-        self._records = Records(directory, Event)
+        self._records = Records(directory, Record)
         self._processes = Webs(directory, store, 2)
 
     def run(self, plan: Plan, *, limits: Limits, rest: float) -> Result:
@@ -93,12 +95,13 @@ class MessageRun:
                     reader.read_beyond(marks[reader.queue])
             self._read_all(marks)
         history = self._history()
-        violations = check(history, limits, apart=bool(self._store.centres))
-        counts = count(history, self._store.span.deadline)
-        return Result(violations, counts, checked(counts), history.faults, self._processes.output[-6000:], history)
+        limits = limits._replace(apart=bool(self._store.centres), deadline=self._store.span.deadline)
+        counts = count(history, limits)
+        violations, applied = check(history, MESSAGES, limits), checked(counts, MESSAGES)
+        return Result(violations, counts, applied, history.faults, self._processes.output[-6000:], history)
 
     def _history(self) -> History:
-        return history_of(self._records.all())
+        return History(self._records.all())
 
     def _await_calm(self, limits: Limits) -> None:
         """Waits until requests succeed again; on a machine that stands still meanwhile, nobody has tried any."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from queuey.storage.cassandra.timing import SOON
-from tests.faults.checking.checker import Limits
 from tests.faults.message_run import MessageRun
 from tests.faults.webs import MakeStore, Span, Store, span_of
+from tests.harness.checking.rules import Limits
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long, plans, verify
 

@@ -21,10 +21,10 @@ from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
-from tests.faults.checking.checker import Limits
 from tests.faults.cluster import store_between
 from tests.faults.message_run import MessageRun
 from tests.faults.webs import Span
+from tests.harness.checking.rules import Limits
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, plans, verify
 from tests.servers.plugin import unique_name

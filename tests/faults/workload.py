@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from queuey import ids
-from tests.faults.checking.records import ONLY_SENT, Outcome, Post, Read, Sent, Shown
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
+from tests.harness.checking.records import ONLY_SENT, Outcome, Post, Read, Sent, Shown
 from tests.harness.history import Journal, now
 
 PARTITIONS = 4
@@ -208,7 +208,7 @@ class Reader:
         webs: The web processes to ask, at random.
         queue: What to follow.
         habit: How to read.
-        final: As in :class:`tests.faults.checking.records.Read`.
+        final: As in :class:`tests.harness.checking.records.Read`.
     """
 
     name: str

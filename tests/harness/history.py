@@ -40,6 +40,10 @@ class Fault(Struct, frozen=True, tag="fault"):
     kind: str
     target: str = ""
 
+    def touches(self, start: float, end: float, late: float = 0.0) -> bool:
+        """Tells whether it went on, or was over for less than so many seconds, at any time from start to end."""
+        return self.start <= end and start <= self.end + late
+
 
 class Journal:
     """A file to which several threads and processes append records, each in one write."""

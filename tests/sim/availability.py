@@ -169,7 +169,7 @@ class Stored:
             for partition in range(1, self.partitions + 1)
         }
         return [
-            f"empty: {answer}, and partition {partition} always had a free message"
+            f"{answer}, and partition {partition} always had a free message"
             for answer in answers
             for partition in range(1, self.partitions + 1)
             if _covers(known[partition, answer.offset], answer)
@@ -180,7 +180,7 @@ class Stored:
         if not self.most:
             return []
         return [
-            f"limit: {position} was delivered {claim.deliveries} times"
+            f"{position} was delivered {claim.deliveries} times"
             for partition in range(1, self.partitions + 1)
             for _, state in self.states(partition)
             for position, claim in state.outstanding.items()
@@ -193,7 +193,7 @@ class Stored:
         Those are done, or gone, or given to the same caller by the same entry.
         """
         return [
-            f"order: entry {one.number} gives {position} of partition {partition} before {earlier}"
+            f"entry {one.number} gives {position} of partition {partition} before {earlier}"
             for partition, log in self.entries.items()
             for at, one, state in _applied(log)
             for _, positions in decode_entry(one.body).claims

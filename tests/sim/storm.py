@@ -20,8 +20,18 @@ from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck,
 from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Done
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
+from tests.harness.checking.claims import (
+    APART,
+    FOR_GOOD,
+    SIMULATED,
+    Acknowledging,
+    ClaimHistory,
+    Delivery,
+    Outcome,
+    ReleasingAll,
+)
+from tests.harness.checking.rules import check
 from tests.sim.availability import EmptyAnswer
-from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
 from tests.sim.replicas import DELAY, Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World, begin
 
@@ -42,6 +52,8 @@ STORM = 12.0
 """Seconds."""
 CALM, LONGEST_CALM = 14.0, 150.0
 """Seconds: until then everything must have been given, and as a rule it has."""
+UNFINISHED = {name: SIMULATED[name] for name in ("G6", "on_ack", "given up")}
+"""The rules that hold when everything has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -478,9 +490,9 @@ class Storm:
         stored.partitions, stored.most, stored.margin = self.queue.partitions, self.queue.max_deliveries, APART
         stored.delay, stored.per_key = DELAY, setup.per_key
         stored.shares = {number: self.queue.share_of(number) for number in range(1, self.queue.partitions + 1)}
-        self.history = History(calm=world.now + STORM, stored=stored)
+        self.history = ClaimHistory(calm=world.now + STORM, stored=stored)
 
-    def run(self) -> History:
+    def run(self) -> ClaimHistory:
         """Lets it happen."""
         world, rng = self.world, self.world.rng
         for _ in range(rng.randint(1, 3)):
@@ -536,7 +548,7 @@ class Storm:
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
             self.history.left = {place for places in self.replicas.messages.values() for place in places}
-        return bool(self.history.lost() or self.history.pending_deletes() or self.history.unburied())
+        return bool(check(self.history, UNFINISHED))
 
     def _post(self) -> None:
         process = self.world.rng.choice(self.webs).process
@@ -586,8 +598,8 @@ def violations(
     """Runs histories until so many guarantees were broken, of those that are named; says which, with the seed."""
     found: list[str] = []
     for seed in seeds:
-        broken = Storm(seed, setup).run().violations()
-        found += [f"seed {seed}: {text}" for text in broken if text.startswith(breaking)]
+        broken = check(Storm(seed, setup).run(), SIMULATED)
+        found += [f"seed {seed}: {rule}: {text}" for rule, text in broken if rule.startswith(breaking)]
         if len(found) >= enough:
             break
     return found

@@ -33,8 +33,8 @@ from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import Candidates, ContiguousRead, Read
 from queuey.service.core import Done
+from tests.harness.checking.claims import APART
 from tests.replacing import replace, replace_in
-from tests.sim.history import APART
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.storm import Setup, Storm, violations
 from tests.sim.world import Process

@@ -13,8 +13,8 @@ from typing import Any, cast
 from queuey import ids
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.faults.workload import HASTE, PATIENCE
+from tests.harness.checking.claims import Acknowledging, ClaimHistory, Delivery, Outcome
 from tests.harness.history import now
-from tests.sim.history import Acknowledging, Delivery, History, Outcome
 
 TTLS = (2.0, 4.0)
 """Seconds of claims."""
@@ -45,7 +45,7 @@ class Claimer:
     webs: Sequence[Web]
     account: Account
     queue: str
-    history: History
+    history: ClaimHistory
     lock: threading.Lock
     calm: Callable[[], bool]
     rng: random.Random

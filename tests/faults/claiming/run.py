@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from queuey import ids
-from tests.faults.checking.records import Event, Post
 from tests.faults.claiming.claimer import TTLS, Claimer
 from tests.faults.webs import Store, Webs
 from tests.faults.wire import make_queue, metric
 from tests.faults.workload import LONGEST_DELAY, PARTITIONS, Style, Writer
-from tests.harness.history import Fault, Journal, Records, now, running
+from tests.harness.checking.claims import CLAIMS, ClaimHistory
+from tests.harness.checking.counts import count_claims
+from tests.harness.checking.history import History
+from tests.harness.checking.records import Record
+from tests.harness.checking.rules import check, checked
+from tests.harness.history import Journal, Records, now, running
 from tests.harness.nemesis import Wave, perform
 from tests.harness.plans import Plan
-from tests.harness.results import Result, Violation
-from tests.sim.history import History
+from tests.harness.results import Result
 
 QUEUE = "jobs"
 POSTERS, CLAIMERS = 3, 6
@@ -58,9 +60,9 @@ class ClaimRun:
         self._queue = {"queue_name": QUEUE, "partitions": PARTITIONS, "consistency": consistency}
         self._written = written
         self._journal = Journal(directory / "history.jsonl")
-        self._records = Records(directory, Event)
+        self._records = Records(directory, Record)
         self._processes = Webs(directory, store, webs, workers)
-        self._history = History()
+        self._history = ClaimHistory()
         self._lock = threading.Lock()
         self._calm = threading.Event()
 
@@ -118,26 +120,11 @@ class ClaimRun:
             assert now() < until, f"messages are still being handed out: {self._counts()}"
 
     def _counts(self) -> dict[str, int]:
-        posts, history = self._records.of(Post), self._history
-        outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgings)
-        positions = Counter(one.position for one in history.deliveries)
-        return {
-            "calls": len(posts) + len(history.deliveries) + len(history.acknowledgings),
-            "acknowledged": sum(len(post.ids) for post in posts),
-            "delivered": len(history.deliveries),
-            "again": sum(times > 1 for times in positions.values()),
-            **{f"acknowledgements {outcome}": times for outcome, times in sorted(outcomes.items())},
-        }
+        return count_claims(self._history, History(self._records.all()))
 
     def _judge(self, forwarded: int) -> Result:
-        for post in self._records.of(Post):
-            self._history.acknowledged.update(map(ids.parse_position, post.ids))
-        violations = [Violation(*text.split(": ", 1)) for text in self._history.violations()]
-        faults, counts = self._records.of(Fault), self._counts()
-        checked = {
-            "G4": counts["delivered"],
-            "G5": counts.get("acknowledgements done", 0),
-            "G6": counts["acknowledged"],
-        }
-        counts |= {"faults": len(faults), "forwarded": forwarded}
-        return Result(violations, counts, checked, faults, self._processes.output[-6000:], self._history)
+        posts = History(self._records.all())
+        self._history.acknowledged.update(ids.parse_position(place.id) for place in posts.acknowledged)
+        counts = self._counts() | {"forwarded": forwarded}
+        violations, applied = check(self._history, CLAIMS), checked(counts, CLAIMS)
+        return Result(violations, counts, applied, posts.faults, self._processes.output[-6000:], self._history)

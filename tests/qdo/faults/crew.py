@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.harness.checking.records import Ended
 from tests.harness.history import Journal, now
-from tests.qdo.faults.checking.records import Ended
 from tests.qdo.faults.job import Job, to_environment
 from tests.servers.served import environment
 

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.webs import WebProcess
+from tests.harness.checking.counts import count_groups
+from tests.harness.checking.groups import GROUPS
+from tests.harness.checking.history import History
+from tests.harness.checking.records import Assigned, Gone, Handled, Joined, Record
+from tests.harness.checking.rules import Limits, check, checked
 from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
 from tests.harness.nemesis import Step, hit, perform
 from tests.harness.plans import Plan
 from tests.harness.results import Result
-from tests.qdo.faults.checking.checker import Limits, check
-from tests.qdo.faults.checking.counts import checked, count
-from tests.qdo.faults.checking.history import History
-from tests.qdo.faults.checking.records import Assigned, Gone, Handled, Joined, Record
 from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import STALLED
@@ -201,7 +202,7 @@ class GroupRun:
         """Waits until everything that is there was handled, or for long enough; records what is there."""
         threading.Event().wait(1.0)
         contents = list(queues.content())
-        wanted = {(content.place, identifier) for content in contents for identifier, _ in content.messages}
+        wanted = {(f"{read.queue}/{one.partition}", one.id) for read in contents for one in read.shown}
         self.until(lambda: wanted <= {(each.place, each.id) for each in self.seen(Handled)})
         for content in contents:
             self.journal.add(content)
@@ -220,9 +221,9 @@ class GroupRun:
         """Judges what was recorded."""
         limits = Limits(recovery=self._service.recovery, unaware=self._service.session_timeout)
         history = History(self._records.all())
-        counts = count(history, limits)
+        counts = count_groups(history, limits)
         notes = "\n".join(_left(history))
-        return Result(check(history, limits), counts, checked(counts), history.faults, notes, history)
+        return Result(check(history, GROUPS, limits), counts, checked(counts, GROUPS), history.faults, notes, history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""
@@ -257,7 +258,7 @@ class GroupRun:
 def _left(history: History) -> Iterator[str]:
     """Tells who had the partitions in which messages were left, and what workers heard last."""
     handled = {(each.place, each.id) for each in history.handled}
-    left = [place for place, found in history.contents.items() if not handled >= {(place, each) for each, _ in found}]
+    left = [place for place, found in history.last.items() if not handled >= {(place, each) for each in found}]
     for place in left:
         for stay in history.stays.get(place, [])[-3:]:
             yield f"{place} was with {stay.worker} {stay.start:.3f}..{stay.end:.3f}, then {stay.how}"

@@ -12,8 +12,8 @@ from zlib import crc32
 
 from qdo.worker.handlers import delivery
 from queuey.client import Message
+from tests.harness.checking.records import Handled, place_of
 from tests.harness.history import Journal, now
-from tests.qdo.faults.checking.records import Handled, place_of
 from tests.qdo.faults.job import from_environment
 
 UNLUCKY = 97

@@ -18,10 +18,10 @@ from qdo.partitions import Partition
 from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
+from tests.harness.checking.records import Assigned, Gone, place_of
 from tests.harness.history import Journal, now, record_stalls
-from tests.qdo.faults.checking.recording import record
-from tests.qdo.faults.checking.records import Assigned, Gone, place_of
 from tests.qdo.faults.job import Job, from_environment
+from tests.qdo.faults.recording import record
 
 STALLED = 0.12
 """Seconds for which the threads of a process do not run, from which on that is a fault."""

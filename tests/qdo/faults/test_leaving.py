@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.harness.checking.history import History, Stay
+from tests.harness.checking.records import Handled
 from tests.harness.plans import PROPERTY, Plan, Record, plans, verify
-from tests.qdo.faults.checking.history import History, Stay
-from tests.qdo.faults.checking.records import Handled
 from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import LocalService, Service
 
@@ -106,7 +106,7 @@ def _waited(history: History, stay: Stay, at: float) -> bool:
 
     On a machine that stood still between the posts and the leave, all of it may be done by then.
     """
-    loaded = {each for posted in history.posted if posted.bodies[0].startswith("load-") for each in posted.ids}
+    loaded = {each for post in history.posts if post.writer == "load" for each in post.ids}
     return any(each.at > at and each.id in loaded for each in stay.handled)
 
 

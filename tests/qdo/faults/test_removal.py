@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.checking.history import History
+from tests.harness.checking.records import Answered, Asked, Handled, Joined
+from tests.harness.checking.rules import Limits
 from tests.harness.results import Result
-from tests.qdo.faults.checking.checker import Limits
-from tests.qdo.faults.checking.history import History
-from tests.qdo.faults.checking.records import Answered, Asked, Handled, Joined
 from tests.qdo.faults.group_run import GroupRun, Settings
 from tests.qdo.faults.servers.services import Service
 

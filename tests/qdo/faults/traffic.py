@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
 from queuey.client import Client, Outgoing, TransportError
+from tests.harness.checking.records import CREATED, OK, ONLY_SENT, Observed, Outcome, Post, Read, Sent, Shown, place_of
 from tests.harness.history import Journal, now
-from tests.qdo.faults.checking.records import Content, Observed, Posted, place_of
 
 LOOK_SECONDS = 0.3
 MORE = 2
@@ -41,14 +41,12 @@ class Queues:
         self.client.update_queue(name, partitions=count)
         self.counts[name] = count
 
-    def content(self) -> Iterator[Content]:
-        """Yields everything that is in them."""
+    def content(self) -> Iterator[Read]:
+        """Reads everything that is in them, each partition in order."""
         for name, count in self.counts.items():
-            found: dict[int, list[tuple[str, str]]] = {number: [] for number in range(1, count + 1)}
-            for message in self.client.read_all(name, limit=1000):
-                found[message.partition].append((message.id, message.body))
-            for number, messages in found.items():
-                yield Content(f"{name}/{number}", messages)
+            start, partitions = now(), tuple(range(1, count + 1))
+            found = [Shown(one.partition, one.id, one.body) for one in self.client.read_all(name, limit=1000)]
+            yield Read(start, now(), "", "content", name, partitions, OK, shown=tuple(found), final=1)
 
 
 @dataclass
@@ -90,7 +88,10 @@ class Producer:
         with contextlib.suppress(TransportError):
             receipts = self.queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
             ids = [receipt.id for receipt in receipts]
-        self.journal.add(Posted(at, place, bodies, ids))
+        sent = tuple(Sent(body, int(number)) for body in bodies)
+        status = CREATED if ids else ONLY_SENT
+        outcome: Outcome = "acknowledged" if ids else "unknown"
+        self.journal.add(Post(at, now(), "", self.name, name, sent, status, (outcome,) * count, tuple(ids)))
 
 
 @dataclass

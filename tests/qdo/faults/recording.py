@@ -13,8 +13,8 @@ from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Se
 from qdo.coordination.local import LocalLink
 from qdo.errors import QdoError
 from qdo.partitions import Partition
+from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of
 from tests.harness.history import Journal, now
-from tests.qdo.faults.checking.records import Answered, Asked, Heard, Joined, What, place_of
 
 T = TypeVar("T")
 

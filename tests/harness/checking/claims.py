@@ -1,0 +1,298 @@
+"""The rules of claims, for what clients of real and of simulated services saw."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from queuey.ids import Position
+from queuey.messages import Location
+from tests.harness.checking.rules import Limits, Rules
+from tests.sim.availability import EmptyAnswer, Stored
+
+Outcome = Literal["done", "final", "again", "superseded", "none", "unknown", ""]
+"""What a client was told of an acknowledgement; final: it was done before; again: the same, perhaps by this very one;
+empty: nothing."""
+APART = 1.0
+"""The largest difference between two clocks (seconds)."""
+FOR_GOOD = frozenset({"done", "final", "again"})
+
+
+@dataclass
+class Delivery:
+    """A message that a client was given. Times are true seconds.
+
+    Attributes:
+        number: The entry that delivered it.
+        asked, answered: When the client asked for messages, and was given them.
+        lives: From when to when the client knew that it had the claim; renewals add to it.
+        dropped: When the client began to end the claim.
+        partition: Where it lies.
+        kept: The client does not end the claim.
+        first: It was not delivered before.
+        renewals: When those were asked for that added to ``lives``, by the moment at which the client knew.
+    """
+
+    position: Position
+    number: int
+    asked: float
+    answered: float
+    lives: list[tuple[float, float]]
+    dropped: float | None = None
+    partition: int = 1
+    kept: bool = False
+    first: bool = False
+    renewals: dict[float, float] = field(default_factory=dict)
+
+
+@dataclass
+class Acknowledging:
+    """An acknowledgement that a client sent."""
+
+    position: Position
+    asked: float
+    answered: float = 0.0
+    outcome: Outcome = ""
+
+
+@dataclass
+class ReleasingAll:
+    """A demand to end all claims."""
+
+    asked: float
+    answered: float = math.inf
+
+
+@dataclass
+class ClaimHistory:
+    """Everything that clients saw, and what was stored in the end."""
+
+    acknowledged: set[Position] = field(default_factory=set)
+    """Messages whose post was acknowledged."""
+    due: dict[Position, float] = field(default_factory=dict)
+    """When delayed ones were due."""
+    bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
+    """Of messages of a dedup queue, with the times from when they could be read by some clock, and by all clocks."""
+    deliveries: list[Delivery] = field(default_factory=list)
+    acknowledgings: list[Acknowledging] = field(default_factory=list)
+    given_up: list[Acknowledging] = field(default_factory=list)
+    """Messages that a client said it cannot handle at all."""
+    releases: list[ReleasingAll] = field(default_factory=list)
+    letters: dict[Position, float] = field(default_factory=dict)
+    """Messages that became dead letters, and when."""
+    letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
+    """Where these lie."""
+    empties: list[EmptyAnswer] = field(default_factory=list)
+    """Tries of claims that got no message, in a queue without copies."""
+    stored: Stored = field(default_factory=Stored)
+    """What is the truth about the messages and logs of a queue."""
+    left: set[Position] | None = None
+    """Where acknowledged messages are deleted: those that are still there."""
+    calm: float = 0.0
+    """When the faults ended; from then on everything is claimed and acknowledged until nothing is left."""
+
+
+def g4(history: ClaimHistory, _: Limits) -> list[str]:
+    """While a claim lives nobody else has the message; a claim that is given lives."""
+    found = [
+        f"{one} was over when it was given" for one in history.deliveries for start, end in one.lives if end <= start
+    ]
+    by_position: defaultdict[Position, list[tuple[float, float, int]]] = defaultdict(list)
+    for one, start, ended in _held(history):
+        by_position[one.position].append((start, ended, one.number))
+    for position, lives in by_position.items():
+        lives.sort()
+        latest: tuple[float, float, int] | None = None
+        for one_life in lives:
+            if latest is not None and one_life[0] < latest[1] and one_life[2] != latest[2]:
+                found.append(f"{position} had two claims at once: {latest} and {one_life}")
+            if latest is None or one_life[1] > latest[1]:
+                latest = one_life
+    return found
+
+
+def key_alone(history: ClaimHistory, _: Limits) -> list[str]:
+    """In an ordered queue, while somebody has a message of a key nobody else has another one of it."""
+    by_key: defaultdict[str, list[tuple[float, float, tuple[int, float, float]]]] = defaultdict(list)
+    for one, start, ended in _held(history):
+        if one.position in history.stored.keys:
+            claim = one.number, one.asked, one.answered  # What a caller was given together.
+            by_key[history.stored.keys[one.position]].append((start, ended, claim))
+    return [
+        f"{key} had two claims at once: {life} and {other}"
+        for key, lives in by_key.items()
+        for number, life in enumerate(lives)
+        for other in lives[:number]
+        if life[2] != other[2] and life[0] < other[1] and other[0] < life[1]
+    ]
+
+
+def order(history: ClaimHistory, _: Limits) -> list[str]:
+    """In an ordered queue messages of one key are given, and stored as given first, in the order of their ids."""
+    keys = history.stored.keys
+    known = [one for one in history.deliveries if one.position in keys]
+    return history.stored.out_of_order() + [
+        f"{later} came before {one}"
+        for one in known
+        for later in known
+        if one.first
+        and keys[one.position] == keys[later.position]
+        and one.position < later.position
+        and later.number < one.number
+    ]
+
+
+def places(history: ClaimHistory, _: Limits) -> list[str]:
+    """No more messages of a key, nor of a partition, are claimed at once than their queue allows."""
+    stored = history.stored
+    groups: defaultdict[tuple[str, int], list[tuple[float, int, Position]]] = defaultdict(list)
+    for one, start, ended in _held(history):
+        key = stored.limited.get(one.position)
+        own = [(f"key {key}", stored.per_key)] if key else []
+        for group in [*own, (f"partition {one.partition}", stored.shares.get(one.partition, 0))]:
+            if group[1]:
+                # What ends at a moment leaves its place to what begins then.
+                groups[group] += [(start, 1, one.position), (ended, -1, one.position)]
+    return [
+        f"{name} had {len(some)} claims at once: {some}"
+        for (name, most), changes in groups.items()
+        for some in _at_once(changes)
+        if len(some) > most
+    ]
+
+
+def _held(history: ClaimHistory) -> Iterator[tuple[Delivery, float, float]]:
+    """Yields the deliveries, with the times for which their clients certainly had the claim."""
+    for one in history.deliveries:
+        for start, end in one.lives:
+            ended = min([end, *_dropped(history, one, start)])
+            if ended > start:
+                yield one, start, ended
+
+
+def _dropped(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
+    """Returns when a claim that was known at ``start`` may have ended before it expired."""
+    found = [] if one.dropped is None else [one.dropped]
+    # What was asked for before all claims were ended may have been among these, whenever its answer came.
+    asked = one.renewals.get(start, one.asked)
+    return found + [max(each.asked, start) for each in history.releases if asked <= each.answered]
+
+
+def g5(history: ClaimHistory, _: Limits) -> list[str]:
+    """What was acknowledged, or became a dead letter, is not given to anybody who asks later."""
+    ends = dict(history.letters)
+    for one in (*history.acknowledgings, *history.given_up):
+        if one.outcome in FOR_GOOD:
+            ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
+    # All of these were receipts, so none is told that it is done because the message has become a dead letter.
+    done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
+    return [
+        f"{one} was given after it had been done at {ends[one.position]}"
+        for one in history.deliveries
+        if one.position in ends and one.asked > ends[one.position]
+    ] + [f"{position} became a dead letter and was acknowledged" for position in done & history.letters.keys()]
+
+
+def delay(history: ClaimHistory, _: Limits) -> list[str]:
+    """A delayed message is not given before it is due by some process's clock."""
+    return [
+        f"{one} was given before it was due at {history.due[one.position]}"
+        for one in history.deliveries
+        if one.answered < history.due.get(one.position, 0.0) - APART
+    ]
+
+
+def dedup(history: ClaimHistory, _: Limits) -> list[str]:
+    """A dedup queue gives no copy of what was given, if both were there by everybody's clock at that time."""
+    # A message that its poster does not know to be there may be gone, after it was given, even to nobody who lives.
+    undone = {body for position, (body, _, _) in history.bodies.items() if position not in history.acknowledged}
+    found = []
+    firsts = [one for one in history.deliveries if one.first and one.position in history.bodies]
+    for one in firsts:
+        body = history.bodies[one.position][0]
+        for other in firsts:
+            text, _began, began = history.bodies[other.position]
+            if text == body and body not in undone and other.number > one.number and began < one.asked - APART:
+                found.append(f"{other} is a copy of {one}")
+    return found
+
+
+def outbox(history: ClaimHistory, _: Limits) -> list[str]:
+    """A message becomes one dead letter."""
+    return [f"{was} lies at {places}" for was, places in history.letter_places.items() if len(places) > 1]
+
+
+def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
+    """Returns whether a copy was given after a message was posted, which is in order."""
+    body, began, _ = history.bodies[position]
+    # A dead letter was delivered, whoever was told of it.
+    given = {other: at for other, at in history.letters.items() if history.bodies[other][0] == body}
+    for one in history.deliveries:
+        if history.bodies[one.position][0] == body:
+            given[one.position] = min(one.answered, given.get(one.position, one.answered))
+    return any(at >= began and other != position and other in lasting for other, at in given.items())
+
+
+def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
+    """What was acknowledged is deleted in the end, if it is to be."""
+    done = {one.position for one in history.acknowledgings if one.outcome == "done"}
+    return [f"{position} was not deleted" for position in sorted(done & (history.left or set()))]
+
+
+def given_up(history: ClaimHistory, _: Limits) -> list[str]:
+    """What was given up is a dead letter in the end, unless it was acknowledged before that was known."""
+    done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
+    given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
+    return [f"{position} is no dead letter" for position in sorted(given_up - done - history.letters.keys())]
+
+
+def g6(history: ClaimHistory, _: Limits) -> list[str]:
+    """What was posted is given until somebody may have acknowledged it, or it is a dead letter."""
+    given = {one.position for one in history.deliveries} | history.letters.keys()
+    ended = max((demand.asked for demand in history.releases), default=history.calm)
+    late = {one.position for one in history.deliveries if one.answered > (ended if one.kept else history.calm)}
+    perhaps = {one.position for one in history.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
+    perhaps |= history.letters.keys()
+    # What was given up and not posted for certain may be gone before it is a dead letter; so are its copies.
+    perhaps |= {one.position for one in history.given_up if one.outcome != "none"} - history.acknowledged
+    return [
+        f"{position} was never given"
+        if position not in given
+        else f"{position} was not given again, though nobody can have acknowledged it"
+        for position in sorted(history.acknowledged)
+        if (position not in given or (position not in perhaps and position not in late))
+        and not (
+            position in history.bodies
+            and position not in given
+            and _stands_for_another(history, position, history.acknowledged | perhaps | late)
+        )
+    ]
+
+
+def _at_once(changes: list[tuple[float, int, Position]]) -> Iterator[list[Position]]:
+    """Gives what is claimed at each moment, by when claims begin (1) and end (-1)."""
+    there: Counter[Position] = Counter()
+    for _, change, position in sorted(changes):
+        there[position] += change
+        yield [one for one, count in there.items() if count > 0]
+
+
+CLAIMS: Rules = {"G4": (g4, "delivered"), "G5": (g5, "acknowledgements done"), "G6": (g6, "acknowledged")}
+"""The rules of runs, in which nobody knows what is stored."""
+SIMULATED: Rules = {
+    **CLAIMS,
+    "on_ack": (on_ack, "acknowledgements done"),
+    "given up": (given_up, "acknowledged"),
+    "delay": (delay, "delivered"),
+    "dedup": (dedup, "delivered"),
+    "outbox": (outbox, "acknowledged"),
+    "limit": (lambda history, _: history.stored.over_delivered(), "delivered"),
+    "order": (order, "delivered"),
+    "key": (key_alone, "delivered"),
+    "places": (places, "delivered"),
+    "empty": (lambda history, _: history.stored.false_empties(history.empties), "calls"),
+}
+"""The rules of simulated histories."""

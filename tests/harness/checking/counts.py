@@ -1,0 +1,112 @@
+"""What a history amounts to in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+from tests.harness.checking.claims import ClaimHistory
+from tests.harness.checking.groups import cause_of, duplicates
+from tests.harness.checking.history import History
+from tests.harness.checking.records import ONLY_SENT, UNAVAILABLE
+from tests.harness.checking.rules import LIMITS, Limits
+
+AGAIN = "again after "
+"""How the numbers of messages begin that were handled again, by the kind of failure that explains it."""
+
+
+def count(history: History, limits: Limits = LIMITS) -> dict[str, int]:
+    """Counts messages that were posted and read, unless said otherwise.
+
+    * ``calls``: posts and reads; ``refused``: posts answered with 503; ``unanswered``: posts without an answer.
+    * ``acknowledged``, ``none``, ``unknown``: by outcome; ``during_faults``: acknowledged while something was faulty.
+    * ``none_late``: of those with outcome ``none``, how many had waited longer than a write may take.
+    * ``unknown_shown``: of those with outcome ``unknown``, how many the last full read shows.
+    * ``pages``, ``shown``: read by readers that follow; ``failed_pages``: reads that gave none.
+    * ``full``: shown on full reads; ``seen``: on all pages.
+    """
+    posts, faults = history.posts, history.faults
+    outcomes = Counter(outcome for post in posts for outcome in post.outcomes)
+    following, full = ([read for read in history.reads if bool(read.final) == final] for final in (False, True))
+    there = set(history.contents.get(max(history.contents, default=0), {}).values())
+    undone = [body for body, fate in history.fates.items() if fate.outcome == "unknown"]
+    faulty = [post for post in posts if any(one.start <= post.start and post.end <= one.end for one in faults)]
+    late = [post for post in posts if "none" in post.outcomes and post.end - post.start > limits.deadline]
+    return {
+        "calls": len(posts) + len(history.reads),
+        "acknowledged": outcomes["acknowledged"],
+        "during_faults": sum(len(post.ids) for post in faulty),
+        "none": outcomes["none"],
+        "none_late": sum(len(post.sent) for post in late),
+        "unknown": outcomes["unknown"],
+        "unknown_shown": sum(body in there for body in undone),
+        "refused": sum(post.status == UNAVAILABLE for post in posts),
+        "unanswered": sum(post.status == ONLY_SENT for post in posts),
+        "pages": sum(bool(read.next) for read in following),
+        "shown": sum(len(read.shown) for read in following),
+        "failed_pages": sum(not read.next for read in following),
+        "full": sum(len(read.shown) for read in full),
+        "seen": sum(len(read.shown) for read in history.reads),
+    }
+
+
+def count_claims(history: ClaimHistory, posts: History) -> dict[str, int]:
+    """Counts what was claimed.
+
+    * ``delivered``: messages, with each time; ``again``: messages that were delivered several times.
+    * ``acknowledgements``: by what their client was told.
+    """
+    outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgings)
+    positions = Counter(one.position for one in history.deliveries)
+    return {
+        "calls": len(posts.posts) + len(history.deliveries) + len(history.acknowledgings),
+        "acknowledged": len(posts.acknowledged),
+        "delivered": len(history.deliveries),
+        "again": sum(times > 1 for times in positions.values()),
+        "acknowledgements done": outcomes["done"],
+        **{f"acknowledgements {outcome}": times for outcome, times in sorted(outcomes.items())},
+        "faults": len(posts.faults),
+    }
+
+
+def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
+    """Counts what a group did.
+
+    * ``calls``: of sessions; ``acknowledged``: messages; ``unknown``: those that may be stored or not.
+    * ``messages``: that are there in the end; ``handled``: how often one was; ``twice``: how often one was again.
+    * ``workers``: processes, of which some ``ended`` by themselves or when told; ``lives``: their sessions; ``shaken``:
+      how often one was suspended or lost; ``events``: faults, with those that only come and leave.
+    * ``stays``: how often a partition came to a worker; ``lost``: how often it was lost, instead of handed back.
+    * ``commits``, ``refused``, ``doubtful``: of a partition: recorded, refused, or of unknown end.
+    * ``stalls``: times when a process was kept from running by something else.
+    * ``pause``: the longest time between two handlings of one partition, in milliseconds.
+    """
+    commits = [call for call in history.calls if call.asked.what == "commit"]
+    results = [version for call in commits if call.answer for version in call.answer.versions.values()]
+    causes = [cause_of(history, first, again, limits) for first, again in duplicates(history)]
+    stalls = sum(fault.kind == "stall" for fault in history.faults)
+    handled: dict[str, list[float]] = defaultdict(list)
+    for each in history.handled:
+        handled[each.place].append(each.at)
+    pauses = [after - before for times in handled.values() for before, after in pairwise(times)]
+    return {
+        "calls": len(history.calls) + sum(history.released.values()),
+        "acknowledged": len(history.acknowledged),
+        "unknown": sum(fate.outcome == "unknown" for fate in history.fates.values()),
+        "messages": sum(map(len, history.last.values())),
+        "handled": len(history.handled),
+        "twice": len(causes),
+        **Counter(AGAIN + (cause.kind if cause else "nothing") for cause in causes),
+        "workers": len({joined.worker for joined in history.joined}),
+        "lives": len(history.joined),
+        "ended": len(history.ended),
+        "shaken": sum(heard.event != "connected" for heard in history.heard),
+        "events": len(history.faults) - stalls,
+        "stays": len(history.every_stay),
+        "lost": sum(stay.how == "lost" for stay in history.every_stay),
+        "commits": sum(version is not None for version in results),
+        "refused": sum(version is None for version in results),
+        "doubtful": sum(len(call.asked.ids) for call in commits if not call.known),
+        "stalls": stalls,
+        "pause": round(1000 * max(pauses, default=0.0)),
+    }

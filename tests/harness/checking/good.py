@@ -1,0 +1,227 @@
+"""Histories without a broken promise, made up from a seed: one of messages, one of a group."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec import structs
+
+from queuey import ids
+from queuey.client import id_before
+from queuey.ids import Position
+from tests.harness.checking.records import (
+    CREATED,
+    OK,
+    UNAVAILABLE,
+    Answered,
+    Asked,
+    Assigned,
+    Ended,
+    Gone,
+    Handled,
+    Heard,
+    Joined,
+    Observed,
+    Outcome,
+    Post,
+    Read,
+    Record,
+    Sent,
+    Shown,
+    What,
+)
+from tests.harness.history import Fault
+
+QUEUE = "orders"
+WEBS = ("web-1", "web-2")
+PARTITIONS = (1, 2)
+DELAY = 1.5
+"""Seconds that reads stay behind."""
+PAGE = 3
+
+
+class Service:
+    """Keeps messages in memory, and keeps its promises.
+
+    Args:
+        seed: Of all chance.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.time = 1000.0
+        self.records: list[Record] = []
+        self._number = 0
+        self._messages: dict[tuple[int, Position], str] = {}
+        self._cursors: dict[str, dict[int, str]] = {}
+        self._last: str | None = None
+
+    def _ticks(self, time: float) -> int:
+        return ids.EPOCH_TICKS + round(time * ids.TICKS_PER_SECOND)
+
+    def post(self, outcome: Outcome, size: int = 1, web: str | None = None) -> None:
+        """Posts a batch, to any of the web processes unless one is named, and stores it if it should."""
+        good = outcome == "acknowledged"
+        stored = good or (outcome == "unknown" and self.rng.random() < 0.5)
+        start, self.time = self.time, self.time + 0.01
+        delays = [self.rng.choice((0.0, 0.0, 0.0, 0.5)) for _ in range(size)]
+        sent = [Sent(f"m{self._number}.{n}", self.rng.choice(PARTITIONS), delay) for n, delay in enumerate(delays)]
+        places = [(self._ticks(self.time + one.delay) + n, ids.LOW_MIN) for n, one in enumerate(sent)]
+        if stored:
+            self._messages |= {(one.partition, at): one.body for one, at in zip(sent, places, strict=True)}
+        names = tuple(map(ids.to_hex, places)) if good else ()
+        status = CREATED if good else self.rng.choice((UNAVAILABLE, 0)) if outcome == "unknown" else UNAVAILABLE
+        web, outcomes = web or self.rng.choice(WEBS), (outcome,) * size
+        self._number += 1
+        self.time += 0.01
+        self.records.append(
+            Post(start, self.time, web, "w", QUEUE, tuple(sent), status, outcomes, names, self._last, not good)
+        )
+        prompt = [name for one, name in zip(sent, names, strict=False) if not one.delay]
+        self._last = max(prompt, key=ids.parse_position, default=self._last)
+
+    def read(self, reader: str, *, final: int = 0, web: str | None = None) -> bool:
+        """Reads a page, from any of the web processes unless one is named; tells whether there was anything on it."""
+        since = self._cursors.get(reader, {})
+        horizon = self._ticks(self.time - DELAY), ids.LOW_MIN
+        shown: list[Shown] = []
+        following = {}
+        for number in PARTITIONS:
+            lower = ids.parse_position(since[number]) if number in since else ids.FIRST
+            found = sorted(place for part, place in self._messages if part == number and lower <= place < horizon)
+            page = found[:PAGE]
+            shown += [Shown(number, ids.to_hex(place), self._messages[number, place]) for place in page]
+            following[number] = ids.to_hex(ids.following(page[-1]) if len(found) > PAGE else max(lower, horizon))
+        start, self.time = self.time, self.time + 0.01
+        web = web or self.rng.choice(WEBS)
+        page_read = Read(start, self.time, web, reader, QUEUE, PARTITIONS, OK, since, horizon=ids.to_hex(horizon))
+        page_read = structs.replace(page_read, shown=tuple(shown), next=following, final=final)
+        self.records.append(page_read)
+        self._cursors[reader] = following
+        return bool(shown)
+
+    def serve(self) -> None:
+        """Posts to and reads from each web process, as all must serve while there is no fault."""
+        for web in WEBS:
+            self.post("acknowledged", web=web)
+            self.read("r1", web=web)
+
+
+def of_messages(seed: int, steps: int = 60) -> list[Record]:
+    """Makes up records of a history that breaks no rule and has every kind of record."""
+    service = Service(seed)
+    service.serve()
+    for _ in range(steps):
+        service.time += service.rng.random() * 0.2
+        if service.rng.random() < 0.4:
+            service.read(service.rng.choice(("r1", "r2")))
+        else:
+            outcome: Outcome = service.rng.choice(("acknowledged", "acknowledged", "none", "unknown"))
+            service.post(outcome, service.rng.choice((1, 1, 3)))
+    service.records.append(Fault(service.time, service.time + 1, "pause", "web-1"))
+    service.time += 20
+    service.serve()
+    for _ in range(20):
+        service.post("acknowledged")
+        service.read("r1")
+    service.post("unknown")
+    service.time += 20
+    for final, reader in (1, "full-1"), (2, "full-2"), (3, "full-3"), (0, "r1"), (0, "r2"):
+        while service.read(reader, final=final):
+            pass
+    return service.records
+
+
+MESSAGES = 40
+STEP = 0.01
+APART = 10.0
+"""Seconds between two stays of a partition: longer than anything that one failure explains."""
+PLACE = "crew-a/1"
+
+
+class Group:
+    """One partition that goes from worker to worker, each of which is there for one stay.
+
+    Args:
+        seed: Of who does how much, and how it ends.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.records: list[Record] = []
+        self._rng = random.Random(f"{seed} {PLACE}")
+        self._ids = [id_before(1_000_000_000.0 + number) for number in range(MESSAGES)]
+        self._bodies = [f"{PLACE}-{number}" for number in range(MESSAGES)]
+        self._at = 100.0
+        self._version = 0
+        self._done = 0
+        self._workers = 0
+
+    def play(self) -> list[Record]:
+        """Returns the records of its whole life."""
+        queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
+        good: Outcome = "acknowledged"
+        self._say(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
+        shown = tuple(Shown(1, *pair) for pair in zip(self._ids, self._bodies, strict=True))
+        self._say(Read(at, at, "", "content", queue, (1,), OK, shown=shown, final=1))
+        for ending in ("revoked", "lost", "killed"):
+            self._stay(ending, self._rng.randint(3, 8))
+        while self._done < MESSAGES:
+            self._stay(self._rng.choice(("revoked", "lost", "killed")), self._rng.randint(1, 15))
+        self._stay("revoked", 0)
+        return self.records
+
+    def _stay(self, ending: str, count: int) -> None:
+        self._workers += 1
+        worker = f"{PLACE}.{self._workers}"
+        self._say(Joined(self._tick(), worker, 1, worker, ""))
+        offset = self._ids[self._done - 1] if self._done else None
+        self._call(worker, 1, "take", 0, offset)
+        self._say(Assigned(self._tick(), worker, {PLACE: offset}))
+        calls, last = 1, min(MESSAGES, self._done + count)
+        for number in range(self._done, last):
+            self._say(Handled(self._tick(), worker, PLACE, self._ids[number], self._bodies[number]))
+            if ending == "revoked" or number < last - 2:
+                calls += 1
+                self._call(worker, calls, "commit", self._version, self._ids[number])
+                self._done = number + 1
+        if ending == "revoked":
+            # Its session is suspended for a moment after everything was handled.
+            at = self._tick()
+            self._say(Heard(self._tick(), worker, 1, "suspended"))
+            self._say(Heard(self._tick(), worker, 1, "connected"))
+            self._say(Fault(at, self._tick(), "hush"))
+        self._end(worker, ending)
+        self._at += APART
+
+    def _end(self, worker: str, ending: str) -> None:
+        at = self._tick()
+        if ending == "killed":
+            self._say(Fault(at, self._tick(), "kill", worker))
+        elif ending == "lost":
+            self._say(Fault(at, self._tick(), "expire", worker))
+            self._say(Heard(self._tick(), worker, 1, "lost"))
+            self._say(Gone(self._tick(), worker, "lost", [PLACE]))
+        else:
+            self._say(Gone(self._tick(), worker, "revoked", [PLACE]))
+            self._say(Ended(self._tick(), worker, at, 0))
+
+    def _call(self, worker: str, call: int, what: What, version: int, identifier: str | None) -> None:
+        taken = {PLACE: identifier} if what == "take" else {}
+        moved = {PLACE: identifier} if what == "commit" and identifier is not None else {}
+        self._version += 1
+        self._say(Asked(self._tick(), worker, 1, call, what, {PLACE: version}, moved))
+        self._say(Answered(self._tick(), worker, call, "", {PLACE: self._version}, taken))
+        if moved:
+            self._say(Observed(self._tick(), self._tick(), moved))
+
+    def _say(self, record: Record) -> None:
+        self.records.append(record)
+
+    def _tick(self) -> float:
+        self._at += STEP
+        return self._at
+
+
+def of_group(seed: int) -> list[Record]:
+    """Returns the records of a group with one partition, in which nothing is wrong."""
+    return Group(seed).play()

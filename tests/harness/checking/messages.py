@@ -1,0 +1,264 @@
+"""The rules of messages that are posted and read over HTTP."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+
+from queuey import ids
+from queuey.ids import Position
+from tests.harness.checking.history import Fate, History, Place
+from tests.harness.checking.records import CREATED, OK, ONLY_SENT, UNAVAILABLE, Post, Read
+from tests.harness.checking.rules import Limits, Rules, Texts
+
+SETTLED = 2
+"""The first of the full reads that must agree with all later ones."""
+
+
+@cache
+def _position(text: str) -> Position:
+    return ids.parse_position(text)
+
+
+def answers(history: History, _: Limits) -> Texts:
+    """Answers have only the statuses that the API promises, and 503 has Retry-After.
+
+    An acknowledged post names an id for each message, no id twice. No body is sent twice: that is the workload's own
+    promise, on which the other rules stand.
+    """
+    bodies = Counter(sent.body for post in history.posts for sent in post.sent)
+    yield from (f"{body} was sent {count} times" for body, count in bodies.items() if count > 1)
+    places: set[Place] = set()
+    for post in history.posts:
+        yield from _answer(post, CREATED)
+        if len(post.outcomes) != len(post.sent):
+            yield f"{len(post.outcomes)} outcomes for {len(post.sent)} messages: {told(post)}"
+        if set(post.outcomes) != {"acknowledged"} and "acknowledged" in post.outcomes:
+            yield f"acknowledged in part: {told(post)}"
+        if len(post.ids) != len(post.sent) * ("acknowledged" in post.outcomes):
+            yield f"{len(post.ids)} ids for {len(post.sent)} messages: {told(post)}"
+        if (post.status == CREATED) != ("acknowledged" in post.outcomes):
+            yield f"status {post.status} with outcomes {post.outcomes}: {told(post)}"
+        for sent, name in zip(post.sent, post.ids, strict=False):
+            place = Place(post.queue, sent.partition, name)
+            if place in places:
+                yield f"{place} was given out twice: {told(post)}"
+            places.add(place)
+    for read in history.reads:
+        yield from _answer(read, OK)
+
+
+def _answer(event: Post | Read, good: int) -> Texts:
+    if event.status not in {good, UNAVAILABLE, ONLY_SENT}:
+        yield f"status {event.status}: {told(event)}"
+    if event.status == UNAVAILABLE and not event.retry_after:
+        yield f"503 without Retry-After: {told(event)}"
+
+
+def g1(history: History, limits: Limits) -> Texts:
+    """A reader whose cursor is above an acknowledged message was shown it."""
+    acknowledged: dict[str, list[tuple[Position, Fate]]] = defaultdict(list)
+    for fate in history.acknowledged.values():
+        acknowledged[fate.place.queue].append((_position(fate.place.id), fate))
+    for name, reads in _chains(history).items():
+        asked = {read.web for read in reads}
+        shown = {Place(read.queue, one.partition, one.id): one.body for read in reads for one in read.shown}
+        cursors = {number: _position(text) for read in reads for number, text in read.next.items()}
+        for position, fate in acknowledged[reads[0].queue]:
+            place = fate.place
+            if limits.apart and fate.post.web not in asked:
+                continue
+            if position < cursors.get(place.partition, ids.FIRST) and shown.get(place) != fate.sent.body:
+                passed = next(read for read in reads if position < _position(read.next.get(place.partition, "0" * 32)))
+                seen = shown.get(place, "nothing")
+                yield f"{name} was shown {seen} at {place}: {told(fate.post)}; passed in {told(passed)}"
+
+
+def _chains(history: History) -> Mapping[str, list[Read]]:
+    """The successful reads of each reader, in order."""
+    found: dict[str, list[Read]] = defaultdict(list)
+    for read in history.reads:
+        if read.status == OK:
+            found[read.reader].append(read)
+    return found
+
+
+def lost(history: History, _: Limits) -> Texts:
+    """Each full read at the end shows every acknowledged message, where it was acknowledged, with its body."""
+    for number, found in history.contents.items():
+        for place, fate in history.acknowledged.items():
+            if found.get(place) != fate.sent.body:
+                yield f"full read {number} shows {found.get(place, 'nothing')} at {place}: {told(fate.post)}"
+
+
+def g2(history: History, limits: Limits) -> Texts:
+    """What a 503 called ``none`` is never shown, by no read at any time."""
+    for read in history.reads:
+        for shown in read.shown:
+            fate = history.fates.get(shown.body)
+            if fate and fate.outcome == "none" and not (limits.apart and fate.post.web != read.web):
+                yield f"{shown.body} is shown at {shown.id}: {told(read)}; outcome none: {told(fate.post)}"
+
+
+def settled(history: History, _: Limits) -> Texts:
+    """The full reads after the last faults' effects have ended agree."""
+    rounds = sorted(history.contents)
+    if not rounds or rounds[-1] <= SETTLED:
+        yield f"there were {len(rounds)} full reads, of which two must agree"
+    for earlier, later in pairwise(rounds):
+        before, after = history.contents[earlier].items(), history.contents[later].items()
+        for change, places in ("gone", before - after), ("new", after - before if earlier >= SETTLED else set()):
+            for place, body in places:
+                fate = history.fates.get(body)
+                by = told(fate.post) if fate else "sent by nobody"
+                yield f"{body} at {place} is {change} in full read {later}: {by}"
+
+
+def truth(history: History, _: Limits) -> Texts:
+    """Whatever is shown was sent, to that queue and partition, and stands at one place only."""
+    places: dict[str, Place] = {}
+    for read in history.reads:
+        for shown in read.shown:
+            place, fate = Place(read.queue, shown.partition, shown.id), history.fates.get(shown.body)
+            at = f"{shown.body} is at {place}"
+            if places.setdefault(shown.body, place) != place:
+                yield f"{at} and at {places[shown.body]}: {told(read)}"
+            if fate is None:
+                yield f"{at}, and nobody sent it: {told(read)}"
+                continue
+            if (place.queue, place.partition) != (fate.place.queue, fate.place.partition):
+                yield f"{at}: {told(read)}; sent by {told(fate.post)}"
+            if fate.outcome == "acknowledged" and place != fate.place:
+                yield f"{at}, not {fate.place}: {told(read)}; {told(fate.post)}"
+            if read.end < fate.post.start:
+                yield f"{at} before it is sent: {told(read)}; {told(fate.post)}"
+
+
+def g3(history: History, _: Limits) -> Texts:
+    """Ids follow ``X-After``; ids of one web process ascend for whoever has seen an answer."""
+    for post in history.posts:
+        if post.after is not None and any(one <= _position(post.after) for one in _prompt(post)):
+            yield f"not above its X-After: {told(post)}"
+        for partition in {sent.partition for sent in post.sent}:
+            part = _prompt(post, partition)
+            if part != sorted(part):
+                yield f"a batch in another order than given: {told(post)}"
+    for web in {post.web for post in history.posts}:
+        yield from _ascending([post for post in history.posts if post.web == web and _prompt(post)])
+
+
+def _prompt(post: Post, partition: int | None = None) -> list[Position]:
+    """The ids of a post's messages that are not delayed."""
+    pairs = zip(post.sent, post.ids, strict=False)
+    return [_position(name) for sent, name in pairs if not sent.delay and partition in {None, sent.partition}]
+
+
+def _ascending(posts: list[Post]) -> Texts:
+    """A post that begins after another's answer has higher ids, at one web process."""
+    ended, at = sorted(posts, key=lambda post: post.end), 0
+    highest: tuple[Position, Post] | None = None
+    for post in posts:
+        while ended[at].end < post.start:
+            top = max(_prompt(ended[at]))
+            highest = max(highest or (top, ended[at]), (top, ended[at]), key=lambda pair: pair[0])
+            at += 1
+        if highest and min(_prompt(post)) <= highest[0]:
+            yield f"not above an id given out before: {told(post)}; {told(highest[1])}"
+
+
+def page(history: History, _: Limits) -> Texts:
+    """A page is in order, has nothing below ``since``, nothing from the horizon on and nothing twice.
+
+    Cursors never go back.
+    """
+    for reads in _chains(history).values():
+        cursors: dict[int, str] = {}
+        known: set[Place] = set()
+        for read in reads:
+            if read.since != cursors:
+                yield f"starts at {read.since}, the page before ended at {cursors}: {told(read)}"
+            for place in (Place(read.queue, shown.partition, shown.id) for shown in read.shown):
+                if place in known:
+                    yield f"{place} is shown twice to one reader: {told(read)}"
+                known.add(place)
+            yield from (f"{wrong}: {told(read)}" for wrong in _page(read))
+            cursors = {**cursors, **read.next}
+
+
+def _page(read: Read) -> Texts:
+    if extra := ({shown.partition for shown in read.shown} | read.next.keys()) - set(read.partitions):
+        yield f"shows partitions {extra} that were not asked for"
+    if missing := set(read.partitions) - read.next.keys():
+        yield f"says not where to go on in partitions {missing}"
+    order = [_position(shown.id) for shown in read.shown]
+    if read.merge and order != sorted(order):
+        yield "is not in the order of time"
+    for number, text in read.next.items():
+        found = [_position(shown.id) for shown in read.shown if shown.partition == number]
+        lower = _position(read.since[number]) if number in read.since else ids.FIRST
+        upper, horizon = _position(text), _position(read.horizon)
+        wrong = {
+            "is not in order": found != sorted(set(found)),
+            "shows what is below its start": found and found[0] < lower,
+            "shows what is not below the horizon": found and max(found) >= horizon,
+            "has a cursor that goes back": upper < lower or (found and upper <= max(found)),
+            "has a cursor above the horizon": upper > max(lower, horizon),
+        }
+        yield from (f"partition {number} {what}" for what, is_wrong in wrong.items() if is_wrong)
+
+
+def available(history: History, limits: Limits) -> Texts:
+    """No request takes longer than the bound; after faults, requests succeed again."""
+    events: tuple[Post | Read, ...] = (*history.posts, *history.reads)
+    for event in events:
+        hit = (one.target == event.web and one.touches(event.start, event.end, limits.grace) for one in history.faults)
+        if event.end - event.start > limits.bound and not any(hit):
+            yield f"took {event.end - event.start:.1f} s: {told(event)}"
+    following = [read for read in history.reads if not read.final]
+    for start, end in _calm(history, limits):
+        for web in sorted({post.web for post in history.posts}):
+            for what, some in ("post", history.posts), ("read", following):
+                tried = [event for event in some if event.web == web and start <= event.start <= end]
+                if not any(event.status in {OK, CREATED} for event in tried):
+                    last = told(tried[-1]) if tried else "none was tried"
+                    yield f"no {what} succeeded from {start:.1f} to {end:.1f}, without any fault: {last}"
+
+
+def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
+    """The times that are long enough without faults, and in any case the time after the last fault."""
+    if not history.posts:
+        return
+    start, end = history.posts[0].start, history.posts[-1].start
+    for fault in history.faults:
+        if fault.start - start >= limits.calm:
+            yield start, fault.start
+        start = max(start, fault.end + limits.grace)
+    if history.faults or end - start >= limits.calm:
+        yield start, max(start, end)
+
+
+def told(event: Post | Read) -> str:
+    """A record in a line for people."""
+    what = f"{event.queue} at {event.web}, {event.start:.3f}..{event.end:.3f}, {event.status}"
+    if isinstance(event, Read):
+        parts = ",".join(map(str, event.partitions))
+        return f"[{event.reader} read {what}, partitions {parts}, since {event.since}, horizon {event.horizon}]"
+    names = ",".join(f"{s.partition}:{name}" for s, name in zip(event.sent[:3], event.ids, strict=False))
+    bodies = ",".join(sent.body for sent in event.sent[:3])
+    after = f", after {event.after}" if event.after else ""
+    return f"[{event.writer} posted {bodies} ({len(event.sent)}) to {what} {names}{after} {event.note}]"
+
+
+MESSAGES: Rules = {
+    "answers": (answers, "calls"),
+    "G1": (g1, "acknowledged"),
+    "lost": (lost, "acknowledged"),
+    "G2": (g2, "none"),
+    "settled": (settled, "full"),
+    "truth": (truth, "seen"),
+    "G3": (g3, "acknowledged"),
+    "page": (page, "pages"),
+    "available": (available, "calls"),
+}

@@ -1,0 +1,388 @@
+"""Ways to spoil a good history on purpose, so that a checker that works must notice: a table for each set of rules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from msgspec import structs
+
+from queuey import ids
+from queuey.ids import FIRST
+from tests.harness.checking.claims import Acknowledging, ClaimHistory, Delivery
+from tests.harness.checking.records import (
+    CREATED,
+    UNAVAILABLE,
+    Answered,
+    Asked,
+    Ended,
+    Handled,
+    Heard,
+    Joined,
+    Observed,
+    Outcome,
+    Post,
+    Read,
+    Record,
+    Sent,
+    Shown,
+)
+from tests.harness.history import Fault, of
+from tests.sim.availability import EmptyAnswer
+
+Records = list[Record]
+Spoil = Callable[[Records, random.Random], Records | None]
+"""Gives spoiled records, or None where there is nothing of the kind."""
+Spoils = Mapping[str, tuple[set[str], Spoil]]
+"""By what is wrong: the rules that must notice, and how to make it so."""
+
+
+def _put(records: Records, old: Any, *new: Record) -> Records:  # noqa: ANN401 - a record
+    """Returns the records with others in the place of one."""
+    return [one for each in records for one in (new if each is old else (each,))]
+
+
+def _change(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN401 - a record and its fields
+    return _put(records, old, structs.replace(old, **fields))
+
+
+def _swapped(find: Callable[[Records], list[Any]], field: str) -> Spoil:
+    """Exchanges what the first two of the records that are found have in a field."""
+
+    def spoil(records: Records, _: random.Random) -> Records:
+        first, second = find(records)[:2]
+        one, other = getattr(first, field), getattr(second, field)
+        return _change(_change(records, first, **{field: other}), second, **{field: one})
+
+    return spoil
+
+
+def _one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
+    """Spoils by a change of one of the records that are found."""
+
+    def spoil(records: Records, rng: random.Random) -> Records | None:
+        found = find(records)
+        if not found:
+            return None
+        old = rng.choice(found)
+        return _put(records, old, *change(old))
+
+    return spoil
+
+
+# Messages
+
+
+def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
+    """Changes a message on a page, from a ``final`` full read on."""
+
+    def spoil(records: Records, rng: random.Random) -> Records | None:
+        posts = [pair for post in of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
+        wanted = {sent.body for sent, outcome in posts if outcome in outcomes}
+        reads = [read for read in of(records, Read) if read.final >= final]
+        found = [(read, shown) for read in reads for shown in read.shown if shown.body in wanted]
+        if not found:
+            return None
+        read, old = rng.choice(found)
+        page = tuple(one for each in read.shown for one in (change(each) if each is old else (each,)))
+        return _change(records, read, shown=page)
+
+    return spoil
+
+
+def _other(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """Makes a record another one, with these fields."""
+    return lambda old: (structs.replace(old, **{name: made(old) for name, made in fields.items()}),)
+
+
+def _post(
+    outcome: Outcome, change: Callable[[Post], tuple[Post, ...]], *, there: bool = False, web: str | None = None
+) -> Spoil:
+    """Changes a post of this outcome; ``there``: one whose messages the full reads show."""
+
+    def find(records: Records) -> list[Post]:
+        seen = {shown.body for read in of(records, Read) if read.final for shown in read.shown}
+        posts = [post for post in of(records, Post) if outcome in post.outcomes and web in {None, post.web}]
+        return [post for post in posts if not there or seen & {sent.body for sent in post.sent}]
+
+    return _one(find, change)
+
+
+def _read(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
+    """Changes a page with several messages of one partition."""
+
+    def find(records: Records) -> list[Read]:
+        return [one for one in of(records, Read) if len(one.shown) > len({shown.partition for shown in one.shown})]
+
+    return _one(find, change)
+
+
+def _cursors(change: Callable[[Read], str]) -> Spoil:
+    return _read(_other(next=lambda read: dict.fromkeys(read.next, change(read))))
+
+
+def _higher(name: str) -> str:
+    ticks, low = ids.parse_position(name)
+    return ids.to_hex((ticks + 1, low))
+
+
+_refused = _other(
+    status=lambda _: UNAVAILABLE,
+    ids=lambda _: (),
+    outcomes=lambda post: ("none",) * len(post.sent),
+    retry_after=lambda _: True,
+)
+_accepted = _other(
+    status=lambda _: CREATED,
+    ids=lambda post: tuple(ids.to_hex((ids.EPOCH_TICKS + n, n)) for n in range(len(post.sent))),
+    outcomes=lambda post: ("acknowledged",) * len(post.sent),
+)
+_same_ids = _other(sent=lambda post: tuple(Sent(f"{one.body}'", one.partition, one.delay) for one in post.sent))
+_before_after = _other(
+    sent=lambda post: tuple(Sent(one.body, one.partition) for one in post.sent),
+    after=lambda post: max(post.ids, key=ids.parse_position),
+)
+_moved_id = _other(id=lambda shown: _higher(shown.id))
+_KEPT: tuple[Outcome, ...] = ("acknowledged", "unknown")
+
+MESSAGES: Spoils = {
+    "a reader is not shown a message": ({"G1"}, _shown(lambda _: (), "acknowledged")),
+    "a full read lacks an acknowledged message": ({"lost"}, _shown(lambda _: (), "acknowledged", final=1)),
+    "a full read lacks what another shows": ({"settled"}, _shown(lambda _: (), "unknown", final=2)),
+    "a page shows a message twice": ({"page"}, _shown(lambda shown: (shown, shown), *_KEPT)),
+    "a body is another": ({"truth"}, _shown(_other(body=lambda _: "other"), *_KEPT)),
+    "an id is another": ({"truth"}, _shown(_moved_id, "acknowledged")),
+    "a partition is another": ({"truth"}, _shown(_other(partition=lambda shown: 3 - shown.partition), *_KEPT)),
+    "a message is at two ids": ({"truth"}, _shown(lambda shown: (shown, *_moved_id(shown)), *_KEPT)),
+    "what is shown was never sent": ({"truth"}, _post("acknowledged", lambda _: ())),
+    "what is shown was called none": ({"G2"}, _post("acknowledged", _refused)),
+    "an unknown one that is there was called none": ({"G2"}, _post("unknown", _refused, there=True)),
+    "what was called none was acknowledged": ({"lost"}, _post("none", _accepted)),
+    "a post is recorded twice": ({"answers"}, _post("acknowledged", lambda post: (post, post))),
+    "an id is given out twice": ({"answers"}, _post("acknowledged", lambda post: (post, *_same_ids(post)))),
+    "an acknowledged id is another": (
+        {"truth"},
+        _post("acknowledged", _other(ids=lambda post: tuple(map(_higher, post.ids)))),
+    ),
+    "an id is missing": ({"answers"}, _post("acknowledged", _other(ids=lambda post: post.ids[:-1]))),
+    "an id is not above its X-After": ({"G3"}, _post("acknowledged", _before_after)),
+    "a 503 lacks Retry-After": ({"answers"}, _post("none", _other(retry_after=lambda _: False))),
+    "an answer is 500": ({"answers"}, _post("unknown", _other(status=lambda _: 500))),
+    "a page is missing": ({"page"}, _read(lambda _: ())),
+    "a page is recorded twice": ({"page"}, _read(lambda read: (read, read))),
+    "a page is in another order": ({"page"}, _read(_other(shown=lambda read: read.shown[::-1]))),
+    "a cursor goes back": ({"page"}, _cursors(lambda _: ids.to_hex(ids.FIRST))),
+    "a cursor is above the horizon": ({"page"}, _cursors(lambda read: _higher(read.horizon))),
+    "a horizon is not above what is shown": ({"page"}, _read(_other(horizon=lambda read: read.shown[0].id))),
+    "an answer took a minute": (
+        {"available"},
+        _post("acknowledged", _other(start=lambda post: post.start - 60), web="web-2"),
+    ),
+}
+
+
+# Groups
+
+
+def _commits(records: Records) -> list[tuple[Asked, Answered]]:
+    answers = {(each.worker, each.call): each for each in of(records, Answered)}
+    return [(each, answers[each.worker, each.call]) for each in of(records, Asked) if each.what == "commit"]
+
+
+def _content(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
+    return _one(lambda records: of(records, Read), change)
+
+
+def _again(records: Records) -> list[Handled]:
+    """What was handled a second time, by somebody who went on after it."""
+    handled = of(records, Handled)
+    return [
+        each
+        for number, each in enumerate(handled[:-1])
+        if each.id in {one.id for one in handled[:number]} and handled[number + 1].worker == each.worker
+    ]
+
+
+def _never(records: Records, rng: random.Random) -> Records:
+    victim = rng.choice(of(records, Handled)).id
+    return [each for each in records if not (isinstance(each, Handled) and each.id == victim)]
+
+
+def _late(records: Records, _: random.Random) -> Records:
+    """The first worker begins its last message once more when the second has taken the partition."""
+    handled = of(records, Handled)
+    mine = [each for each in handled if each.worker == handled[0].worker]
+    theirs = next(each for each in handled if each.worker != handled[0].worker)
+    return [*records, structs.replace(mine[-1], at=theirs.at + 0.001)]
+
+
+def _careless(records: Records, _: random.Random) -> Records:
+    """A worker is suspended long before it handles something."""
+    victim = of(records, Handled)[-1]
+    return [*records, Heard(victim.at - 0.3, victim.worker, 1, "suspended"), Fault(0.0, victim.at, "cut")]
+
+
+def _foreign(records: Records, _: random.Random) -> Records:
+    """The first worker commits once more, after the second has taken the partition."""
+    commits = _commits(records)
+    first = commits[0][0].worker
+    asked, answered = next(each for each in commits if each[0].worker != first)
+    return _change(_change(records, asked, worker=first, call=99), answered, worker=first, call=99)
+
+
+def _twice_made(records: Records, _: random.Random) -> Records:
+    (_asked, first), (_other_asked, second) = _commits(records)[:2]
+    return _change(records, second, versions=first.versions)
+
+
+def _by_nobody(records: Records, rng: random.Random) -> Records:
+    asked, answered = rng.choice(_commits(records)[:-1])
+    return _put(_put(records, asked), answered)
+
+
+def _elsewhere(records: Records, _: random.Random) -> Records:
+    """A taking finds another offset than was committed."""
+    takes = [each for each in of(records, Answered) if each.ids]
+    return _change(records, takes[1], ids=takes[-1].ids)
+
+
+def _ahead(records: Records, rng: random.Random) -> Records:
+    asked, _ = rng.choice(_commits(records)[:-1])
+    (place,), names = asked.ids, [shown.id for read in of(records, Read) for shown in read.shown]
+    return _change(records, asked, ids={place: names[names.index(asked.ids[place]) + 1]})
+
+
+def _without(kind: str) -> Spoil:
+    return lambda records, _: [each for each in records if not (isinstance(each, Fault) and each.kind == kind)]
+
+
+def _stayed(records: Records, _: random.Random) -> Records:
+    """Nobody who handed a partition back was told to leave, and all came long ago."""
+    rest = [each for each in records if not isinstance(each, Ended)]
+    return [structs.replace(each, at=0.0) if isinstance(each, Joined) else each for each in rest]
+
+
+GROUPS: Spoils = {
+    "a message is not handled": ({"lost"}, _never),
+    "an acknowledged message is not there": (
+        {"lost"},
+        _content(_other(shown=lambda read: read.shown[:-1])),
+    ),
+    "nobody has read what is there": ({"lost"}, _content(lambda _: ())),
+    "two messages change places": ({"order", "stay"}, _swapped(lambda r: of(r, Handled), "at")),
+    "a stay has a gap": ({"stay"}, _one(_again, lambda _: ())),
+    "an earlier owner goes on": ({"alone", "halted"}, _late),
+    "a suspended worker goes on": ({"halted"}, _careless),
+    "an earlier owner commits": ({"fenced"}, _foreign),
+    "a version is made twice": ({"fenced"}, _twice_made),
+    "a version is made by nobody": ({"fenced"}, _by_nobody),
+    "an offset goes back": ({"back"}, _swapped(lambda r: [asked for asked, _ in _commits(r)], "ids")),
+    "an offset is seen to go back": ({"back"}, _swapped(lambda r: of(r, Observed), "offsets")),
+    "an owner goes on elsewhere": ({"back"}, _elsewhere),
+    "a commit runs ahead": ({"ahead"}, _ahead),
+    "a killed worker was not killed": ({"twice"}, _without("kill")),
+    "an expired session did not expire": ({"twice", "shaken"}, _without("expire")),
+    "a suspended session had no reason": ({"shaken"}, _without("hush")),
+    "a partition moves for nothing": ({"moved"}, _stayed),
+    "a worker ends badly": ({"end"}, _one(lambda r: of(r, Ended), _other(code=lambda _: 1))),
+    "the last offset is missing": (
+        {"end"},
+        lambda r, _: _change(r, of(r, Observed)[-1], offsets=of(r, Observed)[-2].offsets),
+    ),
+}
+
+
+# Claims
+
+LATE = 9e9
+"""Seconds: after all that happened in a simulated history."""
+
+
+def _claim(history: ClaimHistory, one: Delivery, number: int) -> None:
+    """Has the message be given once more, long after everything else."""
+    history.deliveries.append(Delivery(one.position, number, LATE, LATE, [(LATE, LATE + 1)], first=True))
+
+
+def _done(history: ClaimHistory, one: Delivery) -> None:
+    history.acknowledgings.append(Acknowledging(one.position, 0.0, 1.0, "done"))
+
+
+def _both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:
+    """Has two messages be given at one time, the first one in an earlier entry."""
+    history.releases.clear()
+    _claim(history, first, 9001)
+    _claim(history, second, 9002)
+
+
+def _never_given(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    history.acknowledged.add(FIRST)
+    history.given_up.append(Acknowledging(FIRST, 0.0, 0.0, "done"))
+
+
+def _given_again(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    _done(history, one)
+    _both(history, one, other)
+
+
+def _not_deleted(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    _done(history, one)
+    history.left = {one.position}
+
+
+def _copies(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    history.bodies = {each.position: ("x", 0.0, 0.0) for each in (one, other)}
+    history.acknowledged |= history.bodies.keys()
+    _both(history, one, other)
+
+
+def _of_a_key(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    history.stored.keys = {each.position: "key" for each in (one, other)}
+    _both(history, other, one)
+
+
+def _over_the_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    history.stored.shares = {1: 1}
+    _both(history, one, other)
+
+
+def _told_of_none(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    start, end = max(history.stored.free(1, 0.0), key=lambda span: span[1] - span[0])
+    history.empties.append(EmptyAnswer(start, min(end, start + 0.001), 0.0))
+
+
+def _two_letters(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    history.letter_places = {one.position: [(1, FIRST), (2, FIRST)]}
+
+
+def _once_too_often(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    history.stored.most = 1
+
+
+CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery], object]]] = {
+    "two clients have a message at once": ({"G4"}, lambda history, one, _: _both(history, one, one)),
+    "a message is given after it was done": ({"G5"}, _given_again),
+    "a message is never given, and no dead letter": ({"G6", "given up"}, _never_given),
+    "a message that was done is not deleted": ({"on_ack"}, _not_deleted),
+    "a message is given before it is due": (
+        {"delay"},
+        lambda history, one, _: history.due.update({one.position: LATE}),
+    ),
+    "two copies are given": ({"dedup"}, _copies),
+    "a message is two dead letters": ({"outbox"}, _two_letters),
+    "a message is given once too often": ({"limit"}, _once_too_often),
+    "messages of a key are given in another order, at once": ({"order", "key"}, _of_a_key),
+    "more is claimed of a partition than its share": ({"places"}, _over_the_share),
+    "a client is told that there is none": ({"empty"}, _told_of_none),
+}
+"""By what is wrong: the rules that must notice, and how to make it so, with two messages of partition 1."""
+
+
+def spoil_claims(history: ClaimHistory, what: str, rng: random.Random) -> ClaimHistory:
+    """Spoils a copy of a simulated history."""
+    history = deepcopy(history)
+    known = {one.position: one for one in history.deliveries}
+    one, other = (known[position] for position in sorted(rng.sample(sorted(known), 2)))
+    CLAIMS[what][1](history, one, other)
+    return history

@@ -1,0 +1,252 @@
+"""Each rule finds what is wrong with a history, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from queuey import ids
+from tests.harness.checking import good, groups, messages, spoils
+from tests.harness.checking.claims import SIMULATED, ClaimHistory
+from tests.harness.checking.counts import AGAIN, count, count_claims, count_groups
+from tests.harness.checking.history import History
+from tests.harness.checking.records import Outcome, Post, Read, Record, Sent, Shown
+from tests.harness.checking.rules import LIMITS, Rules, check, checked
+from tests.harness.history import Fault
+from tests.harness.results import too_few
+from tests.sim.storm import Storm
+
+SEEDS = st.integers(0, 1 << 16)
+STORMS = (7, 20, 21, 50)
+"""Simulated histories of claims in one partition of a plain queue, in which messages are given again."""
+GOOD = {"messages": lru_cache(32)(good.of_messages), "groups": lru_cache(32)(good.of_group)}
+"""Records are never changed, and to make one up takes longer than to check it."""
+RULES: dict[str, Rules] = {"messages": messages.MESSAGES, "groups": groups.GROUPS, "claims": SIMULATED}
+SPOILS: dict[str, Mapping[str, tuple[set[str], Any]]] = {
+    "messages": spoils.MESSAGES,
+    "groups": spoils.GROUPS,
+    "claims": spoils.CLAIMS,
+}
+WAYS = [(kind, what) for kind in GOOD for what in SPOILS[kind]]
+
+
+@lru_cache
+def storm(seed: int) -> ClaimHistory:
+    """A simulated history of claims."""
+    return Storm(seed).run()
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@given(seed=SEEDS)
+@example(seed=69)
+def test_good_histories(kind: str, seed: int) -> None:
+    """Nothing is found where nothing is wrong."""
+    assert check(History(GOOD[kind](seed)), RULES[kind]) == []
+
+
+@pytest.mark.parametrize(("kind", "what"), WAYS)
+@given(seed=st.integers(0, 31), choice=SEEDS)
+def test_spoiled_histories(kind: str, what: str, seed: int, choice: int) -> None:
+    """Whatever record is dropped, doubled or altered, the rule that it breaks says so."""
+    expected, spoil = SPOILS[kind][what]
+    spoiled = spoil(GOOD[kind](seed), random.Random(choice))
+    if spoiled is not None:
+        assert expected <= {violation.rule for violation in check(History(spoiled), RULES[kind])}
+
+
+@pytest.mark.parametrize(("kind", "what"), WAYS)
+def test_spoils_apply(kind: str, what: str) -> None:
+    """Each way to spoil a history finds something to spoil in most of them."""
+    _, spoil = SPOILS[kind][what]
+    found = sum(spoil(GOOD[kind](seed), random.Random(seed)) is not None for seed in range(10))
+    assert found > (7 if kind == "messages" else 9)
+
+
+@pytest.mark.parametrize("what", spoils.CLAIMS)
+@pytest.mark.parametrize("seed", STORMS)
+def test_spoiled_claims(what: str, seed: int) -> None:
+    """The rules of claims find nothing in a simulated history, and what is wrong with it when it was spoiled."""
+    expected, _ = spoils.CLAIMS[what]
+    assert check(storm(seed), SIMULATED) == []
+    spoiled = spoils.spoil_claims(storm(seed), what, random.Random(seed))
+    assert expected <= {violation.rule for violation in check(spoiled, SIMULATED)}
+
+
+def test_every_rule_is_tested() -> None:
+    """There is a way to spoil a history for each rule, and each is among what a report says was checked."""
+    for kind, rules in RULES.items():
+        assert set().union(*(broken for broken, _ in SPOILS[kind].values())) == rules.keys()
+    made = {kind: History(GOOD[kind](1)) for kind in GOOD}
+    assert all(checked(count(made["messages"]), messages.MESSAGES).values())
+    assert all(checked(count_groups(made["groups"]), groups.GROUPS).values())
+
+
+# Messages: what a rule allows, beside what breaks it
+
+
+def name(seconds: float) -> str:
+    """The id of an instant."""
+    return ids.to_hex((ids.EPOCH_TICKS + round(seconds * ids.TICKS_PER_SECOND), ids.LOW_MIN))
+
+
+def post(
+    at: float, body: str, outcome: Outcome = "acknowledged", *, web: str = "web-1", after: str | None = None
+) -> Post:
+    """A post of one message that took 0.1 s; acknowledged with the instant of its start as id."""
+    good = outcome == "acknowledged"
+    sent, names = (Sent(body, 1),), (name(at),) if good else ()
+    return Post(at, at + 0.1, web, "w", "q", sent, 201 if good else 503, (outcome,), names, after, not good)
+
+
+def page(at: float, *bodies: tuple[float, str], reader: str = "r", since: float | None = None, final: int = 0) -> Read:
+    """A page read in 0.1 s, with a horizon 1 s before its start to which the cursor goes."""
+    shown = tuple(Shown(1, name(when), body) for when, body in bodies)
+    start, horizon = {} if since is None else {1: name(since)}, name(at - 1)
+    read = Read(at, at + 0.1, "web-1", reader, "q", (1,), 200, start, horizon=horizon)
+    return structs.replace(read, shown=shown, next={1: horizon}, final=final)
+
+
+def full(*bodies: tuple[float, str]) -> list[Record]:
+    """Three full reads that agree."""
+    return [page(100 + n, *bodies, reader=f"f{n}", final=n) for n in (1, 2, 3)]
+
+
+def rules(*records: Record, apart: bool = False) -> set[str]:
+    """The rules that these records break."""
+    found = check(History(records), messages.MESSAGES, LIMITS._replace(apart=apart))
+    return {violation.rule for violation in found}
+
+
+def test_acknowledged_below_a_cursor() -> None:
+    """A message that becomes visible only after a reader has passed it is missed, though every full read shows it."""
+    found = check(History([post(10, "a"), page(12), page(13, since=11), *full((10, "a"))]), messages.MESSAGES)
+    assert [violation.rule for violation in found] == ["G1"]
+    assert "12.000" in found[0].text, "the page that passed it is named"
+    assert rules(post(10, "a"), page(10.5), *full((10, "a"))) == set(), "a reader that has not come to it"
+
+
+def test_data_centres_that_are_apart() -> None:
+    """What was posted in another data centre may come late, but not be lost; in one's own it may do neither."""
+    other, own = post(10, "a", web="web-2"), post(10, "a")
+    late = [page(12), page(13, since=11), *full((10, "a"))]
+    assert rules(other, *late) == {"G1"}
+    assert rules(other, *late, apart=True) == set()
+    assert rules(other, page(12), *full(), apart=True) == {"lost"}
+    assert rules(own, page(12), *full((10, "a")), apart=True) == {"G1"}
+
+
+def test_outcomes_of_data_centres_that_are_apart() -> None:
+    """A message that is taken back in its data centre may have been shown in another before that came over."""
+    other, own = (post(10, "x", "none", web=web) for web in ("web-2", "web-1"))
+    shown: list[Record] = [post(10.2, "a"), page(12, (10, "x"), (10.2, "a")), *full((10.2, "a"))]
+    assert rules(other, *shown) == {"G2"}
+    assert rules(other, *shown, apart=True) == set()
+    assert rules(own, *shown, apart=True) == {"G2"}, "even if it was gone by the end"
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        ([True, True, True], set()),
+        ([False, True, True], set()),
+        ([True, False, False], {"settled"}),
+        ([True, True, False], {"settled"}),
+        ([False, False, True], {"settled"}),
+        ([False, True], {"settled"}),
+        ([], {"settled"}),
+    ],
+)
+def test_unknown_settles(contents: list[bool], expected: set[str]) -> None:
+    """An unknown message may turn up in the first full read or the second; then it stays, and two reads agree."""
+    finals = [
+        page(100 + n, *([(10.0, "x")] if there else []), (11, "a"), reader=f"f{n}", final=n)
+        for n, there in enumerate(contents, 1)
+    ]
+    assert rules(post(10, "x", "unknown"), post(11, "a"), page(11), *finals) == expected
+
+
+def test_failed_reads_keep_the_cursor() -> None:
+    """A read that failed shows nothing and moves nothing."""
+    failed = Read(12, 12.1, "web-1", "r", "q", (1,), 503, {1: name(10)}, retry_after=True)
+    good: list[Record] = [post(10, "a"), page(11), page(12.5, (10, "a"), since=10), *full((10, "a"))]
+    assert rules(*good, failed) == set()
+    assert rules(*good, structs.replace(failed, retry_after=False)) == {"answers"}
+
+
+def test_ids_of_one_process() -> None:
+    """Ids of a process ascend for whoever has seen an answer, not for posts under way at the same time."""
+    first = structs.replace(post(10, "a"), ids=(name(11),))
+    at_once = structs.replace(post(10.05, "b"), ids=(name(10.5),))
+    after = structs.replace(post(10.2, "c"), ids=(name(10.7),))
+    assert rules(first, at_once, page(10.9), *full((10.5, "b"), (11, "a"))) == set()
+    later: list[Record] = [page(10.9), *full((10.5, "b"), (10.7, "c"), (11, "a"))]
+    assert rules(first, at_once, after, *later) == {"G3"}
+    assert rules(first, at_once, structs.replace(after, web="web-2"), *later) == set()
+
+
+def test_merged_pages_are_in_time_order() -> None:
+    """A merged page goes by time over its partitions, one that is not merged by partition."""
+    sent = [structs.replace(post(10 + n, "ab"[n]), sent=(Sent("ab"[n], 2 - n),)) for n in (0, 1)]
+    wrong = (Shown(1, name(11), "b"), Shown(2, name(10), "a"))
+    both = {1: name(50), 2: name(50)}
+    reads = [
+        structs.replace(page(11, reader=f"r{n}", final=n), shown=wrong, partitions=(1, 2), next=both, horizon=name(50))
+        for n in range(4)
+    ]
+    assert rules(*sent, *reads) == set()
+    assert rules(*sent, *reads[:3], structs.replace(reads[3], merge=True)) == {"page"}
+
+
+def test_slow_answers() -> None:
+    """A request may be slow only where its own web process was stopped meanwhile."""
+    slow = structs.replace(post(10, "a"), end=40)
+    rest: list[Record] = [page(10), post(60, "b"), page(60, (10, "a"), since=9), *full((10, "a"), (60, "b"))]
+    assert rules(slow, *rest) == {"available"}
+    assert rules(slow, *rest, Fault(15, 20, "pause", "node-1")) == {"available"}
+    assert rules(slow, *rest, Fault(15, 20, "pause", "web-1")) == set()
+    assert rules(slow, *rest, Fault(41, 45, "pause", "web-1")) == {"available"}
+
+
+def test_requests_succeed_again() -> None:
+    """After a fault and the grace, a web process must take posts and answer reads."""
+    fault = Fault(20, 25, "kill", "node-1")
+    refused = [post(40 + n, str(n), "none") for n in range(5)]
+    events: list[Record] = [fault, *refused, post(45, "b"), page(41), *full((45, "b"))]
+    assert rules(*events) == set()
+    assert rules(*events, post(45, "c", "none", web="web-2")) == {"available"}, "at web-2"
+    assert rules(fault, *refused, page(41), *full()) == {"available"}, "no post"
+    assert rules(fault, post(45, "b"), page(26), *full((45, "b"))) == {"available"}, "no read"
+    assert rules(fault, post(29, "b"), page(29), *full((29, "b"))) == {"available"}, "within the grace"
+    early: list[Record] = [post(10, "x", "none"), post(19, "y", "none"), *events]
+    assert rules(*early) == {"available"}, "before the fault"
+
+
+# Numbers
+
+
+def test_counts_of_messages() -> None:
+    """The numbers that a run about messages is reported with."""
+    slow = structs.replace(post(30, "late", "none"), end=32)
+    some: list[Record] = [post(10, "a"), post(11, "x", "none"), slow, post(12, "u", "unknown"), page(13, (10, "a"))]
+    found = count(History([*some, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
+    expected = {"acknowledged": 1, "none": 2, "none_late": 1, "unknown": 1, "unknown_shown": 1}
+    expected |= {"refused": 3, "unanswered": 0, "pages": 1, "shown": 1, "failed_pages": 0, "during_faults": 1}
+    assert found == expected | {"calls": 8, "full": 6, "seen": 7}
+
+
+def test_counts_of_groups_and_claims() -> None:
+    """Messages, and how often and why they were handled again; and what clients were given and told."""
+    found = count_groups(History(good.of_group(1)))
+    assert (found["messages"], found["acknowledged"]) == (good.MESSAGES, good.MESSAGES)
+    assert {name for name in found if name.startswith(AGAIN)} <= {AGAIN + kind for kind in ("kill", "expire", "hush")}
+    assert too_few(found, {"messages": good.MESSAGES, "twice": 1}) == []
+    claims = count_claims(storm(STORMS[0]), History([post(10, "a"), Fault(9, 20, "kill", "n")]))
+    assert (claims["acknowledged"], claims["faults"]) == (1, 1)
+    assert claims["delivered"] > claims["again"] > 0

@@ -1,1 +1,0 @@
-"""Histories and what they are checked against."""
