@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +17,7 @@ from tests.faults.wire import Account, Web
 from tests.harness.nemesis import Step, Wave, hit
 from tests.harness.plans import Plan
 from tests.harness.proxy import Proxy
-from tests.servers.served import Served
+from tests.servers.served import START_SECONDS, Served
 
 NODE_SECONDS, WEB_SECONDS = 10.0, 1.0
 """What a killed one needs to serve again, as a schedule has it."""
@@ -151,9 +151,13 @@ class OneWorker:
         self._signal(signal.SIGKILL)
 
     def start(self) -> None:
-        """Waits until there is another one."""
+        """Waits until there is another one; fails at once if the service has ended, which would start it."""
+        process = self._service.served.process
+        deadline = time.monotonic() + START_SECONDS
         while len(found := self._workers()) < len(self._pids) or found == self._pids:
-            threading.Event().wait(0.05)
+            assert process.poll() is None, f"the service ended with {process.returncode}:\n{self._service.output}"
+            assert time.monotonic() < deadline, f"no worker was replaced: {found}\n{self._service.output}"
+            time.sleep(0.05)
 
     def pause(self) -> None:
         """Stops it where it is."""
@@ -169,7 +173,10 @@ class OneWorker:
 
     def _workers(self) -> list[int]:
         pid = self._service.served.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:  # the service has ended, and its exit code was taken
+            return []
         return sorted(int(child) for child in children if b"spawn_main" in _command(child))
 
 
