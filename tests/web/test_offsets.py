@@ -132,13 +132,6 @@ def test_partitions_must_exist_and_be_named_once(owner: Caller, keys: list[str])
     assert owner.get("q/offsets").json["groups"] == []
 
 
-def test_nothing_to_record(owner: Caller, keys: list[str]) -> None:
-    """Recording no partition is a success that makes no group."""
-    reply = owner.send_json("PUT", "q/offsets/g", {"partitions": {}})
-    assert reply.json == {"status": "ok", "group": "g", "partitions": {}}
-    assert owner.get("q/offsets").json["groups"] == []
-
-
 def lag(caller: Caller, **cursors: str | None) -> dict[str, tuple[int, bool]]:
     """Asks what lies behind cursors, partitions written as p1=…."""
     content = {"partitions": {name[1:]: value for name, value in cursors.items()}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.service import Limits, Service
+from queuey.service import Service
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking
@@ -80,25 +80,6 @@ def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
     assert bodies(owner.claim()) == ["a"]
 
 
-def test_a_claim_that_has_expired_is_good_until_somebody_else_has_it(owner: Caller, q: str, clock: Clock) -> None:
-    """Who is late may still acknowledge, if the message was not handed out meanwhile."""
-    claimed = owner.claim(limit=3, ttl=10)
-    clock.advance(100)
-    assert settle(owner, "ack", claimed[0]).status == 200
-    assert settle(owner, "renew", claimed[1], ttl=10).status == 200
-    assert bodies(owner.claim()) == ["c"]
-
-
-def test_released_messages_come_at_once(owner: Caller, q: str, clock: Clock) -> None:
-    """A message that was given back is the next to be handed out."""
-    claimed = owner.claim(limit=2)
-    assert statuses(settle(owner, "release", claimed[0])) == ["ok"]
-    again = owner.claim()
-    assert [(each["body"], each["deliveries"]) for each in again] == [("a", 2), ("c", 1)]
-    assert statuses(settle(owner, "release", claimed[0])) == ["superseded"]
-    assert owner.claim() == []
-
-
 def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
     """A message that is released with a delay comes when that is over, whatever is left of its claim."""
     long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
@@ -130,15 +111,6 @@ def test_a_release_says_why(owner: Caller, q: str) -> None:
     assert statuses(settle(owner, "ack", claim)) == ["ok"]
 
 
-def test_a_delayed_release_can_be_taken_back(owner: Caller, q: str, clock: Clock) -> None:
-    """Until the message comes again its receipt is good: the same worker may renew, release or acknowledge it."""
-    one, two = owner.claim(limit=2, ttl=100)
-    settle(owner, "release", one, two, delay=30)
-    assert statuses(settle(owner, "release", one)) == ["ok"]
-    assert statuses(settle(owner, "ack", two)) == ["ok"]
-    assert bodies(owner.claim()) == ["a", "c"]
-
-
 def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Clock) -> None:
     """A renewed claim lasts for so long from then on, and a claim that lasts longer anyway stays as it is."""
     long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
@@ -148,26 +120,6 @@ def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Cloc
     assert reply.json["results"][1]["expires"] == pytest.approx(short["expires"] + 40, abs=0.01)
     clock.advance(60)
     assert bodies(owner.claim()) == ["b", "c"]
-
-
-@pytest.mark.parametrize("ttl", [0, 5e-324, 0.0004])
-def test_renewing_for_nothing_releases(owner: Caller, q: str, clock: Clock, ttl: float) -> None:
-    """A renewal of no time gives the message back; times are in milliseconds."""
-    claimed = owner.claim(limit=1, ttl=100)
-    assert statuses(settle(owner, "renew", *claimed, ttl=ttl)) == ["ok"]
-    assert bodies(owner.claim()) == ["a", "b", "c"]
-
-
-def test_no_renewal_is_never_late(owner: Caller, q: str) -> None:
-    """Where nothing is renewed, no claim can be over, however short the time."""
-    reply = settle(owner, "renew", ttl=0.001)
-    assert (reply.status, statuses(reply)) == (200, [])
-
-
-def test_a_claim_of_no_time_shows_only(owner: Caller, q: str, clock: Clock) -> None:
-    """With ttl=0 messages are shown and stay free."""
-    assert bodies(owner.claim(ttl=0)) == ["a", "b", "c"]
-    assert bodies(owner.claim(ttl=30)) == ["a", "b", "c"]
 
 
 def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
@@ -196,21 +148,6 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     assert (size["size"], size["exact"]) == (3, True)
     assert sorted(owner.get("q/peek").bodies) == ["b", "c", "d"]
     assert len(owner.get("q/peek", limit=1).messages) == 1
-
-
-def test_what_waits_can_be_claimed(owner: Caller, q: str, clock: Clock) -> None:
-    """A claim that has expired counts as claimed for another second, in which nobody can get its message."""
-    owner.post("q", "d", X_Partition="2")
-    (claimed,) = owner.claim(partitions="2", ttl=10)
-    explain = f"q/explain/{claimed['message_id']}"
-    clock.advance(10.5)
-    assert owner.claim(partitions="2", ttl=0) == []
-    assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 1, "waiting": 0}
-    assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "claimed"
-    clock.advance(1)
-    assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 0, "waiting": 1}
-    assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "waiting"
-    assert bodies(owner.claim(partitions="2", ttl=0)) == ["d"]
 
 
 def test_all_claims_are_ended(owner: Caller, q: str, clock: Clock) -> None:
@@ -267,15 +204,6 @@ def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
         "outstanding": 2,
         "waiting": 0,
     }
-
-
-@pytest.mark.parametrize("limits", [Limits(page_bytes=300_000)])
-def test_an_answer_has_a_page_of_bodies(owner: Caller) -> None:
-    """However many messages are asked for, an answer has as many bytes as a page of a range read, but for one body."""
-    owner.create("q")
-    for _ in range(5):
-        owner.post("q", "x" * 100_000)
-    assert [len(owner.claim(limit=1000)) for _ in range(3)] == [3, 2, 0]
 
 
 def test_an_answer_has_what_the_page_says(owner: Caller) -> None:

@@ -219,7 +219,8 @@ def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
     assert gone.status == 404
 
 
-def test_a_key_that_is_revoked(store: Store, owner: Caller) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) -> None:
     """Who waits with a key that is revoked gets 401 once the key is looked at again, and no message that comes then."""
     now = [0.0]
     app = make_app(store, limits=Limits(max_wait=ALWAYS), clock=lambda: now[0])
@@ -227,7 +228,12 @@ def test_a_key_that_is_revoked(store: Store, owner: Caller) -> None:
     key = store.add_key("queuey", digest_of("ending"))
 
     async def work(gateway: Gateway) -> Reply:
-        task = begin(gateway, poll(key="ending"))
+        request = poll(key="ending")
+        if several:
+            body = b'{"queues":[{"queue_name":"q"}],"wait":300}'
+            request = Request("POST", "/v1/queuey/_read", body)
+            request.headers[0] = ("authorization", "Application ending")
+        task = begin(gateway, request)
         await waiting(gateway, 1)
         store.revoke_key("queuey", key.id)
         now[0] = 5.1

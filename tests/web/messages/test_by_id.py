@@ -6,7 +6,6 @@ import pytest
 
 from queuey.messages import Message, Meta
 from queuey.web.v1.messages import raw_response
-from tests.backends import Clock
 from tests.web.caller import Caller
 
 ID = "0123456789ab11e88000000000000001"
@@ -40,15 +39,6 @@ def test_put_keeps_what_is_given(owner: Caller, queue: str) -> None:
         "content_type": "application/json",
         "headers": {"a": "b"},
     }
-
-
-def test_put_ttl_counts_from_now(owner: Caller, queue: str, clock: Clock) -> None:
-    """A message put at an old id lives for its TTL from the write."""
-    owner("PUT", f"{queue}/{ID}", "x", headers={"X-TTL": "10"})
-    clock.advance(9)
-    assert owner.get(f"{queue}/{ID}").bodies == ["x"]
-    clock.advance(2)
-    assert owner.get(f"{queue}/{ID}").bodies == []
 
 
 @pytest.mark.parametrize("partition", [0, 4, 201])
@@ -89,26 +79,12 @@ def test_forms_of_ids(owner: Caller, queue: str, path: str) -> None:
     assert owner.get(f"{queue}/{path}").bodies == []
 
 
-def test_high_partitions_come_first_too(owner: Caller) -> None:
-    """The first id may name a partition of several digits."""
-    owner.create("wide", partitions=200)
-    owner("PUT", f"wide/200:{ID}", "x")
-    assert owner.get(f"wide/200:{ID},10:{ID}").bodies == ["x"]
-
-
 def test_missing_ones_are_left_out(owner: Caller, queue: str) -> None:
     """A fetch gives what is there, in the order asked; deleting what is not there is a success."""
     owner("PUT", f"{queue}/{OTHER},{ID}", "x")
     found = owner.get(f"{queue}/{OTHER},3:{ID},{ID}").messages
     assert [message["message_id"] for message in found] == [OTHER, ID]
     assert owner("DELETE", f"{queue}/3:{ID}").json == {"status": "ok"}
-
-
-def test_fetch_has_no_read_delay(owner: Caller) -> None:
-    """By id a message is found at once."""
-    owner.create("slow", read_delay=60)
-    name = owner.post("slow", "x")["key"]
-    assert owner.get(f"slow/{name}").bodies == ["x"]
 
 
 def test_raw_is_safe_to_serve(owner: Caller, queue: str) -> None:

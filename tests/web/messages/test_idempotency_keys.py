@@ -130,25 +130,6 @@ def test_bad_requests_use_no_key(owner: Caller) -> None:
     assert MARK not in keyed(owner, "q").headers
 
 
-def test_keys_belong_to_a_queue(owner: Caller) -> None:
-    """The same key names another post in another queue, and after a purge."""
-    for name in ("one", "two"):
-        owner.create(name)
-        assert MARK not in keyed(owner, name).headers
-    owner("DELETE", "one/messages")
-    assert MARK not in keyed(owner, "one").headers
-    assert owner.get("one").bodies == ["x"]
-
-
-def test_after_the_message_was_deleted(owner: Caller) -> None:
-    """A repeated post has the first answer also when the message is gone."""
-    owner.create("q")
-    first = keyed(owner, "q")
-    owner("DELETE", f"q/{first.messages[0]['key']}")
-    assert keyed(owner, "q").json == first.json
-    assert owner.get("q").bodies == []
-
-
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [({"X_TTL": "1"}, 60), ({"X_TTL": "100"}, 100), ({"X_TTL": "50", "X_Delay": "49.5"}, 100), ({}, 86_400)],

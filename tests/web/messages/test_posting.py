@@ -65,17 +65,6 @@ def test_any_bytes_come_back(owner: Caller, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"\x00", b"a\x00b", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", "é\U0001f600".encode()]
-)
-def test_awkward_bytes_come_back(owner: Caller, body: bytes) -> None:
-    """NUL, invalid UTF-8, encoded surrogates and overlong forms are kept as they are."""
-    owner.create("q")
-    owner.post("q", body)
-    [message] = owner.get("q").messages
-    assert decoded(message) == body
-
-
-@pytest.mark.parametrize(
     "kind", ["text/html; charset=latin-1", "application/jsonp", "application/json-seq", "image/png"]
 )
 def test_content_type_is_kept(owner: Caller, kind: str) -> None:
@@ -151,22 +140,6 @@ def test_every_partition_is_reached_without_a_choice(owner: Caller) -> None:
     found: set[int] = set()
     while found != {1, 2}:
         found.add(owner.post("q", "x")["partition"])
-
-
-def test_delay_hides_until_due(owner: Caller, clock: Clock) -> None:
-    """A delayed message is hidden from ranges until due, has its due time as its time, and then its TTL."""
-    owner.create("q")
-    posted = owner.post("q", "later", X_Delay="5.5", X_TTL="10")
-    now = owner.post("q", "now")
-    assert float(posted["timestamp"]) - float(now["timestamp"]) == pytest.approx(5.5, abs=0.01)
-    assert owner.get("q").bodies == ["now"]
-    assert owner.get(f"q/{posted['key']}").bodies == ["later"]
-    clock.advance(6)
-    assert owner.get("q").bodies == ["now", "later"]
-    clock.advance(9)
-    assert owner.get("q").bodies == ["now", "later"]
-    clock.advance(1)
-    assert owner.get("q").bodies == ["now"]
 
 
 def test_after_orders(owner: Caller) -> None:

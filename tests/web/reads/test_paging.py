@@ -92,19 +92,6 @@ def test_pages_are_the_whole(
     assert seen == shown(whole)
 
 
-@given(content=st.sets(places, max_size=25), query=queries)
-def test_merging_sorts_and_loses_nothing(
-    owner: Caller, content: set[tuple[int, int, int]], query: dict[str, Any]
-) -> None:
-    """A merged read is the unmerged one in time order, descending the exact reverse of ascending."""
-    queue = filled(owner, content)
-    asked = texts(query | {"merge": False})
-    apart = owner.get(queue, **asked, limit="1000").json
-    merged = owner.get(queue, **(asked | {"merge": "true"}), limit="1000").json
-    key = {f"{p}:{name_of(s, n)}": (s, n, p) for p, s, n in content}
-    assert shown(merged) == sorted(shown(apart), key=key.__getitem__, reverse=query["order"] == "descending")
-
-
 @given(content=st.sets(places, min_size=1, max_size=25), limit=st.integers(2, 6))
 def test_the_way_of_the_original_client(owner: Caller, content: set[tuple[int, int, int]], limit: int) -> None:
     """Passing the last id as since and leaving that message out, as clients without cursors do, gives everything."""
@@ -117,23 +104,3 @@ def test_the_way_of_the_original_client(owner: Caller, content: set[tuple[int, i
             page = [name for name in shown(found.json) if name != seen[-1]]
             seen = seen + page
         assert seen == whole
-
-
-@pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_merging_an_uneven_queue_fills_the_page(owner: Caller, order: str) -> None:
-    """One busy partition among many idle ones still fills a merged page, in order and to the limit."""
-    queue = owner.create("uneven", partitions=40)
-    ids = [f"7:{name_of(second)}" for second in range(120)]
-    ids += [f"{partition}:{name_of(3 * partition, 1)}" for partition in range(8, 40)]
-    owner("PUT", f"{queue}/{','.join(ids)}", "x", headers={"X-TTL": "33554432"})
-    wanted = sorted(
-        [(second, 0, 7) for second in range(120)] + [(3 * p, 1, p) for p in range(8, 40)],
-        reverse=order == "descending",
-    )
-    expected = [f"{partition}:{name_of(second, number)}" for second, number, partition in wanted]
-    first = owner.get(queue, partitions="*", merge="1", limit="90", order=order).json
-    assert shown(first) == expected[:90]
-    assert first["more"] is True
-    rest = owner.get(queue, partitions="*", merge="1", limit="90", order=order, since=first["cursor"]).json
-    assert shown(rest) == expected[90:]
-    assert rest["more"] is False

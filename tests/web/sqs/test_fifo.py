@@ -74,15 +74,6 @@ def test_order(sqs: Sqs, url: str) -> None:
     assert bodies(receive(sqs, url, MaxNumberOfMessages=2)) == ["3", "5"]
 
 
-def test_one_after_the_other(sqs: Sqs, url: str) -> None:
-    """A waiting receive gets the next message of a group when the one before is deleted."""
-    send(sqs, url, "1")
-    send(sqs, url, "2")
-    [message] = receive(sqs, url)
-    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    assert bodies(receive(sqs, url, WaitTimeSeconds=10)) == ["2"]
-
-
 def test_expired_receipts(sqs: Sqs, url: str) -> None:
     """A receipt is of no use once the message was received again, and that is said."""
     send(sqs, url, "a")
