@@ -19,23 +19,16 @@ from queuey.client import (
     GroupNotFound,
     InvalidArgument,
     InvalidRequest,
-    Message,
-    MessageNotFound,
     Move,
-    NotAllowed,
-    NotAuthenticated,
     NotFound,
     OffsetConflict,
     Outgoing,
-    Query,
     QueueExists,
     QueueNotFound,
     RetryPolicy,
-    TooLarge,
 )
 from queuey.client.credentials.profile import read_profile
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, served
-from tests.in_process import InProcess
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, served
 
 Queuey = Any
 """Either client; the async one is called like the sync one."""
@@ -132,106 +125,6 @@ def test_headers_survive(queuey: Queuey, queue: str, value: str) -> None:
         assert queuey.get_raw(queue, receipt).headers == {"trace-id": value, "b": "2"}
 
 
-def test_raw_messages_are_their_bytes(queuey: Queuey, queue: str) -> None:
-    """Raw reads give bytes and content type; a missing message has an error of its own."""
-    receipt = queuey.send(queue, b"\x89PNG\xff", content_type="image/png")
-    raw = queuey.get_raw(queue, receipt)
-    assert (raw.body, raw.content_type, raw.id, raw.partition) == (
-        b"\x89PNG\xff",
-        "image/png",
-        receipt.id,
-        receipt.partition,
-    )
-    queuey.delete(queue, receipt)
-    with pytest.raises(MessageNotFound):
-        queuey.get_raw(queue, receipt)
-    with pytest.raises(QueueNotFound):
-        queuey.get_raw("nosuchqueue", receipt)
-
-
-def test_keys_partitions_and_delays(queuey: Queuey, queue: str) -> None:
-    """A key picks one partition for all its messages, a partition is taken as given, a delayed message is hidden."""
-    assert len({queuey.send(queue, str(n), key="ann").partition for n in range(3)}) == 1
-    assert queuey.send(queue, "x", partition=3).partition == 3
-    with pytest.raises(InvalidRequest) as caught:
-        queuey.send(queue, "x", partition=4)
-    assert "partition" in caught.value.fields
-    hidden = queuey.send(queue, "later", delay=600)
-    assert "later" not in bodies(queuey.read_all(queue))
-    assert bodies(queuey.get(queue, hidden)) == ["later"]
-
-
-def test_order_is_kept_after_a_message(queuey: Queuey, queue: str) -> None:
-    """A message sent after another one has a later id."""
-    first = queuey.send(queue, "a")
-    second = queuey.send(queue, "b", after=first)
-    assert second.ticks >= first.ticks
-    assert bodies(queuey.read(queue, merge=True).messages) == ["a", "b"]
-
-
-def test_many_messages_are_stored_in_order(queuey: Queuey, queue: str) -> None:
-    """More than a batch of mixed messages arrives whole and in order, within the limit of bytes too."""
-    messages = [
-        Outgoing("x" * 20_000, partition=1) if n % 3 == 0 else Outgoing(json=n, partition=1) for n in range(1500)
-    ]
-    stored = queuey.send_many(queue, messages)
-    assert len({receipt.id for receipt in stored}) == 1500
-    read = list(queuey.read_all(queue, limit=700))
-    assert [message.id for message in read] == [receipt.id for receipt in stored]
-    assert bodies(read) == ["x" * 20_000 if n % 3 == 0 else n for n in range(1500)]
-
-
-def test_a_batch_is_stored_whole_or_not_at_all(queuey: Queuey, queue: str) -> None:
-    """A bad item is named, and nothing of its batch is stored."""
-    with pytest.raises(InvalidRequest) as caught:
-        queuey.send_many(queue, ["a", Outgoing("b", partition=9)])
-    assert list(caught.value.fields) == ["1.partition"]
-    with pytest.raises(TooLarge):
-        queuey.send(queue, "x" * 300_000)
-    assert queuey.info(queue).count == 0
-
-
-@pytest.mark.parametrize("limit", [1, 3, 7, 100])
-@pytest.mark.parametrize("order", ["ascending", "descending"])
-@pytest.mark.parametrize("merge", [False, True])
-def test_paging_gives_what_one_read_gives(queuey: Queuey, queue: str, limit: int, order: str, merge: bool) -> None:  # noqa: FBT001
-    """Whatever the size of a page, all pages together hold each message once, and merged ones in time order."""
-    queuey.send_many(queue, [Outgoing(str(n), partition=n % 3 + 1) for n in range(20)])
-    whole = queuey.read(queue, order=order, merge=merge).messages
-    paged = list(queuey.read_all(queue, limit=limit, order=order, merge=merge))
-    assert sorted(message.id for message in paged) == sorted(message.id for message in whole)
-    if merge:
-        assert [message.id for message in paged] == [message.id for message in whole]
-    assert len(paged) == 20
-
-
-def test_reading_goes_on_from_any_position(queuey: Queuey, queue: str) -> None:
-    """A page's cursor, its positions per partition, a message and its time all say where to go on."""
-    stored = queuey.send_many(queue, [Outgoing(str(n), partition=1) for n in range(6)])
-    first = queuey.read(queue, limit=2)
-    assert bodies(first.messages) == ["0", "1"]
-    assert first.more
-    assert bodies(queuey.read(queue, since=first.cursor).messages) == ["2", "3", "4", "5"]
-    assert bodies(queuey.read(queue, since=first.next).messages) == ["2", "3", "4", "5"]
-    assert bodies(queuey.read(queue, after=first.messages[-1], before=stored[4]).messages) == ["2", "3"]
-    assert bodies(queuey.read(queue, until=stored[0], partitions=[1]).messages) == ["0"]
-    assert len(queuey.read(queue, since=stored[0].time).messages) == 6
-    assert queuey.read(queue, partitions=2).messages == ()
-    assert not queuey.read(queue, delay=False).cursor_safe
-
-
-def test_several_queues_are_read_at_once(queuey: Queuey, queue: str) -> None:
-    """One call reads several queues; one that is missing spoils only its own part."""
-    queuey.send(queue, "x")
-    found, missing, bounded = queuey.read_queues(
-        [queue, "nosuchqueue", Query(queue=queue, limit=5, until=1, merge=True)]
-    )
-    assert bodies(found.page.messages) == ["x"]
-    assert isinstance(missing.error, QueueNotFound)
-    assert bounded.page.messages == ()
-    assert (found.queue, missing.queue) == (queue, "nosuchqueue")
-
-
 def test_marking_what_was_read(queuey: Queuey, queue: str) -> None:
     """By messages, by an id or by a cursor; what lies above is unread, a queue that is missing says so."""
     stored = queuey.send_many(queue, [Outgoing(str(n), partition=n % 2 + 1) for n in range(6)])
@@ -326,17 +219,6 @@ def test_tail_shows_what_comes_after_it_began(queuey: Queuey, queue: str) -> Non
     messages.close()
 
 
-def test_tail_sees_partitions_that_are_added(queuey: Queuey, queue: str) -> None:
-    """A partition added while a queue is followed is followed too, from its beginning."""
-    messages = queuey.tail(queue, since=0, wait=1)
-    queuey.send(queue, "a")
-    assert next(messages).body == "a"
-    queuey.update_queue(queue, partitions=4)
-    queuey.send(queue, "b", partition=4)
-    assert next(messages).body == "b"
-    messages.close()
-
-
 def test_the_service_answers_about_itself(queuey: Queuey) -> None:
     """Heartbeat, version and the store's id need no queue."""
     queuey.heartbeat()
@@ -344,29 +226,6 @@ def test_the_service_answers_about_itself(queuey: Queuey) -> None:
     hello = queuey.hello()
     assert (hello.store, len(hello.id)) == ("sqlite", 32)
     assert queuey.hello() == hello
-
-
-def test_a_wrong_key_and_no_key_differ(app: Application) -> None:
-    """An unknown key is not authenticated; no key is not allowed."""
-    with Client(LOCAL, key="wrong", transport=InProcess(app)) as client:
-        with pytest.raises(NotAuthenticated) as caught:
-            client.create_queue()
-        assert "wrong" not in str(caught.value)
-    with Client(LOCAL, key="", transport=InProcess(app)) as client, pytest.raises(NotAllowed):
-        client.create_queue()
-
-
-def test_a_waiting_read_wakes_up(service: Served) -> None:
-    """A long poll ends as soon as a message comes, long before its time is over."""
-    profile = read_profile(service.profile)
-    with Client(profile.url, key=profile.key) as client:
-        queue = client.create_queue().name
-        found: list[Message] = []
-        reader = threading.Thread(target=lambda: found.extend(client.read(queue, wait=20).messages))
-        reader.start()
-        client.send(queue, "x")
-        reader.join(60)  # without a message it would end after 20, with nothing
-        assert bodies(found) == ["x"]
 
 
 def test_tail_survives_a_restart(tmp_path: Path) -> None:

@@ -260,15 +260,6 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
     assert SECRET not in f"{client!r}{caught.value!r}{Token(SECRET)!r}{caplog.text}"
 
 
-def test_a_redirect_takes_a_token_nowhere(connect: Connect) -> None:
-    """A server that points elsewhere gets an error and no second request."""
-    moved = httpx2.Response(307, headers={"location": "http://evil.example/v1/acme/"})
-    script = Script(moved)
-    with pytest.raises(Exception, match="status 307"):
-        connect(script, token=lambda: SECRET).queue_page()
-    assert script.hosts == ["one"]
-
-
 def test_a_tail_goes_on_when_its_token_has_ended(connect: Connect) -> None:
     """A live read asks for another token and does not notice."""
     replies = iter([page(1), unauthorized(), page(2)])

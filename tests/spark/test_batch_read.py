@@ -70,26 +70,6 @@ def test_partitions_of_a_read_are_in_order(spark: SparkSession, embedded: Kept) 
     assert len(rows) == len(stored)
 
 
-def test_some_columns(spark: SparkSession, embedded: Kept) -> None:
-    """With a schema a read gives these columns, in this order."""
-    stored = embedded.fill(embedded.queue(), 20)
-    frame = spark.read.format("queuey").schema("partition INT, id STRING").options(**embedded.options)
-    rows = frame.option("subscribe", "orders").load().collect()
-    assert [tuple(row) for row in rows] == [(message.partition, message.id) for message in stored]
-
-
-def test_bounds(spark: SparkSession, embedded: Kept) -> None:
-    """A read starts at the starting offset and ends before the ending one, partition by partition."""
-    queue = embedded.queue(partitions=2)
-    stored = embedded.fill(queue, 40)
-    first, second = stored[::2], stored[1::2]
-    starting = f'{{"orders":{{"1":"{first[5].id}","2":-2}}}}'
-    ending = f'{{"orders":{{"1":"{first[9].id}","2":"{second[3].id}"}}}}'
-    frame = reading(spark, embedded, subscribe="orders", startingOffsets=starting, endingOffsets=ending)
-    found = {row.id for row in frame.select("id").collect()}
-    assert found == {one.id for one in (*first[5:9], *second[:3])}
-
-
 def test_assigned_partitions_and_patterns(spark: SparkSession, embedded: Kept) -> None:
     """Partitions are chosen by assign, queues by a regular expression that matches the whole name."""
     stored = embedded.fill(embedded.queue("eu.orders", partitions=3), 30)

@@ -20,16 +20,12 @@ UNREACHABLE = {
     "cassandra_timeout": "1",
     **{f"consistency.{level}": "deadline=1" for level in ("weak", "strong", "very_strong")},
 }
-NO_DATA = {"data": "/nonexistent/queuey"}
 
 
 @pytest.mark.parametrize(
     ("options", "schema", "says"),
     [
         ({"subscrib": "orders"}, None, "Unknown option subscrib. Is subscribe meant?"),
-        ({"subscribe": "orders", "path": "/x"}, None, "Queues have no path: option subscribe names what is read"),
-        ({}, None, "A read needs exactly one of subscribe, subscribePattern and assign."),
-        ({"subscribe": "orders", "group": "g"}, None, "Option group means nothing for a batch read."),
         (
             {"subscribe": "orders", "startingOffsets": '{"orders":{"9":-2}}'},
             None,
@@ -37,13 +33,9 @@ NO_DATA = {"data": "/nonexistent/queuey"}
         ),
         ({"subscribe": "orders,nope"}, None, "application 'acme' has no queue 'nope'"),
         ({"subscribe": "orders", "application": "nobody"}, None, "There is no application 'nobody' in the store."),
-        ({"subscribe": "orders", "readers": "many"}, None, "Setting readers (from option readers) is 'many'."),
         ({"subscribe": "orders", "cassandra_user": "u"}, None, "cassandra_user is one of a Cassandra store"),
-        ({"subscribe": "orders", **NO_DATA}, None, "There is no store at /nonexistent/queuey: options store and data"),
         ({"subscribe": "orders", **UNREACHABLE}, None, "Cassandra cannot be reached"),
         ({"subscribe": "orders"}, "body BINARY", "A read has no column 'body': it has value, queue, partition, id,"),
-        ({"subscribe": "orders"}, "id BIGINT", "Column 'id' of a read is of type string, not bigint."),
-        ({"subscribe": "orders"}, "headers STRING", "no column 'headers' unless option includeHeaders is true"),
     ],
 )
 def test_mistakes(options: dict[str, str], schema: str | None, says: str, spark: SparkSession, embedded: Kept) -> None:

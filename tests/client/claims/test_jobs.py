@@ -6,13 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
-from queuey.client import AsyncClient, ClaimLost, Client, InvalidArgument, InvalidRequest, RetryPolicy
+from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest, RetryPolicy
 from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims.results import Claimed
@@ -68,36 +67,6 @@ def test_several_queues(queuey: Queuey) -> None:
         jobs.backlog()
     with pytest.raises(InvalidArgument, match="partitions"):
         list(jobs.claim(partitions=1))
-
-
-def test_jobs_in_order(queuey: Queuey) -> None:
-    """Jobs of one key come one after another, however many loops there are; each says its key."""
-    queue = queuey.create_queue(kind="ordered", partitions=2).name
-    for body in ("a1", "a2", "b1"):
-        queuey.send(queue, body, key=body[0])
-    jobs = queuey.job_queue(queue)
-    first = [one for _ in range(2) for one in jobs.receive(1)]
-    assert sorted((one.message.body, one.message.key) for one in first) == [("a1", "a"), ("b1", "b")]
-    assert jobs.receive(1) == []
-    jobs.ack(first)
-    assert [job.body for job in jobs.claim(idle=0)] == ["a2"]
-
-
-def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
-    """A job whose handler raised is delivered again after a second, and nobody gets it before."""
-    queuey.send(queue, "a")
-
-    def fail() -> None:
-        for job in queuey.job_queue(queue).claim():
-            raise ValueError(job.body)
-
-    with pytest.raises(ValueError, match="a"):
-        fail()
-    jobs = queuey.job_queue(queue)
-    counts = jobs.counts()
-    assert (counts.claimed, counts.waiting) in {(1, 0), (0, 1)}
-    job = next(each for _ in range(30) for each in jobs.receive(wait=1))
-    assert (job.message.body, job.deliveries) == ("a", 2)
 
 
 def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -225,41 +194,6 @@ def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Appl
     here.close()
 
 
-def test_a_purge_does_not_end_the_loop(queuey: Queuey, queue: str) -> None:
-    """Jobs of before a purge are lost with their messages, and the loop goes on with those of after it."""
-    queuey.send_many(queue, ["a", "b"])
-    seen = []
-    for job in queuey.job_queue(queue).claim(limit=2, idle=0):
-        seen.append(job.body)
-        if len(seen) == 1:
-            queuey.purge_queue(queue)
-            queuey.send(queue, "after")
-    assert seen[-1] == "after"
-    assert queuey.job_queue(queue).size().size == 0
-
-
-def test_who_waits_gets_what_is_sent_and_what_is_released(service: Served) -> None:
-    """A claim that waits ends with a message, whether that was sent or released meanwhile."""
-    with (
-        Client(read_profile(service.profile).url, key=read_profile(service.profile).key) as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        jobs = client.job_queue(client.create_queue(partitions=2).name)
-        waiting = pool.submit(jobs.receive, wait=20)
-        while not waiting.running():
-            time.sleep(0.01)
-        client.send(jobs.name, "sent")
-        (first,) = waiting.result(30)
-        waiting = pool.submit(jobs.receive, wait=20)
-        time.sleep(0.3)
-        assert jobs.release(first) == []
-        (again,) = waiting.result(30)
-        assert (again.message.body, again.deliveries) == ("sent", 2)
-        began = time.monotonic()
-        assert jobs.receive(wait=1) == []
-        assert time.monotonic() - began >= 0.9
-
-
 LONGER = 4.0
 """Seconds: more than a claim of two seconds lasts, whatever the clocks are."""
 STILL = 0.9
@@ -301,22 +235,6 @@ def test_a_claim_is_renewed_while_the_handler_runs(over_socket: Queuey) -> None:
     pytest.fail("the machine stood still each time")
 
 
-def test_batches_tell_what_was_refused(queuey: Queuey, queue: str) -> None:
-    """A receipt is stale once its message was handed out again; the others of the call are done."""
-    queuey.send_many(queue, ["a", "b"])
-    jobs = queuey.job_queue(queue)
-    first = [claimed for _ in range(3) for claimed in jobs.receive(10)]
-    stale = next(claimed for claimed in first if claimed.message.body == "a")
-    assert jobs.release(stale) == []
-    (again,) = jobs.receive(10)
-    refused = jobs.ack(first)
-    assert [(each.receipt, each.status) for each in refused] == [(stale.receipt, "superseded")]
-    assert [message.body for message in jobs.peek()] == ["a"]
-    assert jobs.renew([again], ttl=600) == []
-    jobs.release_all()
-    assert jobs.counts().waiting == 1
-
-
 def test_states(queuey: Queuey, queue: str) -> None:
     """A loop and a program that claims by itself say how far they have come; a state that is refused costs no claim."""
     queuey.send_many(queue, ["a", "b"])
@@ -344,17 +262,3 @@ def test_many_long_states(queuey: Queuey, queue: str) -> None:
     claimed = [one for _ in range(3) for one in jobs.receive(70)]
     assert jobs.set_states([(one, longest) for one in claimed]) == []
     assert [one.state for one in jobs.outstanding(states=True)] == [longest] * 70
-
-
-def test_a_lost_job_is_an_error_by_hand(queuey: Queuey, queue: str) -> None:
-    """Acknowledging by hand what somebody else has got raises."""
-    queuey.send(queue, "a")
-    jobs = queuey.job_queue(queue)
-    for job in jobs.claim(idle=0):
-        jobs.release_all()
-        (taken,) = jobs.receive()
-        with pytest.raises(ClaimLost):
-            job.ack()
-        assert job.lost
-        assert jobs.ack(taken) == []
-    assert jobs.size().size == 0

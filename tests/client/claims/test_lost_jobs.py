@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.client import ClaimLost, ConnectionLost, RetryPolicy
+from queuey.client import ConnectionLost, RetryPolicy
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.claims.test_claims import asked
 from tests.client.scripted import Script, broken, claims, settled
@@ -92,17 +92,6 @@ def test_an_acknowledgement_of_a_lost_job_is_tried_again(connect: Connect, *, gi
         with pytest.raises(ConnectionLost):
             job.ack()
     assert asked(script) == ["claims 1", "ack r1", "claims 1 r1"]
-
-
-def test_a_lost_job_that_another_caller_has_is_an_error_by_hand(connect: Connect) -> None:
-    """The service refuses the acknowledgement, and the loop sends nothing more about the job."""
-    script = Script(claims(1), settled(1), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        script.now += 31
-        assert job.lost
-        with pytest.raises(ClaimLost):
-            job.ack()
-    assert asked(script) == ["claims 1", "ack r1", "claims 1"]
 
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:

@@ -56,10 +56,3 @@ def test_queues_by_name(embedded: Kept) -> None:
         name_ranges.check(embedded.named, Subscribe(("a", "absent")))
     with pytest.raises(OptionError, match="regular expression"):
         name_ranges.check(embedded.named, Pattern("("))
-
-
-def test_a_wrong_application_is_noticed_first(embedded: Kept) -> None:
-    """The driver says so, not a task."""
-    options = type(embedded.named)(settings=embedded.named.settings, application="absent")
-    with pytest.raises(OptionError, match="absent"):
-        name_ranges.name_ranges_of(options, None)

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from queuey import ids
-from queuey.errors import QueueNotFound
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss, OptionError
@@ -31,18 +30,6 @@ def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Opt
     send(store, "a", ["3"])
     assert values(query.batch()) == ["3"]
     assert query.batch() is None
-
-
-def test_rows_have_the_columns_that_were_asked_for(store: Store, options: Options) -> None:
-    """All columns, or some of them in an order of one's own, without bodies where none are needed."""
-    queue = create(store, partitions=3)
-    send(store, "a", ["1"], 3)
-    (row,) = Query(options()).batch() or []
-    [[message]] = store.scan(queue, Slice(3))
-    assert (row["queue"], row["partition"], row["id"], row["valueType"]) == ("a", 3, message.id, "text")
-    (row,) = Query(options(), "partition", "id").batch() or []
-    assert row == {"partition": 3, "id": message.id}
-    assert list(row) == ["partition", "id"]
 
 
 def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Options) -> None:
@@ -139,13 +126,6 @@ def test_starts_that_do_not_fit_are_refused_at_the_start(
     create(store, partitions=2)
     with pytest.raises(OptionError, match=says):
         Query(options(**more)).batch()
-
-
-def test_a_queue_that_is_not_there_is_refused_at_the_start(store: Store, options: Options) -> None:
-    """The name is in the message."""
-    create(store)
-    with pytest.raises(QueueNotFound, match="'b'"):
-        Query(options(subscribe="a,b")).batch()
 
 
 def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options) -> None:

@@ -39,6 +39,7 @@ _TYPES: dict[str, types.DataType] = {
     "map<string,string>": types.MapType(types.StringType(), types.StringType()),
     "array<struct<key:string,value:binary>>": types.ArrayType(_HEADER),
 }
+HEADERS = "array<struct<key:string,value:binary>>"
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 TICKS = ids.seconds_to_ticks(NOW.timestamp())
 LOW = ids.random_low()
@@ -173,8 +174,7 @@ def setup(tmp_path: Path) -> Iterator[WriteSetup]:
 
 def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
     """Bodies keep their kind, headers, content type and end; what a row leaves out has its default."""
-    headers = "array<struct<key:string,value:binary>>"
-    schema = f"value binary, partition int, ttl int, valueType string, contentType string, headers {headers}"
+    schema = f"value binary, partition int, ttl int, valueType string, contentType string, headers {HEADERS}"
     rows = [
         (b"plain", 1, None, None, None, None),
         ("täxt".encode(), 2, 7, "text", "text/csv", []),
@@ -247,8 +247,11 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
         ("value string, valueType string", ("[" * 300 + "]" * 300, "json"), "longer than the 100 bytes"),
         ("value string, sequence long", ("a", -1), "column sequence: every row needs a number from 0 on"),
         ("value string, id string", ("a", "xyz"), "column id: 'xyz' is not a message id"),
-        ("value string, id string", ("a", None), "column id: "),
+        ("value string, id string", ("a", None), "column id: null"),
         ("value string, contentType string", ("a", "a\nb"), "column contentType: a content type has no control"),
+        (f"value string, headers {HEADERS}", ("a", [{"key": "a", "value": None}]), "the value of header a is null"),
+        (f"value string, headers {HEADERS}", ("a", [{"key": None, "value": b"1"}]), "None is not a header name"),
+        (f"value string, headers {HEADERS}", ("a", [None]), "column headers: None is not a header name"),
     ],
 )
 def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
@@ -264,6 +267,7 @@ def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
         "sequence long": 3,
         "id string": ids.to_hex((TICKS, LOW)),
         "contentType string": None,
+        f"headers {HEADERS}": [],
     }
     good = (*fine, *(others[field] for field in schema.split(", ")[1:]))
     with pytest.raises(OptionError) as caught:
@@ -300,17 +304,6 @@ def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
     assert len(setup.all()) == 2
 
 
-def test_a_task_may_write_to_hundreds_of_queues(setup: WriteSetup) -> None:
-    """Rows find their queues and are done once each, however many queues share a chunk."""
-    queues = [setup.store.create_queue(APP, f"q{number}", QueueSpec())[0] for number in range(200)]
-    rows = [(f"m{number}", f"q{number % 200}") for number in range(600)]
-    assert setup.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, written=600)
-    assert setup.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, skipped=600)
-    for number in (0, 77, 199):
-        found = [str(one.body) for one in setup.all(queues[number])]
-        assert found == [f"m{number}", f"m{number + 200}", f"m{number + 400}"]
-
-
 def test_the_option_goes_before_the_column(setup: WriteSetup) -> None:
     """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
     other, _ = setup.store.create_queue(APP, "other", QueueSpec())
@@ -327,22 +320,6 @@ def test_rows_with_ids_are_written_there_again_and_again(setup: WriteSetup) -> N
     found = setup.all()
     assert [(one.id, str(one.body)) for one in found] == [(id_, body) for body, id_, _ in rows]
     assert found[0].expires == TICKS + 5000 * ids.TICKS_PER_SECOND
-
-
-def test_sequences_decide_about_ids_whatever_task_writes_them(setup: WriteSetup) -> None:
-    """Rows with a number have the same id from whatever task, so another layout of the tasks changes nothing."""
-    rows = [(f"m{number}", number) for number in range(3, 20_003, 500)]
-    schema = "value string, sequence long"
-    for task in range(3):
-        setup.write(schema, rows[task::3], task=task)
-    counts = [setup.write(schema, rows[task::2], task=task) for task in (1, 0)]
-    assert sum(count.skipped for count in counts) == len(rows) == 40
-    found = setup.all()
-    assert len(found) == 40
-    for partition in range(1, 5):
-        assert [str(one.body) for one in found if one.partition == partition] == [
-            text for text, number in rows if number % 4 + 1 == partition
-        ]
 
 
 def test_a_run_is_one_queues(setup: WriteSetup) -> None:

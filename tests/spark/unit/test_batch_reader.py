@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.ids import FIRST, LAST
 from queuey.messages import Message, Queue, QueueSpec
@@ -162,15 +161,6 @@ def test_items_of_equal_weight(count: int, tasks: int) -> None:
     assert shared_out(range(count), tasks) == [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
 
-def test_nothing_to_read(embedded: Kept) -> None:
-    """A queue that holds nothing, or nothing in the range asked for, gives no slices."""
-    queue = embedded.queue(partitions=2)
-    assert planned(asked(embedded)) == []
-    embedded.fill(queue, 10)
-    assert planned(asked(embedded, startingTimestamp="99999999999999")) == []
-    assert planned(asked(embedded, endingTimestamp="1000")) == []
-
-
 @pytest.mark.parametrize("most", [100, 0])
 def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) -> None:
     """Queues that are changed or deleted between their listing and their turn do not end the planning of all."""
@@ -206,14 +196,3 @@ def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
         pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"),
     ):
         planned(asked(embedded))
-
-
-def test_a_task_waits_for_a_horizon_that_is_behind(embedded: Kept) -> None:
-    """On a machine whose clock is behind the driver's nothing is left out: the task waits until it may read it."""
-    stored = embedded.fill(embedded.queue(), 10)
-    read = asked(embedded)
-    parts = planned(read)
-    horizon, looks = type(embedded.store).horizon, iter([100, 100, 0])
-    with replace(horizon, lambda self, queue: horizon(self, queue) - next(looks) * ids.TICKS_PER_SECOND):
-        assert found(read, parts) == in_order(stored)
-    assert next(looks, None) is None

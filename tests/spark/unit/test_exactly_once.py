@@ -242,14 +242,6 @@ def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> N
     exact(setup, "abc")
 
 
-def test_the_ids_of_chunks_ascend(setup: TaskSetup) -> None:
-    """Chunks of one task lie above each other, however fast they follow."""
-    run(setup.attempt())
-    setup.stored()
-    pages = setup.store.read(setup.queue, [Slice(1), Slice(2)])
-    assert [[str(one.body) for one in page.messages] for page in pages] == [list("acdfh"), list("beg")]
-
-
 def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
     """Rows that say themselves which they are may come from any task; the chunk's ids are the same for all."""
     one, other = Texts(["a", "c"], [0, 2], 10), Texts(["d", "b"], [3, 1], 10)

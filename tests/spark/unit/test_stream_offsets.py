@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,6 @@ from queuey.spark.source.stream_offsets import (
     occupied,
     parse,
     plan,
-    ranges,
     share,
 )
 from queuey.storage import Store, sqlite
@@ -115,13 +113,6 @@ def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: Strea
     assert joined == wanted
 
 
-@given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
-def test_a_plan_follows_from_the_checkpoint_alone(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
-    """A batch that is planned again from its texts has the same tasks in the same order."""
-    again = plan(parse(start.to_json()), parse(end.to_json()), least=least)
-    assert again == plan(start, end, least=least)
-
-
 @given(st.integers(1, 900), st.one_of(st.none(), st.integers(1, 500)))
 def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | None) -> None:
     """Many partitions share tasks, evenly; few are cut into as many pieces as were asked for."""
@@ -138,12 +129,6 @@ def test_a_range_from_the_beginning_is_not_cut() -> None:
     """Nothing says when a partition began, so pieces of equal time would be of no use."""
     end = StreamOffset({("a", 1): at(1000)})
     assert plan(StreamOffset(), end, least=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
-
-
-def test_new_partitions_are_read_from_their_beginning() -> None:
-    """A partition that only the end knows starts at the beginning; one that only the start knows is left alone."""
-    start, end = StreamOffset({("a", 1): at(5), ("gone", 1): at(5)}), StreamOffset({("a", 1): at(5), ("a", 2): at(9)})
-    assert ranges(start, end) == [QueueSlice("a", 2, FIRST, at(9))]
 
 
 class Held:
@@ -263,14 +248,6 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
     extent = Held(held)
     assert share(waiting_for(held), 50, extent)[0].keys() == {("a", 500)}
     assert extent.looked <= 1000 + 10
-
-
-def test_a_range_is_a_value() -> None:
-    """Ranges travel to tasks, so they are equal after that and cannot be changed."""
-    one = QueueSlice("a", 1, FIRST, at(1))
-    with pytest.raises(AttributeError):
-        one.partition = 2  # type: ignore[misc]
-    assert msgspec.structs.replace(one) == one
 
 
 def test_a_queue_that_has_too_many_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

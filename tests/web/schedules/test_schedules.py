@@ -15,7 +15,6 @@ from queuey.service import schedules
 from queuey.service.schedules import timetables
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
-from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 
@@ -175,19 +174,6 @@ def test_who_may(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401
     assert admin.send_json("PUT", "_schedules/s", {"paused": False}).status == 403
     assert not put(manager, paused=False)["paused"]
     assert admin("DELETE", "_schedules/s").status == 200
-
-
-def test_fired_in_time(owner: Caller) -> None:
-    """A schedule is fired when it is due, by the process that serves; it goes on until it is removed."""
-    made = put(owner, queue="q", every=10, message={"body": "tick"})
-    due = made["next"][0]
-    assert eventually(lambda: owner.get("_schedules/s").json["last"] is not None, 30)
-    last = owner.get("_schedules/s").json["last"]
-    assert (last["state"], last["instant"]) == ("published", due)
-    assert due <= last["at"]
-    [found] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
-    assert found["body"] == "tick"
-    assert owner.get("_schedules/s").json["next"][0] == due + 10
 
 
 def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:

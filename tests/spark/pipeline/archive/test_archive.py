@@ -116,19 +116,6 @@ def killed(self: ArchiveDirectory, run: str, manifests: object) -> None:
     raise OSError("killed")
 
 
-def test_a_run_that_was_killed_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A bucket that was about to be replaced stays as it was."""
-    queue = past(embedded, "orders, {x}", 20, hours=1)
-    archive(spark, options(embedded, to), quiet)
-    before = rows(spark, to, "orders, {x}")
-    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
-    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
-        archive(spark, options(embedded, to, again=True), quiet)
-    assert rows(spark, to, "orders, {x}") == before
-    assert [one.count for one in archive(spark, options(embedded, to, again=True), quiet).archived] == [21]
-    assert checked(spark, embedded, to).ok
-
-
 def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A bucket that lacks messages at the second scan is not archived, and the others are."""
     past(embedded, "orders", 40, hours=2)

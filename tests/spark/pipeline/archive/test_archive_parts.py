@@ -18,13 +18,12 @@ from queuey.pipeline.archive.archive_stream import StreamReport, archive_stream
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import FilesUnavailable, HadoopFiles
-from queuey.pipeline.archive.manifest import ArchiveDamaged
 from queuey.pipeline.archive.stream_parts import StreamParts
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import checked, delete_all, options, past, stored, until
+from tests.spark.pipeline.archive.archives import options, past, stored, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,20 +87,6 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     damaged: list[str] = []
     assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
-
-
-def test_a_manifest_that_cannot_be_used(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A bucket whose manifest is broken is archived again from its files, though all has left the store."""
-    queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
-    archive(spark, options(embedded, to), quiet)
-    delete_all(embedded, queue)
-    max((to / "manifests").glob("*/*.json")).write_text("{}")
-    with pytest.raises(ArchiveDamaged, match="manifests/queue=orders"):
-        storage.archived(spark, str(to))
-    assert len(archive(spark, options(embedded, to, dry_run=True), quiet).archived) == 1
-    report = archive(spark, options(embedded, to), quiet)
-    assert (len(report.damaged), [one.count for one in report.archived]) == (1, [10])
-    assert not checked(spark, embedded, to).damaged
 
 
 def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
