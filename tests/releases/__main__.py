@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import importlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import apsw
@@ -23,9 +25,9 @@ from queuey import __version__, ids
 from queuey.storage import Store
 from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock
-from tests.releases import program, recording
+from tests.releases import recording
 from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, files
-from tests.releases.recording import HERE, Released
+from tests.releases.recording import COMMITS, HERE, Released, folders
 from tests.servers.keyspaces import close, go_by, make
 
 AGE = 86_400
@@ -37,15 +39,14 @@ def record_store(directory: Path, work: Path) -> None:
     clock = ids.now_ticks() - AGE * ids.TICKS_PER_SECOND
     data = work / "data"
     with recording.opened(data, clock) as store:
-        kept = fill(store)
+        kept = fill(store, program_of(directory))
         rows = recording.rows(store)
     file = data / "queuey.sqlite3"
     _require_all(_tables(file))
     _pack(file, directory / "store.gz")
     with recording.opened(data, clock) as store, recording.served(store) as service, service.client() as client:
-        answers = {name: program.plain(answer) for name, answer in program.ask(client, kept)}
+        answers = {name: recording.plain(answer) for name, answer in program_of(directory).ask(client, kept)}
     _write(directory / "record.gz", Released(__version__, clock, kept, rows, service.exchanges, answers))
-    shutil.copy(HERE / "program.py", directory)
     _archive(directory, work)
 
 
@@ -59,7 +60,7 @@ def record_groups(directory: Path, work: Path) -> None:
 
 def record_keyspace(directory: Path, _: Path) -> None:
     """Fills a keyspace on a Cassandra node."""
-    _write(directory / "keyspace.gz", keyspace())
+    _write(directory / "keyspace.gz", keyspace(program_of(directory)))
 
 
 PARTS = {"store": record_store, "groups": record_groups, "keyspace": record_keyspace}
@@ -69,17 +70,24 @@ def _write(path: Path, content: msgspec.Struct) -> None:
     path.write_bytes(gzip.compress(msgspec.json.encode(content), mtime=0))
 
 
-def fill(store: Store) -> dict[str, Any]:
+def program_of(directory: Path) -> ModuleType:
+    """Returns the program of a record; a new record begins with a copy of the last release's."""
+    if not (directory / "program.py").exists():
+        shutil.copy(folders()[-1] / "program.py", directory)
+    return importlib.import_module(f"tests.releases.{directory.name}.program")
+
+
+def fill(store: Store, program: ModuleType) -> dict[str, Any]:
     """Writes everything into an empty store; returns what the program's second part needs."""
     store.create_application(APP)
     store.add_key(APP, recording.DIGEST)
     with recording.served(store) as service, service.client() as client:
-        kept = program.fill(client)
+        kept: dict[str, Any] = program.fill(client)
     recording.fill_rest(store)
     return kept
 
 
-def keyspace() -> ReleasedKeyspace:
+def keyspace(program: ModuleType) -> ReleasedKeyspace:
     """Fills a keyspace on a node of its own."""
     with start_cassandra(1) as cluster:
         url = make(cluster)
@@ -87,7 +95,7 @@ def keyspace() -> ReleasedKeyspace:
             go_by(url, SHORT)
             with closing(open_cassandra(url)) as store:
                 assert store.ready(60)
-                fill(store)
+                fill(store, program)
                 clock = store.now()
             tables = dump(url)
             _require_all(tables)
@@ -124,7 +132,9 @@ def _archive(directory: Path, work: Path) -> None:
 
 
 def main(parts: Sequence[str]) -> None:
-    """Writes parts of the present version's record, by default all."""
+    """Writes parts of the present version's record, by default all; the record of a release is never written again."""
+    if __version__ in COMMITS:
+        raise SystemExit(f"Version {__version__} is released: its record is never changed. Set the next version first")
     directory = HERE / f"v{__version__.replace('.', '_')}"
     directory.mkdir(exist_ok=True)
     (directory / "__init__.py").write_text(

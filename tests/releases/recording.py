@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 from msgspec import structs
 
 from qdo.coordination import Member, TargetAssignment
@@ -34,6 +36,8 @@ from tests.backends import APP, Clock
 from tests.in_process import InProcess
 
 HERE = Path(__file__).parent
+COMMITS = {"0.1.0": "1ce1cc90543f5a67a8292a942c3a8902254c792f"}
+"""The commit that carries each release; it is in the history of every complete clone, whether it has a tag or not."""
 URL = f"http://127.0.0.1:5000/v1/{APP}/"
 KEY = "a-key-of-the-releases"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
@@ -75,6 +79,22 @@ class Released(msgspec.Struct):
     rows: dict[str, Any]
     exchanges: list[Exchange]
     answers: dict[str, Any]
+
+
+def from_git(version: str, *command: str) -> bytes:
+    """Returns what a command of git prints of a release's commit; skips the test where there is no git history.
+
+    Args:
+        version: The release.
+        command: The words of the command, ``{commit}`` for the commit.
+    """
+    if not (HERE.parents[1] / ".git").exists():
+        pytest.skip("no git history: this is not a clone, so it has no commit of a release")
+    words = ["git", *(word.format(commit=COMMITS[version]) for word in command)]
+    ended = subprocess.run(words, cwd=HERE.parents[1], capture_output=True, check=False)
+    fetch = "Fetch the whole history: git fetch --unshallow"
+    assert ended.returncode == 0, f"The commit of release {version} is not here. {fetch}\n{ended.stderr.decode()}"
+    return ended.stdout
 
 
 def folders() -> list[Path]:

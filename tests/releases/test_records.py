@@ -49,6 +49,14 @@ def test_each_release_has_a_record() -> None:
     assert versions[-1] == present or present.is_devrelease
 
 
+@pytest.mark.parametrize("version", recording.COMMITS)
+def test_each_release_has_its_commit(version: str) -> None:
+    """The commit of a release is in the history, carries its version, and has a record here."""
+    text = recording.from_git(version, "show", "{commit}:queuey/__init__.py").decode()
+    assert f'__version__ = "{version}"' in text
+    assert version in [recording.read(folder).version for folder in FOLDERS]
+
+
 def test_store_opens(released: Released, data: Path) -> None:
     """The store of a release opens, and every row is as the release wrote it."""
     with recording.opened(data, released.clock) as store:

@@ -443,7 +443,10 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
     for job in connect(script, scripted_time=False).job_queue("mail").claim(limit=2, ttl=3600, idle=0):
         time.sleep(0.02)  # The thread or task sleeps by now, for half an hour.
         assert job.body == "m1" or acknowledged.wait(60)
-    assert asked(script) == ["claims 2", "ack r1", "claims 2 r2"]
+    first, acknowledgement, last = asked(script)
+    assert (first, acknowledgement) == ("claims 2", "ack r1")
+    # It names r1 again if it is sent before the answer to the acknowledgement is read.
+    assert last in {"claims 2 r2", "claims 2 r1 r2"}
 
 
 def test_quick_jobs_are_acknowledged_by_claims_alone(connect: Connect) -> None:
