@@ -19,8 +19,10 @@ is skipped, visibly, on stores without it:
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -94,32 +96,9 @@ class CassandraLocation:
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
-        from queuey.storage.cassandra import (  # noqa: PLC0415 - only for who uses it
-            CassandraOptions,
-            CassandraStore,
-            Level,
-            open_store,
-        )
-        from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
-        from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
+        from tests.servers.keyspaces import LastingDriver  # noqa: PLC0415 - only who uses it needs the driver
 
-        difference = 0.7 if clock is None else ANY_DIFFERENCE
-        strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
-        prompt = Level(None, None, delay=3.7, deadline=3.0)
-        options = CassandraOptions(
-            row_age=ROW_AGE,
-            reap_interval=None,
-            clock_difference=difference,
-            levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if clock else {"weak": WEAK, PROMPT: prompt}),
-            **PATIENT,
-        )
-        store: CassandraStore
-        if clock is None:
-            store = open_store(self.url, options=options, driver=LastingDriver)
-        else:
-            store = HandedStore(self.url, options, HandClock(clock), driver=LastingDriver)
-        assert store.ready(60), store.statistics()
-        return store
+        return open_cassandra(self.url, clock, LastingDriver)
 
     def fresh(self) -> StoreLocation:
         """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
@@ -127,6 +106,55 @@ class CassandraLocation:
 
         empty(self.url)
         return self
+
+
+class SimulatedLocation:
+    """A simulated Cassandra node in this process."""
+
+    def __init__(self) -> None:
+        from tests.sim.cassandra import in_process  # noqa: PLC0415 - only for who uses it
+
+        self._cluster = in_process.make(time.time)
+
+    def open(self, clock: Callable[[], int] | None = None) -> Store:
+        """Opens the keyspace, by the options of a store on a real node."""
+        from tests.sim.cassandra import in_process  # noqa: PLC0415 - only for who uses it
+
+        return open_cassandra(in_process.TARGET.url, clock, partial(in_process.InProcessDriver, cluster=self._cluster))
+
+    def fresh(self) -> StoreLocation:
+        """Makes another node."""
+        return SimulatedLocation()
+
+
+def open_cassandra(url: str, clock: Callable[[], int] | None, driver: Callable[..., Any]) -> Store:
+    """Opens a Cassandra store; a clock moved by hand is one that may differ from the nodes' as it likes."""
+    from queuey.storage.cassandra import (  # noqa: PLC0415 - only for who uses it
+        CassandraOptions,
+        CassandraStore,
+        Level,
+        open_store,
+    )
+    from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
+    from tests.servers.keyspaces import HandClock, HandedStore  # noqa: PLC0415 - likewise
+
+    difference = 0.7 if clock is None else ANY_DIFFERENCE
+    strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
+    prompt = Level(None, None, delay=3.7, deadline=3.0)
+    options = CassandraOptions(
+        row_age=ROW_AGE,
+        reap_interval=None,
+        clock_difference=difference,
+        levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if clock else {"weak": WEAK, PROMPT: prompt}),
+        **PATIENT,
+    )
+    store: CassandraStore
+    if clock is None:
+        store = open_store(url, options=options, driver=driver)
+    else:
+        store = HandedStore(url, options, HandClock(clock), driver=driver)
+    assert store.ready(60), store.statistics()
+    return store
 
 
 ANY_DIFFERENCE = 1e10
@@ -157,6 +185,7 @@ def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:
 
 BACKENDS = {
     "cassandra": Backend("cassandra", frozenset({"clock", "sorted_listing", "processes"}), cassandra_location),
+    "simulated": Backend("simulated", frozenset({"clock", "sorted_listing"}), lambda _request: SimulatedLocation()),
     "sqlite": Backend(
         "sqlite",
         frozenset(

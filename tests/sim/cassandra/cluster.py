@@ -75,14 +75,15 @@ class Cluster:
         world: Their time.
         weather: What goes wrong; may be changed at any time.
         pace: Of the stores.
+        nodes: How many there are; each has everything.
     """
 
-    def __init__(self, world: World, weather: Weather, pace: Pace = PATIENT) -> None:
+    def __init__(self, world: World, weather: Weather, pace: Pace = PATIENT, nodes: int = NODES) -> None:
         self.world = world
         self.weather = weather
         self.pace = pace
         wrong = 0.05 * pace.clocks
-        self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, NODES + 1)]
+        self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, nodes + 1)]
         self.committed: defaultdict[Place, Partition] = defaultdict(Partition)
         """What conditional writes have made of partitions."""
         self.sent = 0
@@ -107,12 +108,11 @@ class Cluster:
         reads = request.statement.reads
         if request.host is not None:
             [node] = [node for node in self.nodes if node.address == request.host]
-            if node in self.up() and request.statement == NOW:
-                now = _uuid(self.world.now + node.offset)
-                end([(now.time if isinstance(request, Encoded) else now,)], None)
+            if node in self.up():
+                self._ask_one(node, request, end)
             return
         calls = _calls(request)
-        needed = 2 if request.consistency in SERIAL else NEEDED[request.consistency]
+        needed = min(len(self.nodes), 2 if request.consistency in SERIAL else NEEDED[request.consistency])
         if len(self.up()) < needed:
             end(None, StoreUnavailable("too few nodes are up"))
         elif reads:
@@ -125,16 +125,22 @@ class Cluster:
 
     # Reads
 
+    def _ask_one(
+        self, node: Node, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]
+    ) -> None:
+        if request.statement == NOW:
+            now = _uuid(self.world.now + node.offset)
+            end([(now.time if isinstance(request, Encoded) else now,)], None)
+            return
+        [(command, values)] = _calls(request)
+        end(self._answer(request, values, {place: node.data[place] for place in command.places(values)}), None)
+
     def _read(
         self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
     ) -> None:
         command = cql.command(request.statement.cql)
         places = command.places(values)
         merged = {place: Partition() for place in places}
-
-        def answer() -> None:
-            found = command.rows(values, merged, self.world.now)
-            end(request.decode(command.body(found)) if isinstance(request, Encoded) and request.decode else found)
 
         if request.consistency in SERIAL:
             for place in places:
@@ -151,10 +157,15 @@ class Cluster:
                 for each in asked:
                     for place in places:
                         each.data[place].absorb(merged[place])
-                answer()
+                end(self._answer(request, values, merged))
 
         for node in asked:
             self.world.at(self.world.some(self.weather.slow), partial(take, node))
+
+    def _answer(self, request: Request | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]) -> Rows:
+        command = cql.command(request.statement.cql)
+        found = command.rows(values, there, self.world.now)
+        return request.decode(command.body(found)) if isinstance(request, Encoded) and request.decode else found
 
     # Writes
 

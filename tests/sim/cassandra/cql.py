@@ -10,9 +10,11 @@ import math
 import operator
 import re
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -52,9 +54,11 @@ class Table(NamedTuple):
 
     def order(self, key: Key) -> Key:
         """Returns what rows are sorted by."""
-        return tuple(
-            -one if name in self.descending else _ordered(one) for name, one in zip(self.clustering, key, strict=True)
-        )
+        return tuple(map(self.order_of, self.clustering, key))
+
+    def order_of(self, column: str, value: Any) -> Any:  # noqa: ANN401 - of any type
+        """Returns what rows are sorted by in one column of their keys."""
+        return -value if column in self.descending else _ordered(value)
 
 
 def _tables() -> dict[str, Table]:
@@ -90,7 +94,16 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+", text))
 
 
-TABLES = _tables()
+SYSTEM = [
+    Table(f"system_{name}", dict.fromkeys(columns, "text"), columns[:1], columns[1:keys], frozenset(), frozenset())
+    for name, columns, keys in [
+        ("schema.keyspaces", ("keyspace_name", "replication"), 1),
+        ("schema.tables", ("keyspace_name", "table_name"), 2),
+        ("views.settings", ("name", "value"), 1),
+    ]
+]
+"""Tables that Cassandra has of itself, as far as the product asks for them."""
+TABLES = _tables() | {table.name: table for table in SYSTEM}
 
 
 class Cell(NamedTuple):
@@ -155,6 +168,8 @@ class Partition:
     spans: set[Span] = field(default_factory=set)
     rows: dict[Key, Row] = field(default_factory=dict)
     static: Row = field(default_factory=Row)
+    _in_order: list[tuple[Key, Key]] = field(default_factory=list, compare=False)
+    """The keys of rows that were there when they were last sorted, each behind what it is sorted by."""
 
     def absorb(self, other: Partition, wanted: Callable[[Key], bool] | None = None) -> None:
         """Takes in what another replica knows of it, or of some of its rows."""
@@ -168,21 +183,66 @@ class Partition:
                 else:
                     mine.absorb(row)
 
-    def alive(self, table: Table, now: float) -> list[dict[str, Any]]:
-        """Returns the rows that are there, in order, with the columns of their keys."""
-        found = []
-        for key in sorted(self.rows, key=table.order):
+    def alive(
+        self, table: Table, now: float, where: Sequence[tuple[Any, str, Any]] = (), *, descending: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the rows that are there, in order, with the columns of their keys.
+
+        Args:
+            table: Which table this is of.
+            now: Seconds, when cells expire.
+            where: Conditions; rows whose keys do not meet them may be left out.
+            descending: In reversed order.
+        """
+        keys = self._keys(table, where)
+        for key in reversed(keys) if descending else keys:
             names = dict(zip(table.clustering, key, strict=True))
             covering = [span.stamp for span in self.spans if _holds(span.conditions, names)]
             values = self.rows[key].alive(max([self.deleted, *covering]), now)
             if values is not None:
-                found.append(names | values)
-        return found
+                yield names | values
+
+    def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
+        """Returns keys in order: one if it is given, those in the range of the first column, or all."""
+        if not table.clustering:
+            return list(self.rows)
+        equal = {name: value for name, sign, value in where if sign == "="}
+        if all(name in equal for name in table.clustering):
+            key = tuple(equal[name] for name in table.clustering)
+            return [key] if key in self.rows else []
+        ordered, first = self._in_order, table.clustering[0]
+        if len(ordered) < len(self.rows):  # Rows stay, and come in the order in which they were added.
+            ordered += [(table.order(key), key) for key in islice(self.rows, len(ordered), None)]
+            ordered.sort()
+        low, high = 0, len(ordered)
+        for name, sign, value in where:
+            if name == first and sign in _ENDS:
+                starts, ends = _ENDS[sign] if first not in table.descending else _ENDS[_REVERSED.get(sign, sign)]
+                at = table.order_of(first, value)
+                if starts is not None:
+                    low = max(low, starts(ordered, at, key=_first))
+                if ends is not None:
+                    high = min(high, ends(ordered, at, key=_first))
+        return [key for _, key in ordered[low:high]]
 
     def statics(self, now: float) -> dict[str, Any]:
         """Returns the static values."""
         return self.static.alive(self.deleted, now) or {}
 
+
+def _first(entry: tuple[Key, Key]) -> Any:  # noqa: ANN401 - of any type
+    return entry[0][0]
+
+
+_ENDS: dict[str, tuple[Any, Any]] = {
+    "=": (bisect_left, bisect_right),
+    ">=": (bisect_left, None),
+    ">": (bisect_right, None),
+    "<=": (None, bisect_right),
+    "<": (None, bisect_left),
+}
+"""Where the range of rows begins and ends that a condition on their first column selects."""
+_REVERSED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Place = tuple[str, Key]
 """A table and the key of a partition."""
@@ -214,7 +274,7 @@ def _position(number: int) -> ids.Position:
     return ids.parse_position(f"{number:032x}")
 
 
-_CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|\([^)]*\))")
+_CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|'[^']*'|\([^)]*\))")
 
 
 Value = Callable[[Sequence[Any]], Any]
@@ -263,7 +323,7 @@ class Command:
             number = len(self._markers)
             self._markers.append(kind)
             return lambda values: values[number]
-        constant = None if text == "null" else int(text)
+        constant = None if text == "null" else text[1:-1] if text.startswith("'") else int(text)
         return lambda _values: constant
 
     def _conditions(self, text: str) -> list[Condition]:
@@ -301,7 +361,7 @@ class Command:
             self.limit = self._value(match[4], "int")
 
     def _read_insert(self, text: str) -> None:
-        match = re.fullmatch(r"INSERT INTO \w+ \((.*?)\)\s+VALUES\s+\((.*?)\)\s*(?:USING (.*))?", text.strip())
+        match = re.fullmatch(r"INSERT INTO \S+ \((.*?)\)\s+VALUES\s+\((.*?)\)\s*(?:USING (.*))?", text.strip())
         assert match is not None, text
         names, values = _names(match[1]), match[2].split(",")
         self.assignments = [
@@ -384,11 +444,9 @@ class Command:
         """Returns what Cassandra answers if a condition does not hold; None: all do."""
         keys = {name: value(values) for name, value in self.assignments}
         keys |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
-        rows = [
-            one
-            for one in there.alive(self.table, now)
-            if all(one[name] == keys.get(name) for name in self.table.clustering)
-        ]
+        # A statement about a static column names no row.
+        where = [(name, "=", keys.get(name)) for name in self.table.clustering]
+        rows = list(there.alive(self.table, now, where))
         statics = there.statics(now)
         found = (rows[0] if rows else {}) | statics if rows or statics else None
         if self.creates:
@@ -409,19 +467,27 @@ class Command:
 
     def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
         """Returns the rows that it selects."""
+        limit = None if self.limit is None else self.limit(values)
+        found = self._selected(values, there, now)
+        if self.columns == ["count(id)"]:
+            return [(sum(1 for _ in found),)]
+        return [tuple(_column(row, name) for name in self.columns) for row in islice(found, limit)]
+
+    def _selected(
+        self, values: Sequence[Any], there: Mapping[Place, Partition], now: float
+    ) -> Iterator[Mapping[str, Any]]:
         on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
-        found: Rows = []
         for place, partition in there.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))
             statics = partition.statics(now)
-            rows = partition.alive(self.table, now)
-            if not rows and statics and not on_rows and self.table.static & {*self.columns}:
-                rows = [{}]
-            for row in reversed(rows) if self.descending else rows:
+            if statics and not on_rows and self.table.static & {*self.columns}:
+                rows = iter(list(partition.alive(self.table, now, descending=self.descending)) or [{}])
+            else:
+                rows = partition.alive(self.table, now, on_rows, descending=self.descending)
+            for row in rows:
                 whole = keys | statics | row
                 if all(self._selects(whole, *one) for one in on_rows):
-                    found.append(tuple(_column(whole, name) for name in self.columns))
-        return found if self.limit is None else found[: self.limit(values)]
+                    yield whole
 
     def _selects(self, row: Mapping[str, Any], name: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
         if isinstance(name, tuple):

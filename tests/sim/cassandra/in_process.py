@@ -1,0 +1,211 @@
+"""A cluster of one node within the process, which answers at once: the Cassandra on which the contract suite runs.
+
+It is the :class:`.cluster.Cluster` of the histories without anything that goes wrong, in the time of its stores. Its
+requests come from real threads, one at a time, and each driver has one thread that brings the answers, as with the real
+driver.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.admin.migrations import Running, migrate
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.deadlines import Deadline
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.world import Work, World
+
+_CREATED = re.compile(r"CREATE (KEYSPACE|TABLE) IF NOT EXISTS (\w+)")
+
+
+class PresentWorld(World):
+    """A world in which everything happens at once, at the time of a clock.
+
+    Args:
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        super().__init__(0)
+
+    @property
+    def now(self) -> float:  # type: ignore[override]  # the base class sets it
+        """See the base class."""
+        return self._clock()
+
+    @now.setter
+    def now(self, _: float) -> None: ...
+
+    def at(self, seconds: float, work: Work) -> None:
+        """See the base class."""
+        work()
+
+    def some(self, mean: float) -> float:
+        """See the base class."""
+        return 0.0
+
+
+class InProcessCluster(Cluster):
+    """One node, for all stores of a test.
+
+    Args:
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(PresentWorld(clock), Weather(slow=0.0), nodes=1)
+        self.nodes[0].offset = 0.0
+        self.committed = self.nodes[0].data  # So that conditions are about what was written without any as well.
+        self._lock = threading.Lock()
+        self._insert("INSERT INTO system_views.settings (name, value) VALUES (?, ?)", "commitlog_sync", "batch")
+
+    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+        """See the base class."""
+        with self._lock:
+            if request.statement.prepared:
+                super().ask(request, end)
+            else:
+                self._change_schema(request.statement.cql)
+                end([], None)
+
+    def _read(
+        self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
+    ) -> None:
+        self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []))
+
+    def _change_schema(self, text: str) -> None:
+        """Records what was made; the columns of all tables are known from the files that make them."""
+        if (made := _CREATED.match(text)) is None:
+            assert text.startswith("ALTER TABLE"), text
+        elif made[1] == "KEYSPACE":
+            replication = dict(re.findall(r"'(\w+)': '(\w+)'", text))
+            self._insert(
+                "INSERT INTO system_schema.keyspaces (keyspace_name, replication) VALUES (?, ?)", made[2], replication
+            )
+        else:
+            assert made[2] in cql.TABLES
+            self._insert(
+                "INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES (?, ?)", KEYSPACE, made[2]
+            )
+
+    def _insert(self, text: str, *values: object) -> None:
+        self._write(self._changes(cql.command(text), values), 1, lambda: None)
+
+
+class InProcessDriver(Driver):
+    """A driver to an :class:`InProcessCluster`.
+
+    Args:
+        target: The keyspace; all have the same tables and rows.
+        options: Its ``timeout`` counts where a call has less time left.
+        verify: See the base class.
+        keyspace: See the base class.
+        deadline: See the base class.
+        cluster: Where requests go.
+    """
+
+    def __init__(
+        self,
+        target: DataCentreTarget,
+        options: CassandraOptions,
+        *,
+        verify: Callable[[Driver], str | None] = lambda _: None,
+        keyspace: bool = True,
+        deadline: Deadline | None = None,
+        cluster: InProcessCluster,
+    ) -> None:
+        self.target = target
+        self.requests = 0
+        self._deadline = deadline or Deadline(float("inf"))
+        self._options = options
+        self._nodes = cluster
+        self._prepared_statements: set[Statement] = set()
+        self._ended = False
+        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._bring, name="simulated-driver", daemon=True)
+        self._thread.start()
+        self._problem_found = verify(self) if keyspace else None
+
+    def _bring(self) -> None:
+        while (answer := self._answers.get()) is not None:
+            answer()
+
+    def ready(self, timeout: float) -> bool:
+        """See the base class."""
+        return self._problem_found is None
+
+    def problem(self) -> str | None:
+        """See the base class."""
+        return "the store is closed" if self._ended else self._problem_found
+
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """See the base class."""
+        if self._ended:
+            done(None, StoreClosed("the store is closed"))
+            return
+        try:
+            self._prepare_when_used(request)
+            self._deadline.left(self._options.timeout)
+        except StoreUnavailable as error:
+            done(None, error)
+            return
+        if not request.statement.reads:
+            self._deadline.sent()
+        self.requests += 1
+        self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
+
+    def _prepare_when_used(self, request: Request | Encoded) -> None:
+        """Prepares statements; the thread that brings the answers would wait for one of them in vain."""
+        if request.statement not in self._prepared_statements:
+            if threading.current_thread() is self._thread:
+                raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
+            self._prepared_statements.add(request.statement)
+
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """See the base class."""
+        self._prepared_statements.update(statements)
+
+    def hosts(self) -> list[Host]:
+        """See the base class."""
+        return [Host(node.address, "dc1", up=True) for node in self._nodes.nodes]
+
+    def await_pools(self, timeout: float) -> None:
+        """See the base class."""
+
+    def agrees(self) -> bool:
+        """See the base class."""
+        return True
+
+    def replication(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"dc1": 1}
+
+    def close(self) -> None:
+        """See the base class. What was answered is told first."""
+        if not self._ended:
+            self._ended = True
+            self._answers.put(None)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(10.0)
+
+
+KEYSPACE = "simulated"
+TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
+
+
+def make(clock: Callable[[], float]) -> InProcessCluster:
+    """Returns a cluster with a keyspace, made as ``queuey migrate`` makes it."""
+    cluster = InProcessCluster(clock)
+    migrate(
+        TARGET, CassandraOptions(), replication="1", running=Running(driver=partial(InProcessDriver, cluster=cluster))
+    )
+    return cluster
