@@ -6,7 +6,7 @@ import asyncio
 import random
 import selectors
 from collections import Counter
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -20,9 +20,10 @@ from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import Applied, Change, NodeData, Outcome
 from qdo.partitions import Queue
 from qdo.subscriptions import Subscription
-from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedLink, Wanted
+from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, loop_tree
 
 LEADER = GroupPaths("", "group").leader
+SESSION_TIMEOUT = 10.0
 ROUND_TRIP = 0.002
 """Seconds that a request takes, on average."""
 PAUSE = 10.0
@@ -62,17 +63,17 @@ def run_skipping(counted: Coroutine[Any, Any, Steps]) -> Steps:
         return runner.run(counted)
 
 
-class CountedLink(SimulatedLink):
+class CountedLink(TreeLink):
     """A session whose requests are counted.
 
     Args:
-        servers: The tree.
+        tree: The tree.
         counted: By kind the requests, the bytes of paths and data sent and received, and the watches that fired.
         rng: Draws how long a request takes.
     """
 
-    def __init__(self, servers: Servers, counted: Counter[str], rng: random.Random) -> None:
-        super().__init__(servers)
+    def __init__(self, tree: Tree, counted: Counter[str], rng: random.Random) -> None:
+        super().__init__(tree, LoopHost(), SESSION_TIMEOUT)
         self._counted = counted
         self._rng = rng
 
@@ -111,9 +112,9 @@ class CountedLink(SimulatedLink):
         self._counted["sent"] += sum(map(len, paths))
         self._counted["received"] += received
 
-    async def _ask(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+    async def _ask(self, one: Callable[[Connection, Any], Any], asked: Iterable[Any]) -> list[Any]:
         await asyncio.sleep(self._rng.expovariate(1 / ROUND_TRIP))
-        return await super()._ask(wanted)
+        return await super()._ask(one, asked)
 
 
 class KnownQueues:
@@ -170,7 +171,7 @@ class CountedGroup:
     def __init__(self, queues: int, *, named: bool = False) -> None:
         self.members: dict[str, GroupMember] = {}
         self.counted: Counter[str] = Counter()
-        self._servers = Servers()
+        self._tree = loop_tree()
         self._rng = random.Random(7)
         self._queues = KnownQueues({Queue("host:5000", "app", f"crashes-{at:05}"): 1 for at in range(queues)})
         self._named = named
@@ -181,10 +182,10 @@ class CountedGroup:
     @property
     def leader(self) -> str:
         """The member that leads."""
-        return self._servers.nodes[LEADER].data.decode()
+        return self._tree.nodes[LEADER].data.decode()
 
     async def join(self, name: str) -> None:
-        coordinator = Coordinator("group", self._link, SimulatedLink.timeout, clock=self._options.now)
+        coordinator = Coordinator("group", self._link, SESSION_TIMEOUT, clock=self._options.now)
         member = GroupMember(
             coordinator, name, IdleOwner(), queues=self._queues, static=self._named, options=self._options
         )
@@ -192,7 +193,7 @@ class CountedGroup:
         await member.start()
 
     def _link(self, _outlast: float) -> CountedLink:
-        return CountedLink(self._servers, self.counted, self._rng)
+        return CountedLink(self._tree, self.counted, self._rng)
 
     async def leave(self, name: str) -> None:
         await self.members.pop(name).stop()

@@ -1,11 +1,10 @@
-"""A real service, local coordination, and consumers that end with their test."""
+"""A real service, simulated coordination, and consumers that end with their test."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.controlled_transport import PATIENCE, ControlledTransport
-from tests.qdo.contract.local import LocalService
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
 
 WAIT = 2.0
@@ -60,12 +60,12 @@ class System:
     """
 
     def __init__(
-        self, client: AsyncClient, store: str, place: Path, profile: Profile, opened: contextlib.AsyncExitStack
+        self, client: AsyncClient, store: str, profile: Profile, opened: contextlib.AsyncExitStack
     ) -> None:
         self.client = client
         self.store = store
         self.profile = profile
-        self.service = LocalService(place)
+        self.service: Service = SimulatedService()
         self.transport = ControlledTransport()
         self._opened = opened
 
@@ -148,11 +148,11 @@ class System:
 
 
 @pytest.fixture
-async def system(profile: Profile, tmp_path: Path) -> AsyncIterator[System]:
+async def system(profile: Profile) -> AsyncIterator[System]:
     """A service, coordination, and a controlled way to the service."""
     async with contextlib.AsyncExitStack() as opened:
         client = await opened.enter_async_context(AsyncClient(profile.url, key=profile.key))
-        yield System(client, (await client.hello()).id, tmp_path / "coordination.sqlite3", profile, opened)
+        yield System(client, (await client.hello()).id, profile, opened)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -259,8 +259,7 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System
     await collect(consumer, 4, most=4)
     await consumer.commit()
     found = await collect(consumer, 4, most=4)
-    with writing(system.service.path) as tx:
-        tx.execute("UPDATE sessions SET expires = 0")
+    await system.service.expire(session_of(consumer))
     with pytest.raises((NotOwner, SessionLost)):
         await consumer.commit()
     await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])

@@ -20,6 +20,7 @@ from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import ANY, Applied, Link, SetData
 from qdo.partitions import Partition
 from tests.replacing import replace
+from tests.sim.groups.tree import TreeLink
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper
@@ -35,7 +36,7 @@ class Service(abc.ABC):
     """A coordination service with nothing in it, for one test.
 
     Attributes:
-        url: For ``open_coordinator``, in other processes as well.
+        url: For ``open_coordinator``, in other processes as well; the simulated one has none.
         root: The path that the group lies under.
         short: Seconds of a session that a test can wait for the end of.
     """
@@ -97,6 +98,8 @@ def another(link: Link) -> Link:
     """Returns a link to the place of another one, with a session of its own; it is not open."""
     if isinstance(link, LocalLink):
         return LocalLink(link._options, "scope")
+    if isinstance(link, TreeLink):
+        return TreeLink(link.tree, link.host, link.timeout)
     from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(link, ZooKeeperLink)
@@ -143,6 +146,15 @@ def zookeeper(request: pytest.FixtureRequest) -> Service:
     return ZooKeeperService(server.connect_string)
 
 
-BACKENDS = {"local": local, "zookeeper": zookeeper}
-once = pytest.mark.parametrize("backend", ["local"], indirect=True)
+def simulated(_: pytest.FixtureRequest) -> Service:
+    """A tree in this process."""
+    from tests.qdo.contract.simulated import SimulatedService  # noqa: PLC0415 - it needs this module
+
+    return SimulatedService()
+
+
+BACKENDS = {"local": local, "simulated": simulated, "zookeeper": zookeeper}
+once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
 """For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: on one is enough."""
+from_outside = pytest.mark.parametrize("backend", ["local", "zookeeper"], indirect=True)
+"""For tests with members in other processes, which the simulated tree does not reach."""

@@ -1,6 +1,6 @@
 """The tree that groups stand on: nodes with versions, changes that are whole, ephemeral nodes, watches.
 
-Also the one in memory is held to it, on which large groups are played.
+The simulated one is held to it as well, on which groups are played.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from qdo.coordination.tree import (
 from qdo.errors import SessionLost
 from tests.qdo.contract.backends import BACKENDS, LONG_ENOUGH
 from tests.qdo.contract.events import PATIENCE
-from tests.qdo.unit.zookeeper.simulated import Servers, SimulatedLink
 
 
 class Tree:
@@ -55,17 +54,13 @@ class Tree:
         return f"{self.top}/{name}"
 
 
-@pytest.fixture(params=[*sorted(BACKENDS), "simulated"])
+@pytest.fixture(params=sorted(BACKENDS))
 async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     """Each tree in turn."""
     async with contextlib.AsyncExitStack() as opened:
-        if request.param == "simulated":
-            servers = Servers()
-            found = Tree("/t", lambda: SimulatedLink(servers), opened)
-        else:
-            service = BACKENDS[request.param](request)
-            opened.push_async_callback(service.close)
-            found = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
+        service = BACKENDS[request.param](request)
+        opened.push_async_callback(service.close)
+        found = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
         await make(await found.open(), [found.top])
         yield found
 

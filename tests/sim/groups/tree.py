@@ -1,12 +1,16 @@
-"""The servers of a coordination service in simulated time, and the connections of members to them.
+"""A coordination service in memory, and the sessions that members have on it: in simulated time, or in that of a loop.
 
-A session ends when the servers have not heard of it for its timeout, and some time more: they are late, never early.
-The client's side is judged by the lease of the ZooKeeper driver.
+``tests/qdo/contract`` holds it to what real ones do. A session ends when the servers have not heard of it for its
+timeout, and some time more: they are late, never early. The lease of the ZooKeeper driver judges the client's side.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+import random
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -16,13 +20,11 @@ from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
-from tests.qdo.unit.zookeeper.simulated import Servers
-from tests.sim.groups.loop import MemberLoop
-from tests.sim.world import World
+from tests.sim.groups.nodes import Nodes
 
 OWNERS = "/groups/group/owners/"
 TIMEOUT = 3.0
-"""Seconds that servers keep a session of which they hear nothing."""
+"""Seconds that servers keep a session of which they hear nothing, unless it asks for others."""
 LATE = 0.5
 """Seconds by which they are late with its end, at least."""
 READING = 0.05
@@ -35,6 +37,62 @@ SHORTEST = 0.01
 """Seconds between two looks at the lease, at least."""
 PINGS = 3
 """In the time of a session."""
+
+
+class Clockwork(Protocol):
+    """What makes things happen in time; a :class:`tests.sim.world.World` does.
+
+    Attributes:
+        rng: All chance.
+    """
+
+    rng: random.Random
+
+    @property
+    def now(self) -> float:
+        """The time in seconds."""
+
+    def at(self, seconds: float, work: Callable[[], None]) -> None:
+        """Has something happen after so many seconds."""
+
+    def number(self) -> int:
+        """Returns a number that it never returned before."""
+
+    def some(self, mean: float) -> float:
+        """Returns a time of so many seconds on average."""
+
+
+class LoopClock:
+    """The time of the running event loop, in which nothing takes any."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+        self._numbers = itertools.count()
+
+    @property
+    def now(self) -> float:
+        """See the protocol."""
+        return asyncio.get_running_loop().time()
+
+    def at(self, seconds: float, work: Callable[[], None]) -> None:
+        """See the protocol."""
+        later(asyncio.get_running_loop(), seconds, work)
+
+    def number(self) -> int:
+        """See the protocol."""
+        return next(self._numbers)
+
+    def some(self, _mean: float) -> float:
+        """See the protocol."""
+        return 0.0
+
+
+def later(loop: AbstractEventLoop, seconds: float, work: Callable[[], None]) -> None:
+    """Has a loop do something after so many seconds; what is due at once is done in the order of the calls."""
+    if seconds > 0:
+        loop.call_later(seconds, work)
+    else:
+        loop.call_soon_threadsafe(work)
 
 
 class Observer(Protocol):
@@ -50,17 +108,19 @@ class Observer(Protocol):
         """A session has made a change; 0: the servers have."""
 
 
-class Tree(Servers):
+class Tree(Nodes):
     """The servers of a group.
 
     Args:
         world: Where they run.
         observer: Sees every change.
+        tolerance: Seconds by which an answer may be read after it came without its reader having been held up.
     """
 
-    def __init__(self, world: World, observer: Observer) -> None:
+    def __init__(self, world: Clockwork, observer: Observer | None = None, tolerance: float = EXACT) -> None:
         super().__init__()
         self.world = world
+        self.tolerance = tolerance
         self._observer = observer
         self._heard: dict[int, float] = {}
         self._links: dict[int, TreeLink] = {}
@@ -68,17 +128,23 @@ class Tree(Servers):
     def apply(self, session: int, change: Change) -> Outcome:
         """See there."""
         outcome = super().apply(session, change)
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Applied) and self._observer is not None:
             self._observer.changed(session, change)
         return outcome
+
+    @property
+    def links(self) -> list[TreeLink]:
+        """The client's sides of the sessions that have not ended."""
+        return list(self._links.values())
 
     def begin(self, link: TreeLink) -> int:
         """Begins a session; returns its number."""
         session = next(self.sessions)
         self._links[session] = link
-        self._observer.began(session, link)
+        if self._observer is not None:
+            self._observer.began(session, link)
         self.hear(session)
-        self._expire_later(session)
+        self._expire_later(session, link.timeout)
         return session
 
     def lives(self, session: int) -> bool:
@@ -93,21 +159,22 @@ class Tree(Servers):
         """See there."""
         if self._heard.pop(session, None) is not None:
             super().end(session)
-            self._observer.ended(session)
+            if self._observer is not None:
+                self._observer.ended(session)
             self._links.pop(session).ended_by_servers()
 
-    def _expire_later(self, session: int) -> None:
+    def _expire_later(self, session: int, timeout: float) -> None:
         late = LATE + self.world.some(0.5)
 
         def check() -> None:
             if session not in self._heard:
                 return
-            if self.world.now - self._heard[session] >= TIMEOUT + late - 0.001:
+            if self.world.now - self._heard[session] >= timeout + late - 0.001:
                 self.end(session)
             else:
-                self._expire_later(session)
+                self._expire_later(session, timeout)
 
-        self.world.at(self._heard[session] + TIMEOUT + late - self.world.now, check)
+        self.world.at(self._heard[session] + timeout + late - self.world.now, check)
 
 
 class Connection:
@@ -153,18 +220,18 @@ class Connection:
                 self._link.heard(self, work, sent)
 
         def read() -> None:
-            if world.now <= due + EXACT:
+            if world.now <= due + self._link.tree.tolerance:
                 arrive()
             else:
                 self._delivery = max(self._delivery, world.now + READING)
                 self._link.loop.call_later(self._delivery - world.now, arrive)
 
-        self._link.loop.call_later(due - world.now, read)
+        later(self._link.loop, due - world.now, read)
 
     def tell(self, path: str) -> None:
         """A watched node has changed."""
         if not self.cut:
-            self.deliver(lambda: self._link.on_watch([path]))
+            self.deliver(lambda: self._link.tell(path))
 
 
 class Host(Protocol):
@@ -172,18 +239,42 @@ class Host(Protocol):
 
     Attributes:
         name: Of the machine.
-        loop: Of the member.
         no_tree: Its packets do not reach the tree.
         latency: Seconds on the way to the tree, on average.
     """
 
     name: str
-    loop: MemberLoop
     no_tree: bool
     latency: float
 
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """Of the member that makes a link now."""
+
     def claimed(self, link: TreeLink, queue: str) -> None:
         """The tree has carried out a claim of a partition of a queue, and answers."""
+
+
+class LoopHost:
+    """The process of a test, whose loop is the running one."""
+
+    def __init__(self) -> None:
+        self.name = "test"
+        self.no_tree = False
+        self.latency = 0.0
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """See the protocol."""
+        return asyncio.get_running_loop()
+
+    def claimed(self, link: TreeLink, queue: str) -> None:
+        """See the protocol."""
+
+
+def loop_tree() -> Tree:
+    """Returns servers in the time of the running loops."""
+    return Tree(LoopClock(), tolerance=math.inf)
 
 
 class TreeLink(Link):
@@ -192,16 +283,19 @@ class TreeLink(Link):
     Args:
         tree: The servers.
         host: Where the member lives.
+        timeout: Seconds without a sign of life after which the session ends.
+        outlast: See the contract; no other process does anything here.
     """
 
-    def __init__(self, tree: Tree, host: Host) -> None:
-        super().__init__(0.0)
+    def __init__(self, tree: Tree, host: Host, timeout: float = TIMEOUT, outlast: float = 0.0) -> None:
+        super().__init__(outlast)
         self.tree = tree
         self.loop = host.loop
         self.name = host.name
         self._host = host
         self._number = tree.world.number()
-        self._lease = SessionLease(TIMEOUT, host.loop.time)
+        self._timeout = timeout
+        self._lease = SessionLease(timeout, self.loop.time)
         self._state: State = "new"
         self._connection: Connection | None = None
         self._pending: dict[asyncio.Future[Any], None] = {}
@@ -222,7 +316,12 @@ class TreeLink(Link):
     @property
     def timeout(self) -> float:
         """See the contract."""
-        return TIMEOUT
+        return self._timeout
+
+    @property
+    def host(self) -> Host:
+        """Where the member lives."""
+        return self._host
 
     @property
     def finished(self) -> bool:
@@ -238,7 +337,7 @@ class TreeLink(Link):
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
         self.session = self.tree.begin(self)
-        self._lease.grant(TIMEOUT, asked)
+        self._lease.grant(self._timeout, asked)
         self._connect()
         self._ping()
 
@@ -253,6 +352,10 @@ class TreeLink(Link):
             self._settled.set()
         self._state = state
         self.on_state(state)
+
+    def tell(self, path: str) -> None:
+        """A watched node has changed, or its children have."""
+        self.on_watch([path])
 
     def heard(self, connection: Connection, work: Callable[[], None], sent: float | None) -> None:
         """Something has come from the servers: the answer to what was sent at an instant, or an event."""
@@ -309,7 +412,7 @@ class TreeLink(Link):
             return
         if self._state == "connected" and (connection := self._connection) is not None:
             connection.send(lambda: connection.deliver(lambda: None))
-        self.loop.call_later(min(TIMEOUT / PINGS, max(SHORTEST, self._lease.left + 0.001)), self._ping)
+        self.loop.call_later(min(self._timeout / PINGS, max(SHORTEST, self._lease.left + 0.001)), self._ping)
 
     async def close(self) -> None:
         """See the contract."""

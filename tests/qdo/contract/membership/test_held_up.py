@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qdo.coordination import Coordinator
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside
 from tests.qdo.contract.conftest import Hold, Join, Start
 from tests.qdo.contract.events import PATIENCE, eventually
 from tests.qdo.contract.ownership.test_fencing import recorded
@@ -29,6 +29,7 @@ on = partial(pytest.mark.parametrize, "backend", indirect=True)
 """Each case is played on one service; that such a member stays is played on both."""
 
 
+@from_outside
 async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
     """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
     process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)

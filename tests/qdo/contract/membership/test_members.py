@@ -12,7 +12,7 @@ from qdo.coordination import Member, Session, Sight, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
-from tests.qdo.contract.backends import Service, once
+from tests.qdo.contract.backends import Service, from_outside, once
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import NAMES, ONE, some
@@ -125,6 +125,7 @@ async def test_a_member_that_was_replaced_takes_nothing_back(join: Join, open_on
     assert (await again.commit([(claimed[ONE], "1")]))[ONE]
 
 
+@from_outside
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """Whoever starts again under its name does not wait for its session."""
     process = await start("a", session_timeout=1000)

@@ -14,7 +14,7 @@ import pytest
 
 from qdo.coordination import Coordinator
 from qdo.errors import CoordinationLost
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import Service, from_outside
 from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.processes import ROOT
 
@@ -135,6 +135,7 @@ async def numbers(coordinator: Coordinator) -> Counter[int]:
     return Counter({partition.number: int(offset.id or 0) for partition, offset in found.items()})
 
 
+@from_outside
 @pytest.mark.parametrize("strikes", [12, pytest.param(150, marks=pytest.mark.slow)])
 async def test_no_commit_is_lost_and_none_is_undone(service: Service, coordinator: Coordinator, strikes: int) -> None:
     """Every answered commit counts once, no number moves back, and no more is recorded than was tried."""

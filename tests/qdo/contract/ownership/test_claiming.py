@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import eventually
 from tests.qdo.contract.samples import ONE, some
@@ -81,6 +81,7 @@ async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -
         assert await looking.owners() == {}
 
 
+@from_outside
 async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: Open) -> None:
     """Four processes that each take, read the offset, commit one more and release arrive at the sum."""
     processes = [await start(f"p{number}") for number in range(4)]
@@ -101,6 +102,7 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
     assert set(await other.claim(FOUR)) == set(FOUR)
 
 
+@from_outside
 async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
     """When a process is killed its partitions become free, and who could not take them is told."""
     process = await start("killed", session_timeout=LONG_ENOUGH)

@@ -10,7 +10,7 @@ import pytest
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import LONG_ENOUGH, Service, unfenced
+from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside, unfenced
 from tests.qdo.contract.conftest import Hold, Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.processes import Refused
@@ -183,6 +183,7 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
     assert await recorded(coordinator) is None
 
 
+@from_outside
 @pytest.mark.parametrize(("claimed", "outlast"), [(False, 0.0), (True, 0.0), (True, 600.0)])
 async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     hold: Hold, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, outlast: float
@@ -206,6 +207,7 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     assert await recorded(coordinator) == ("5" if claimed else None)
 
 
+@from_outside
 async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordinator: Coordinator) -> None:
     """A pause shorter than the session changes nothing."""
     process = await start("stopped")
@@ -217,6 +219,7 @@ async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordina
     assert await recorded(coordinator) == "1"
 
 
+@from_outside
 async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Open) -> None:
     """Every commit that was answered is recorded, although the process is killed at once."""
     process = await start("killed")

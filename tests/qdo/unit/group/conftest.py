@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,51 +10,77 @@ import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
-from tests.qdo.unit.group.group_samples import PARTITIONS, SEEN, WANTS, Make
-from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
+from qdo.coordination import Member
+from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
+from tests.qdo.unit.group.faulty import SimulatedGroup
+from tests.qdo.unit.group.owners import PATIENCE, Catalogue, Diary, until
+
+QUEUE = Queue("host", "app", "orders")
+PARTITIONS = frozenset(Partition(QUEUE, number) for number in range(1, 5))
+ONE, TWO, THREE, FOUR = sorted(PARTITIONS)
+WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
+OTHER = Member("b", WANTS)
+FIRST, LATER = "1" * 32, "2" * 32
 
 
-@pytest.fixture
-def service() -> Scripted:
-    """A service without members, with a queue."""
-    made = Scripted()
-    made.queues = dict(SEEN)
-    return made
+class MemberSetup(SimulatedGroup):
+    """A group with a member that is tested, which loses no time.
 
+    Attributes:
+        owner: Who is told of its partitions.
+        catalogue: What looks queues up for it.
+    """
 
-@pytest.fixture
-def catalogue(service: Scripted) -> Catalogue:
-    """What looks queues up."""
-    return Catalogue(service, WANTS)
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner = Diary()
+        self.catalogue = Catalogue(WANTS, {QUEUE: 4})
+        self.made: list[GroupMember] = []
 
-
-@pytest.fixture
-def owner() -> Diary:
-    """Who is told."""
-    return Diary()
-
-
-@pytest.fixture
-async def make(service: Scripted, owner: Diary, catalogue: Catalogue) -> AsyncIterator[Make]:
-    """Makes groups that lose no time, and stops them."""
-    made = []
-
-    def make(*, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
+    def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
+        """Makes the member."""
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
-        group = GroupMember(service, "a", owner, queues=catalogue, static=static, options=options)
-        made.append(group)
-        return group
+        member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, static=static, options=options)
+        self.made.append(member)
+        return member
 
-    yield make
-    owner.hurry()
-    for group in made:
-        await group.stop()
+    def see(self, member: GroupMember, count: int) -> None:
+        """Says how many partitions the queue has."""
+        self.catalogue.queues = {QUEUE: count}
+        member.recheck()
+
+    async def rest(self, member: GroupMember) -> None:
+        """Waits until the target is right and everybody agrees about what the member owns."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self._is_at_rest(member):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
+
+    async def _is_at_rest(self, member: GroupMember) -> bool:
+        (count,) = self.catalogue.queues.values()
+        session = self.coordinator.session.link.session
+        owned = {each for number in range(1, count + 1) if self.owner_of(each := Partition(QUEUE, number)) == session}
+        target = await self.target()
+        share = {each for each, name in target.owners.items() if name == "a"} if target is not None else set()
+        agreed = share == owned == set(member.table.held) == self.owner.have
+        return member.state == "active" and agreed and await self.is_right(dict(self.catalogue.queues))
 
 
 @pytest.fixture
-async def group(make: Make, service: Scripted, owner: Diary) -> GroupMember:
-    """A group whose only member has all four partitions."""
-    group = make()
+async def setup() -> AsyncIterator[MemberSetup]:
+    """A group without members, with a queue; its members are stopped at the end."""
+    setup = MemberSetup()
+    yield setup
+    setup.owner.hurry()
+    for member in setup.made:
+        await member.stop()
+
+
+@pytest.fixture
+async def group(setup: MemberSetup) -> GroupMember:
+    """A member that has all four partitions."""
+    group = setup.make()
     await group.start()
-    await until(lambda: owner.have == PARTITIONS and service.right())
+    await until(lambda: setup.owner.have == PARTITIONS)
+    await setup.rest(group)
     return group

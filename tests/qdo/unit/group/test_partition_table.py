@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from qdo.consumer.owned_partition import State
 from qdo.consumer.rebalance.partition_table import CANCEL_GRACE, PartitionTable, SessionEvents, SessionOptions
-from qdo.coordination import Member
+from qdo.coordination import Member, Session
+from qdo.coordination.tree import ANY, Delete, SetData
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
-from tests.qdo.unit.group.group_samples import FIRST, LATER, ONE, TWO
-from tests.qdo.unit.group.scripted import Diary, Scripted, ScriptedSession, standing_time, until
+from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER, TWO
+from tests.qdo.unit.group.faulty import Fault, SimulatedGroup
+from tests.qdo.unit.group.owners import Diary, standing_time, until
 
 
-class TableSetup:
-    """A table on a scripted session, and who works on its partitions."""
+class TableSetup(SimulatedGroup):
+    """A table of a session on the tree, and who works on its partitions."""
 
-    def __init__(self, service: Scripted, owner: Diary, **options: float) -> None:
-        self.service = service
-        self.owner = owner
+    table: PartitionTable
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner = Diary()
         self.events = SessionEvents(lambda event: self.table.close() if event == "lost" else None)
-        self.session = ScriptedSession(service, Member("a"), self.events)
-        service.sessions.append(self.session)
+        self.faults, self.held_up = self.coordinator.faults, self.coordinator.held_up
+
+    async def begin(self) -> None:
+        """Joins."""
+        await self.coordinator.open()
+        self.session = await self.coordinator.join(Member("a"), self.events)
+        self.renew()
+
+    def renew(self, **options: float) -> None:
+        """Makes the table anew, with other options."""
         settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | options
-        self.table = PartitionTable(self.session, owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
+        self.table = PartitionTable(self.session, self.owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
+
+    async def take(self, partition: Partition) -> Session:
+        """Has another member own a partition."""
+        other = await self.join(OTHER)
+        assert await other.claim([partition])
+        return other
+
+    async def put_out(self, partition: Partition) -> None:
+        """Removes the owner's node of a partition behind the session's back, and has another member own it."""
+        self.service.tree.apply(0, (Delete(self._paths.owner(partition)),))
+        await self.take(partition)
 
     def state(self, partition: Partition = ONE) -> State | None:
         """Returns the state of a partition; None: it has no row."""
@@ -35,20 +59,40 @@ class TableSetup:
         """Waits until a partition has a state."""
         await until(lambda: self.state(partition) == state)
 
-    def recorded(self, partition: Partition = ONE) -> str | None:
-        """Returns the offset that is recorded."""
-        return self.service.recorded[partition][0]
+    def version_of(self, partition: Partition) -> int:
+        """Returns the version of a partition's offset."""
+        return self.service.tree.nodes[self._paths.offset(partition)].version
+
+    @property
+    def told(self) -> list[str]:
+        """What the owner was told."""
+        return [what for what, _ in self.owner.notified]
+
+    async def claim_in_doubt(self, *partitions: Partition) -> None:
+        """Claims partitions, with an answer that is lost."""
+        self.faults["claim"] = "in doubt"
+        with pytest.raises(CoordinationLost):
+            await self.table.claim(partitions)
+
+    async def give_up(self, partition: Partition = ONE) -> None:
+        """Gives a partition up and waits until it has no row and no owner."""
+        self.table.give_up([partition])
+        await self.until(None, partition)
+        assert self.is_free(partition)
 
 
 @pytest.fixture
-def setup(service: Scripted, owner: Diary) -> TableSetup:
+async def setup() -> AsyncIterator[TableSetup]:
     """A table without rows."""
-    return TableSetup(service, owner)
+    setup = TableSetup()
+    await setup.begin()
+    yield setup
+    await setup.coordinator.close()
 
 
 async def test_none_to_owned(setup: TableSetup) -> None:
     """What is taken is owned, and its owner is told; what is another's has no row."""
-    setup.service.owned[TWO] = "somebody"
+    await setup.take(TWO)
     await setup.table.claim([ONE, TWO])
     assert (setup.state(ONE), setup.state(TWO)) == ("owned", None)
     await until(lambda: setup.owner.have == {ONE})
@@ -56,10 +100,8 @@ async def test_none_to_owned(setup: TableSetup) -> None:
 
 async def test_none_to_unsure_and_back(setup: TableSetup) -> None:
     """When the end of a taking is not known nobody is told; taking again settles it either way."""
-    setup.service.owned[TWO] = "somebody"
-    setup.service.faults["take"] = "in doubt"
-    with pytest.raises(CoordinationLost):
-        await setup.table.claim([ONE, TWO])
+    await setup.take(TWO)
+    await setup.claim_in_doubt(ONE, TWO)
     assert (setup.state(ONE), setup.state(TWO)) == ("unsure", "unsure")
     assert setup.owner.notified == []
     await setup.table.claim([ONE, TWO])
@@ -68,51 +110,43 @@ async def test_none_to_unsure_and_back(setup: TableSetup) -> None:
 
 async def test_unsure_to_releasing(setup: TableSetup) -> None:
     """It is released without a word to the owner."""
-    setup.service.faults["take"] = "in doubt"
-    with pytest.raises(CoordinationLost):
-        await setup.table.claim([ONE])
+    await setup.claim_in_doubt(ONE)
     setup.table.give_up([ONE])
     assert setup.state() == "releasing"
     await setup.until(None)
-    assert setup.service.owned == {}
+    assert setup.is_free(ONE)
     assert setup.owner.notified == []
 
 
 async def test_unsure_while_it_is_taken_is_given_up_later(setup: TableSetup) -> None:
     """Nobody knows which would come first, so that it might be believed to be owned and be anybody's."""
-    setup.service.faults["take"] = "in doubt"
-    with pytest.raises(CoordinationLost):
-        await setup.table.claim([ONE])
-    answer = setup.service.held_up["take"] = asyncio.Event()
+    await setup.claim_in_doubt(ONE)
+    answer = setup.held_up["claim"] = asyncio.Event()
     taking = asyncio.create_task(setup.table.claim([ONE]))
-    await until(lambda: setup.service.calls.count("take") == 2)
+    await setup.called("claim", 2)
     answer.set()
-    await until(lambda: setup.service.recorded[ONE][1] == 2)
+    await until(lambda: setup.version_of(ONE) == 1)
     setup.table.give_up([ONE])
     await taking
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (setup.state(), setup.service.owned) == ("owned", {ONE: setup.session})
-    setup.table.give_up([ONE])
-    await setup.until(None)
-    assert setup.service.owned == {}
+    assert (setup.state(), setup.owner_of(ONE)) == ("owned", setup.session.link.session)
+    await setup.give_up()
 
 
 async def test_an_owner_that_never_takes_notice_keeps_no_row(setup: TableSetup) -> None:
     """The partition can be taken anew after it was given up, though the first word of it was never heard out."""
-    setup = TableSetup(setup.service, setup.owner, revoke_timeout=0.01)
+    setup.renew(revoke_timeout=0.01)
     setup.owner.assigning = asyncio.Event()
     await setup.table.claim([ONE])
     await until(lambda: setup.owner.have == {ONE})
-    setup.table.give_up([ONE])
-    await setup.until(None)
-    assert setup.service.owned == {}
+    await setup.give_up()
 
 
 async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None:
     """The owner stops at once, may commit until it is done, and no more from then on."""
     setup.owner.slow[ONE] = asyncio.Event()
-    release = setup.service.held_up["release"] = asyncio.Event()
+    release = setup.held_up["release"] = asyncio.Event()
     await setup.table.claim([ONE])
     setup.table.give_up([ONE])
     assert setup.state() == "revoking"
@@ -123,9 +157,9 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
     assert await setup.table.record({ONE: LATER}) == {ONE}
     release.set()
     await setup.until(None)
-    assert setup.service.owned == {}
-    assert setup.recorded() == FIRST
-    assert [what for what, _ in setup.owner.notified] == ["assigned", "revoke"]
+    assert setup.is_free(ONE)
+    assert setup.recorded(ONE) == FIRST
+    assert setup.told == ["assigned", "revoke"]
 
 
 async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) -> None:
@@ -134,23 +168,23 @@ async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) ->
     with standing_time() as skip:
         await setup.table.claim([ONE])
         setup.table.give_up([ONE])
-        await until(lambda: [what for what, _ in setup.owner.notified] == ["assigned", "revoke"])
+        await until(lambda: setup.told == ["assigned", "revoke"])
         skip(20.0)
-        await until(lambda: setup.service.owned == {})
+        await until(lambda: setup.is_free(ONE))
         await setup.until(None)
-    assert [what for what, _ in setup.owner.notified] == ["assigned", "revoke", "lost"]
+    assert setup.told == ["assigned", "revoke", "lost"]
     assert setup.owner.cancelled == ["revoke"]
 
 
 async def test_owned_to_releasing_when_it_is_found_to_be_anothers(setup: TableSetup) -> None:
     """The commit says so, the owner is told, and what is another's is not touched."""
     await setup.table.claim([ONE])
-    setup.service.owned[ONE] = "somebody"
+    await setup.put_out(ONE)
     assert await setup.table.record({ONE: FIRST}) == {ONE}
     assert setup.state() == "releasing"
     await setup.until(None)
-    assert [what for what, _ in setup.owner.notified] == ["assigned", "lost"]
-    assert setup.service.owned == {ONE: "somebody"}
+    assert setup.told == ["assigned", "lost"]
+    assert setup.owner_of(ONE) == setup.others["b"].link.session
 
 
 async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(setup: TableSetup) -> None:
@@ -158,31 +192,29 @@ async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(setup: Tabl
     setup.owner.slow[ONE] = asyncio.Event()
     await setup.table.claim([ONE])
     setup.table.give_up([ONE])
-    setup.service.owned[ONE] = "somebody"
+    await setup.put_out(ONE)
     assert await setup.table.record({ONE: FIRST}) == {ONE}
     assert setup.state() == "releasing"
     setup.owner.hurry()
     await setup.until(None)
-    assert [what for what, _ in setup.owner.notified] == ["assigned", "revoke"]
+    assert setup.told == ["assigned", "revoke"]
 
 
 @pytest.mark.parametrize("state", ["owned", "revoking", "releasing", "unsure"])
 async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
     """Nothing is held from that instant on; who was told that it has the partition is told that it has not."""
     if state == "unsure":
-        setup.service.faults["take"] = "in doubt"
-        with pytest.raises(CoordinationLost):
-            await setup.table.claim([ONE])
+        await setup.claim_in_doubt(ONE)
     else:
         await setup.table.claim([ONE])
         await until(lambda: setup.owner.have == {ONE})
     if state in {"revoking", "releasing"}:
         setup.owner.slow = {ONE: asyncio.Event()} if state == "revoking" else {}
-        setup.service.held_up["release"] = asyncio.Event()
+        setup.held_up["release"] = asyncio.Event()
         setup.table.give_up([ONE])
-        await until(lambda: "revoke" in [what for what, _ in setup.owner.notified] and setup.state() == state)
+        await until(lambda: "revoke" in setup.told and setup.state() == state)
     rows = list(setup.table.held.values())
-    setup.service.expire(setup.session)
+    setup.session.link.end(SessionLost("enough"))
     assert setup.table.held == {}
     assert setup.table.states == {}
     assert all(row.state == "lost" for row in rows)
@@ -190,7 +222,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
         await setup.table.record({ONE: FIRST})
     await setup.table.abandon()
     notified = {"owned": ["assigned", "lost"], "revoking": ["assigned", "revoke", "lost"], "unsure": []}
-    assert [what for what, _ in setup.owner.notified] == notified.get(state, ["assigned", "revoke"])
+    assert setup.told == notified.get(state, ["assigned", "revoke"])
 
 
 async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None:
@@ -208,82 +240,127 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
     setup.owner.on_revoke = swallow
     with standing_time() as skip:
         setup.table.give_up([ONE])
-        await until(lambda: [what for what, _ in setup.owner.notified] == ["assigned", "revoke"])
+        await until(lambda: setup.told == ["assigned", "revoke"])
         skip(20.0)
-        await until(lambda: setup.service.owned == {})
+        await until(lambda: setup.is_free(ONE))
         assert setup.state() == "releasing"
         skip(CANCEL_GRACE)
         await setup.until(None)
-    await setup.table.claim([ONE])
-    await until(lambda: len(setup.owner.notified) == 4)
-    assert [what for what, _ in setup.owner.notified] == ["assigned", "revoke", "lost", "assigned"]
-    stuck.set()
-    await until(lambda: not setup.table._calls)
-    assert setup.state() == "owned"
+        await setup.table.claim([ONE])
+        await until(lambda: len(setup.owner.notified) == 4)
+        assert setup.told == ["assigned", "revoke", "lost", "assigned"]
+        stuck.set()
+        await until(lambda: not setup.table._calls)
+        assert setup.state() == "owned"
 
 
 @pytest.mark.parametrize("fault", ["refused", "in doubt"])
-async def test_an_older_commit_is_not_repeated_after_a_newer_one(setup: TableSetup, fault: str) -> None:
+async def test_an_older_commit_is_not_repeated_after_a_newer_one(setup: TableSetup, fault: Fault) -> None:
     """When the connection breaks only the offset that was asked for last is recorded, and both callers are told."""
     await setup.table.claim([ONE])
-    setup.service.faults["commit"] = fault  # type: ignore[assignment] # both are faults
+    setup.faults["commit"] = fault
     older = asyncio.create_task(setup.table.record({ONE: LATER}))
-    await until(lambda: "commit" in setup.service.calls)
+    await setup.called("commit")
     newer = asyncio.create_task(setup.table.record({ONE: FIRST}))
     assert await older == await newer == frozenset()
-    assert setup.recorded() == FIRST
-    assert setup.service.calls.count("commit") == 2
+    assert setup.recorded(ONE) == FIRST
+    assert setup.coordinator.calls.count("commit") == 2
 
 
 async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(setup: TableSetup) -> None:
     """Its caller was told that it may have been recorded; what is recorded in the end was asked for last."""
-    setup = TableSetup(setup.service, setup.owner, patience=0.0)
+    setup.renew(patience=0.0)
     await setup.table.claim([ONE])
-    setup.service.faults["commit"] = "refused"
-    setup.service.held_up["take"] = asyncio.Event()
+    setup.faults["commit"] = "refused"
+    setup.held_up["claim"] = asyncio.Event()
     with pytest.raises(CoordinationLost):
         await setup.table.record({ONE: FIRST})
     newer = asyncio.create_task(setup.table.record({ONE: LATER}))
-    setup.service.held_up.pop("take").set()
+    setup.held_up.pop("claim").set()
     assert await newer == frozenset()
-    assert setup.recorded() == LATER
+    assert setup.recorded(ONE) == LATER
 
 
 async def test_a_commit_goes_before_the_release(setup: TableSetup) -> None:
     """One that was asked for while the owner gave up is recorded, however late the service answers."""
-    commit = setup.service.held_up["commit"] = asyncio.Event()
+    commit = setup.held_up["commit"] = asyncio.Event()
     await setup.table.claim([ONE])
     recording = asyncio.create_task(setup.table.record({ONE: FIRST}))
-    await until(lambda: "commit" in setup.service.calls)
+    await setup.called("commit")
     setup.table.give_up([ONE])
     await setup.until("releasing")
     commit.set()
     assert await recording == frozenset()
     await setup.until(None)
-    assert setup.recorded() == FIRST
-    assert setup.service.calls[-2:] == ["commit", "release"]
+    assert setup.recorded(ONE) == FIRST
+    assert setup.coordinator.calls[-2:] == ["commit", "release"]
 
 
 async def test_whoever_does_not_release_is_waited_for_no_longer(setup: TableSetup) -> None:
     """A commit that fails when its partition is being released is given up, and the partition goes."""
-    setup.service.faults["commit"] = "refused"
+    setup.faults["commit"] = "refused"
     await setup.table.claim([ONE])
-    commit = setup.service.held_up["commit"] = asyncio.Event()
+    commit = setup.held_up["commit"] = asyncio.Event()
     recording = asyncio.create_task(setup.table.record({ONE: FIRST}))
-    await until(lambda: "commit" in setup.service.calls)
+    await setup.called("commit")
     setup.table.give_up([ONE])
     await setup.until("releasing")
     commit.set()
     with pytest.raises(CoordinationLost):
         await recording
     await setup.until(None)
-    assert setup.service.owned == {}
+    assert setup.is_free(ONE)
 
 
 async def test_a_release_is_tried_until_it_is_done(setup: TableSetup) -> None:
     """Whatever is not answered is asked again; meanwhile the partition is not taken anew."""
-    setup.service.faults["release"] = "refused"
+    setup.faults["release"] = "refused"
     await setup.table.claim([ONE])
     setup.table.give_up([ONE])
     await setup.until(None)
-    assert setup.service.calls.count("release") == 2
+    assert setup.coordinator.calls.count("release") == 2
+
+
+async def test_commits_are_recorded_one_after_the_other(setup: TableSetup) -> None:
+    """Many at once for the same partition all count, and the last one stands."""
+    await setup.table.claim([ONE, TWO])
+    ids = [f"{number:032}" for number in range(20)]
+    results = await asyncio.gather(*(setup.table.record({ONE: identifier, TWO: identifier}) for identifier in ids))
+    assert set(results) == {frozenset()}
+    assert setup.recorded(ONE) == setup.recorded(TWO) == setup.table.held[ONE].recorded == ids[-1]
+
+
+async def test_a_partition_with_another_version_is_released(setup: TableSetup) -> None:
+    """Somebody wrote to its offset: nothing is recorded, and the owner is told that it is lost."""
+    await setup.table.claim([ONE])
+    path = setup._paths.offset(ONE)
+    setup.service.tree.apply(0, (SetData(path, setup.service.tree.nodes[path].data, ANY),))
+    assert await setup.table.record({ONE: FIRST}) == {ONE}
+    await setup.until(None)
+    assert setup.told == ["assigned", "lost"]
+    assert setup.is_free(ONE)
+
+
+async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
+    """It is carried to its end, and the next one has the right version."""
+    await setup.table.claim([ONE])
+    setup.held_up["commit"] = asyncio.Event()
+    commit = asyncio.create_task(setup.table.record({ONE: FIRST}))
+    await setup.called("commit")
+    commit.cancel()
+    later = asyncio.create_task(setup.table.record({ONE: LATER}))
+    setup.held_up.pop("commit").set()
+    assert await later == frozenset()
+    assert setup.recorded(ONE) == LATER
+    assert setup.coordinator.calls[-2:] == ["commit", "commit"]
+
+
+async def test_a_commit_under_way_fails_when_the_session_is_lost(setup: TableSetup) -> None:
+    """Even if no answer ever comes."""
+    await setup.table.claim([ONE])
+    setup.held_up["commit"] = asyncio.Event()
+    commit = asyncio.create_task(setup.table.record({ONE: FIRST}))
+    await setup.called("commit")
+    await setup.expire()
+    with pytest.raises(SessionLost):
+        await commit

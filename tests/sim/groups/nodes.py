@@ -1,21 +1,12 @@
-"""A tree in memory: nodes, transactions, ephemeral nodes, watches that fire once.
-
-``tests/qdo/contract/test_tree.py`` holds it to what the real ones do. It is for groups of hundreds of members, whose
-requests are counted.
-"""
+"""The nodes of a coordination service in memory: transactions, ephemeral nodes, watches that fire once."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from msgspec.structs import replace
-
-from qdo.coordination import Coordinator
-from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import (
     ANY,
     Applied,
@@ -23,19 +14,14 @@ from qdo.coordination.tree import (
     Check,
     Create,
     Delete,
-    Link,
     NodeData,
     Operation,
     Outcome,
     Rejection,
     RejectionReason,
     SetData,
-    State,
     parent,
 )
-from qdo.errors import CoordinationError, CoordinationLost, SessionLost
-
-Wanted = TypeVar("Wanted")
 
 
 class Watcher(Protocol):
@@ -45,18 +31,16 @@ class Watcher(Protocol):
         """A watched node has changed, or its children have."""
 
 
-class Servers:
+class Nodes:
     """The nodes and who watches them.
 
     Attributes:
         nodes: By path.
-        asked: How many requests there were of each kind.
         largest: The bytes of the largest node that there ever was.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeData] = {"/": NodeData(b"", 0, 0, 0)}
-        self.asked: Counter[str] = Counter()
         self.largest = 0
         self.transactions = 0
         self._below: dict[str, set[str]] = defaultdict(set)
@@ -139,102 +123,3 @@ class Servers:
                 link.tell(path)
             for link in self.child_watches.pop(above, {}) if listed else ():
                 link.tell(above)
-
-
-class SimulatedLink(Link):
-    """One session; see the contract."""
-
-    state: State = "new"
-    timeout: float = 10.0
-
-    def __init__(self, servers: Servers) -> None:
-        super().__init__(0.0)
-        self.session = next(servers.sessions)
-        self.allowed: int | None = None
-        """So many transactions until it dies; None: any number."""
-        self._servers = servers
-
-    @property
-    def finished(self) -> bool:
-        """See the contract."""
-        return self.state == "lost"
-
-    async def open(self) -> None:
-        """See the contract."""
-        self.state = "connected"
-
-    def tell(self, path: str) -> None:
-        """Tells of a watched node that has changed."""
-        if self.state == "connected":
-            self.on_watch([path])
-
-    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
-        return [self._one("read", path, watch=watch and path in self._servers.nodes) for path in await self._ask(paths)]
-
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
-        found = [self._one("look", path, watch=watch) for path in await self._ask(paths)]
-        return [node and replace(node, data=b"") for node in found]
-
-    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """See the contract."""
-        wanted = await self._ask(paths)
-        self._servers.asked["children"] += len(wanted)
-        for path in wanted if watch else ():
-            if path in self._servers.nodes:
-                self._servers.child_watches[path][self] = None
-        return [self._servers.names(path) for path in wanted]
-
-    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract."""
-        outcomes = []
-        for change in await self._ask(changes):
-            if self.allowed == 0:
-                self.end(SessionLost("it died"))
-                raise CoordinationLost("it died meanwhile")
-            if self.allowed is not None:
-                self.allowed -= 1
-            self._servers.asked["apply"] += 1
-            outcomes.append(self._servers.apply(self.session, change))
-        return outcomes
-
-    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract."""
-        return await apply_bundled(self, changes)
-
-    async def sync(self, path: str) -> None:
-        """See the contract."""
-
-    async def close(self) -> None:
-        """See the contract."""
-        self._leave()
-
-    def end(self, why: CoordinationError) -> None:
-        """See the contract."""
-        if self.state != "lost":
-            self._leave()
-            self.on_state("lost")
-
-    def _leave(self) -> None:
-        self.state = "lost"
-        self._servers.end(self.session)
-
-    def _one(self, kind: str, path: str, *, watch: bool) -> NodeData | None:
-        self._servers.asked[kind] += 1
-        if watch:
-            self._servers.watches[path][self] = None
-        return self._servers.nodes.get(path)
-
-    async def _ask(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        if self.state == "lost":
-            raise SessionLost("the session has ended")
-        await asyncio.sleep(0)
-        return list(wanted)
-
-
-async def opened(servers: Servers) -> Coordinator:
-    """Returns an open coordinator."""
-    coordinator = Coordinator("group", lambda _: SimulatedLink(servers), SimulatedLink.timeout)
-    await coordinator.open()
-    return coordinator

@@ -1,0 +1,50 @@
+"""The coordination service in memory as the suite reaches and breaks it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from qdo.coordination import Coordinator, Session
+from tests.qdo.contract.backends import LONG, Service
+from tests.qdo.contract.events import PATIENCE
+from tests.sim.groups.tree import LoopHost, TreeLink, loop_tree
+
+
+class SimulatedService(Service):
+    """Servers in this process; other processes cannot reach them."""
+
+    short = 0.6
+
+    def __init__(self) -> None:
+        self.tree = loop_tree()
+        self.host = LoopHost()
+
+    def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+        """See the base class."""
+        return Coordinator(
+            group, lambda outlast: TreeLink(self.tree, self.host, session_timeout, outlast), session_timeout
+        )
+
+    def link(self, *, session_timeout: float = LONG) -> TreeLink:
+        """See the base class."""
+        return TreeLink(self.tree, self.host, session_timeout)
+
+    async def expire(self, session: Session) -> None:
+        """See the base class. Its member knows as soon as it can be reached."""
+        self.tree.end(session.link.session)
+        async with asyncio.timeout(PATIENCE):
+            while session.state == "connected":  # noqa: ASYNC110 - the session tells its listener alone
+                await asyncio.sleep(0)
+
+    async def cut(self) -> None:
+        """See the base class."""
+        self.host.no_tree = True
+        for link in self.tree.links:
+            link.cut(0.0)
+
+    async def heal(self) -> None:
+        """See the base class."""
+        self.host.no_tree = False
+
+    async def close(self) -> None:
+        """Nothing is running."""

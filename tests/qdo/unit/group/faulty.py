@@ -1,0 +1,180 @@
+"""A group on the simulated tree, whose calls a test has fail or wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar, get_args
+
+from qdo.assignment import plan
+from qdo.coordination import Coordinator, Listen, Member, Session, TargetAssignment
+from qdo.coordination.encoding import decode_offset
+from qdo.coordination.paths import GroupPaths
+from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused
+from qdo.partitions import Partition, Queue
+from tests.qdo.contract.simulated import SimulatedService
+from tests.qdo.unit.group.owners import until
+from tests.sim.groups.tree import TreeLink
+
+T = TypeVar("T")
+SESSION_TIMEOUT = 600.0
+Call = Literal[
+    "assignment",
+    "lead",
+    "leader",
+    "members",
+    "target",
+    "set_target",
+    "set_sight",
+    "retire",
+    "claim",
+    "release",
+    "commit",
+]
+Fault = Literal["refused", "in doubt", "expired", "stuck", "broken", "incompatible", "forbidden"]
+"""What goes wrong with a call:
+
+``refused``: it was not carried out, and may be tried again. ``in doubt``: it was, but nobody is told. ``expired``: the
+session ended before. ``stuck``: there is no answer, and then the session ends. ``broken``: an error that nobody
+expects. ``incompatible``: a newer program wrote what is read. ``forbidden``: it is not allowed.
+"""
+ERRORS: dict[Fault, Exception] = {
+    "refused": CoordinationLost("not reached"),
+    "broken": RuntimeError("nobody expects this"),
+    "forbidden": CoordinationRefused("with these credentials"),
+}
+
+
+class FaultyCoordinator(Coordinator):
+    """The coordinator of one member.
+
+    Args:
+        service: The tree.
+
+    Attributes:
+        calls: What was called, in order.
+        faults: What goes wrong with which call: by its place among all calls, or by its name, then once.
+        held_up: Calls by name that wait for an event before anything happens.
+        session: The latest session.
+    """
+
+    session: Session
+
+    def __init__(self, service: SimulatedService) -> None:
+        super().__init__("group", self._link, SESSION_TIMEOUT)
+        self._service = service
+        self.calls: list[str] = []
+        self.faults: dict[int | str, Fault] = {}
+        self.held_up: dict[str, asyncio.Event] = {}
+
+    def _link(self, _outlast: float) -> TreeLink:
+        return self._service.link(session_timeout=self.session_timeout)
+
+    async def open(self) -> None:
+        """See the base class."""
+        await self._call("open", super().open)
+
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
+        """See the base class."""
+
+        async def begin() -> Session:
+            session = await join(member, listen, replace=replace)
+            for name in get_args(Call):
+                self._watch(session, name)
+            self.session = session
+            return session
+
+        join = super().join
+        return await self._call("join", begin)
+
+    def _watch(self, session: Session, name: str) -> None:
+        method = getattr(session, name)
+
+        async def call(*arguments: Any) -> Any:  # noqa: ANN401 - passed on
+            return await self._call(name, lambda: method(*arguments), session)
+
+        setattr(session, name, call)
+
+    async def _call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
+        fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
+        self.calls.append(name)
+        if name in self.held_up:
+            await self.held_up[name].wait()
+        if fault in ERRORS and (session is not None or fault == "refused"):
+            raise ERRORS[fault]
+        if fault == "incompatible" and name in {"assignment", "members", "target"}:
+            raise CoordinationIncompatible("a newer program was here")
+        if session is not None and fault in {"expired", "stuck"}:
+            self._service.tree.end(session.link.session)
+            if fault == "stuck":
+                await asyncio.Event().wait()
+        result = await work()
+        if fault == "in doubt":
+            if isinstance(result, Session):
+                await result.leave()
+            raise CoordinationLost(name)
+        return result
+
+
+class SimulatedGroup:
+    """The group on its tree as it is, and others in it that do only what the test says.
+
+    Attributes:
+        service: The tree.
+        coordinator: Of the member that is tested.
+        others: Sessions of the others by id.
+    """
+
+    def __init__(self) -> None:
+        self.service = SimulatedService()
+        self.coordinator = FaultyCoordinator(self.service)
+        self.others: dict[str, Session] = {}
+        self._observer = self.service.coordinator()
+        self._paths = GroupPaths("", "group")
+
+    async def join(self, member: Member) -> Session:
+        """Has another member join."""
+        await self._observer.open()
+        session = self.others[member.id] = await self._observer.join(member, lambda _: None)
+        return session
+
+    async def leave(self, name: str) -> None:
+        """Has another member leave."""
+        await self.others.pop(name).leave()
+
+    async def expire(self) -> None:
+        """Ends the session of the member that is tested."""
+        await self.service.expire(self.coordinator.session)
+
+    def owner_of(self, partition: Partition) -> int | None:
+        """Returns the session that owns a partition."""
+        node = self.service.tree.nodes.get(self._paths.owner(partition))
+        return None if node is None else node.session
+
+    def is_free(self, *partitions: Partition) -> bool:
+        """Returns whether nobody owns partitions."""
+        return not any(self.owner_of(partition) for partition in partitions)
+
+    def recorded(self, partition: Partition) -> str | None:
+        """Returns the offset that is recorded."""
+        node = self.service.tree.nodes[self._paths.offset(partition)]
+        return decode_offset(node.data).id
+
+    async def members(self) -> dict[str, Member]:
+        """Returns the members."""
+        await self._observer.open()
+        return await self._observer.members()
+
+    async def target(self) -> TargetAssignment | None:
+        """Returns the target."""
+        await self._observer.open()
+        return await self._observer.target()
+
+    async def is_right(self, queues: dict[Queue, int]) -> bool:
+        """Returns whether the target is what it ought to be."""
+        target = await self.target()
+        return target == plan(await self.members(), queues, target, 0.0, 0.0).target
+
+    async def called(self, name: str, times: int = 1) -> None:
+        """Waits until the member has called something so often."""
+        await until(lambda: self.coordinator.calls.count(name) >= times)
