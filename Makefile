@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo inbox test check quick slow soak bench lint docs dist cluster install clean
+.PHONY: help demo inbox test check quick slow soak bench measure lint docs dist cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kil
 
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 	$(BIN)/python -m bench
+
+measure: $(DEV) ## Count the files and calls that one post, read, claim and so on cross, and the lines of code of each package
+	$(BIN)/python -m bench.call_counts
 
 lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff check .

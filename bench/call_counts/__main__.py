@@ -1,0 +1,57 @@
+"""``python -m bench.call_counts [--by-file OPERATION] [--lower]``: what ``make measure`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from bench.call_counts import record
+from bench.call_counts.code_lines import PRODUCT, lines_by_package
+from bench.call_counts.operations import count_all
+from bench.call_counts.profiler import count_of
+from bench.results import table
+
+
+def main() -> int:
+    """Counts, prints, and lowers the record if asked; returns 1 if an operation exceeds it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.call_counts", description="Counts files, calls and lines.")
+    parser.add_argument("--by-file", metavar="OPERATION", help="also print an operation's calls in each file")
+    parser.add_argument("--lower", action="store_true", help="write figures that are lower now into the record")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="queuey-calls-") as directory:
+        calls = count_all(Path(directory))
+    measured, recorded = {name: count_of(found) for name, found in calls.items()}, record.read()
+    rows = [
+        [name, str(count.files), str(count.calls), *(map(str, recorded[name]) if name in recorded else ("", ""))]
+        for name, count in measured.items()
+    ]
+    print(table(["operation", "files", "calls", "recorded files", "recorded calls"], rows) + "\n")
+    if options.by_file is not None:
+        print(_by_file(calls[options.by_file]) + "\n")
+    print(_lines())
+    if options.lower:
+        record.lower(measured)
+    elif record.lowered(measured, recorded) != recorded:
+        print(f"\n{record.HOW_TO_LOWER}")
+    problems = record.exceeded(measured, recorded)
+    print("".join(f"\n{problem}" for problem in problems), end="")
+    return 1 if problems else 0
+
+
+def _by_file(calls: Counter[str]) -> str:
+    return table(["file", "calls"], [[path, str(count)] for path, count in calls.most_common()])
+
+
+def _lines() -> str:
+    """Returns the table of code lines."""
+    lines = lines_by_package()
+    total = sum(count for name, count in lines.items() if name.split("/")[0] in PRODUCT)
+    rows = [[name, f"{count:,}"] for name, count in lines.items()]
+    return table(["package", "code lines"], [*rows, [" and ".join(PRODUCT), f"{total:,}"]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Code lines of Python: without docstrings, comments and blank lines.
+
+A docstring is that of a module, class or function. A string below a constant or an attribute counts as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.started.processes import ROOT
+
+PRODUCT = ("queuey", "qdo")
+OTHERS = ("bench", "deploy", "tests")
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def code_lines(source: str) -> int:
+    """Returns how many lines have a token of code; each line of a string over several lines does."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines.difference(*_docstrings(source)))
+
+
+def _docstrings(source: str) -> Iterator[range]:
+    """Yields the lines of each docstring."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())) as text, *_]:
+                    yield range(text.lineno, (text.end_lineno or text.lineno) + 1)
+
+
+def lines_by_package(root: Path = ROOT) -> dict[str, int]:
+    """Returns the code lines of each package of the product, and of other folders as a whole."""
+    found: Counter[str] = Counter()
+    for name in (*PRODUCT, *OTHERS):
+        for path in sorted((root / name).rglob("*.py")):
+            inner = path.relative_to(root).parent.parts[: 2 if name in PRODUCT else 1]
+            found["/".join(inner)] += code_lines(path.read_text("utf-8"))
+    return dict(found)

@@ -1,0 +1,29 @@
+"""All operations that are counted, in the order in which they are printed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from bench.call_counts import over_http
+from bench.started.processes import output
+
+MAX_SECONDS = 120.0
+"""Timeout of a process that counts."""
+
+
+def count_all(directory: Path) -> dict[str, Counter[str]]:
+    """Returns the calls of each operation by file; data lies in the directory."""
+    key = over_http.prepare(directory)
+    with over_http.serving(directory) as served:
+        counted = over_http.count_requests(served)
+        worker = output("bench.call_counts.worker", served.port, over_http.POSTS, seconds=MAX_SECONDS)
+    settings = over_http.with_sqs(directory)
+    with over_http.serving(directory, "--config", str(settings)) as served:
+        counted["SQS receive"] = over_http.count_receive(served, key)
+    with over_http.serving(directory, "--console", "true") as served:
+        counted["console page"] = over_http.count_page(served)
+    counted["fetch to commit"] = Counter(json.loads(worker))
+    cassandra = json.loads(output("bench.call_counts.simulated_cassandra", seconds=MAX_SECONDS))
+    return counted | {f"Cassandra {name}": Counter(calls) for name, calls in cassandra.items()}

@@ -1,0 +1,83 @@
+"""Counts the calls of Queuey's and Qdo's Python functions in this process, in all threads.
+
+A call is each entry of a function, and each resumption of a generator or coroutine. A comprehension counts in
+Python 3.11 only, where it is a function of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from bench.started.processes import ROOT
+
+PACKAGES = tuple(f"{ROOT / name}/" for name in ("queuey", "qdo"))
+QUIET_SECONDS = 0.03
+"""An operation has ended when no function was called for this time."""
+MAX_SETTLE_SECONDS = 2.0
+
+
+class Count(NamedTuple):
+    """The counts of one operation; of two, the smaller one has fewer files."""
+
+    files: int
+    calls: int
+
+
+class Profiler:
+    """Records calls while it is counting.
+
+    Install it in the main thread before other threads start: they are profiled from their start only.
+    """
+
+    def __init__(self) -> None:
+        self._counting = False
+        self._entered: list[CodeType] = []
+
+    def install(self) -> None:
+        """Profiles this thread and all threads that start from now on."""
+        threading.setprofile(self._on_event)
+        sys.setprofile(self._on_event)
+
+    def remove(self) -> None:
+        """Profiles neither this thread nor threads that start from now on."""
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def begin(self) -> None:
+        """Starts counting at 0."""
+        self._entered = []
+        self._counting = True
+
+    def end(self) -> Counter[str]:
+        """Ends counting; returns the calls by file, whose path is relative to the repository."""
+        self._counting = False
+        return Counter(
+            code.co_filename.removeprefix(f"{ROOT}/") for code in self._entered if code.co_filename.startswith(PACKAGES)
+        )
+
+    def settle(self) -> None:
+        """Waits until no function is called, so that work that goes on after an answer is counted too."""
+        deadline = time.monotonic() + MAX_SETTLE_SECONDS
+        before = -1
+        while before != len(self._entered) and time.monotonic() < deadline:
+            before = len(self._entered)
+            time.sleep(QUIET_SECONDS)
+
+    def _on_event(self, frame: FrameType, event: str, _argument: Any) -> None:  # noqa: ANN401 - not used
+        if event == "call" and self._counting:
+            self._entered.append(frame.f_code)
+
+
+def fewest(runs: list[Counter[str]]) -> Counter[str]:
+    """Returns the run that crossed the fewest files; of several, the one with the fewest calls."""
+    return min(runs, key=count_of)
+
+
+def count_of(calls: Counter[str]) -> Count:
+    """Returns the files and calls of a run."""
+    return Count(len(calls), calls.total())

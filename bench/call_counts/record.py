@@ -1,0 +1,48 @@
+"""The record of files and calls that ``tests/bench/test_call_counts.py`` holds: it is lowered, not raised."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.call_counts.profiler import Count
+from bench.harness import Void
+
+RECORD = Path(__file__).parent / "record.json"
+HOW_TO_LOWER = "Some figures are lower than recorded. Lower the record: python -m bench.call_counts --lower"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def read(path: Path = RECORD) -> dict[str, Count]:
+    """Returns the recorded counts of each operation."""
+    return {name: Count(**counts) for name, counts in json.loads(path.read_text("utf-8"))["operations"].items()}
+
+
+def exceeded(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> list[str]:
+    """Returns a sentence for each operation that crosses more files or calls than recorded, or is not recorded."""
+    found = [f"{name} has no record" for name in measured if name not in recorded]
+    for name, (files, calls) in recorded.items():
+        count = measured[name]
+        if count.files > files or count.calls > calls:
+            found.append(f"{name} crosses {count.files} files by {count.calls} calls; recorded: {files} and {calls}")
+    return found
+
+
+def lowered(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> dict[str, Count]:
+    """Returns the record with each figure that is lower now."""
+    return {name: Count(*map(min, measured[name], record)) for name, record in recorded.items()}
+
+
+def lower(measured: Mapping[str, Count], path: Path = RECORD) -> None:
+    """Writes the lower figures into the record.
+
+    Raises:
+        Void: The record is of another version of Python, which counts other calls.
+    """
+    python = json.loads(path.read_text("utf-8"))["python"]
+    if python != PYTHON:
+        raise Void(f"the record was made with Python {python}, and this is {PYTHON}: lower it with that one")
+    operations = {name: count._asdict() for name, count in lowered(measured, read(path)).items()}
+    path.write_text(json.dumps({"python": python, "operations": operations}, indent=2) + "\n", "utf-8")

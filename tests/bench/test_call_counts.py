@@ -1,0 +1,134 @@
+"""The files and calls that operations cross: how they are counted, and that they do not grow."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.call_counts import record
+from bench.call_counts.code_lines import code_lines
+from bench.call_counts.operations import count_all
+from bench.call_counts.profiler import Count, Profiler, count_of
+from bench.harness import Void
+from bench.started.processes import ROOT
+from queuey import ids
+
+RECORDED = {"a": Count(2, 10), "b": Count(5, 50)}
+SOURCE = '''"""A module."""
+
+LIMIT = 1  # a comment
+"""Text below a constant."""
+
+# a comment
+TEXT = """two
+lines"""
+
+
+def add(
+    one: int,
+) -> int:
+    """Adds."""
+    return one + LIMIT
+'''
+
+
+def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) -> None:
+    """Each operation stays within ``bench/call_counts/record.json``; work in the background may need a second try."""
+    problems: list[str] = []
+    for attempt in ("first", "second"):
+        directory = tmp_path / attempt
+        directory.mkdir()
+        measured = {name: count_of(calls) for name, calls in count_all(directory).items()}
+        problems = record.exceeded(measured, record.read())
+        if not problems:
+            break
+    assert not problems, "\n".join(
+        [*problems, "Which files: make measure, or python -m bench.call_counts --by-file OPERATION"]
+    )
+    if record.lowered(measured, record.read()) != record.read():
+        sys.stdout.write(record.HOW_TO_LOWER)
+
+
+@pytest.mark.parametrize(
+    ("measured", "problems"),
+    [
+        ({}, []),
+        ({"a": Count(1, 9)}, []),
+        ({"a": Count(3, 9)}, ["a crosses 3 files by 9 calls; recorded: 2 and 10"]),
+        ({"a": Count(1, 11)}, ["a crosses 1 files by 11 calls; recorded: 2 and 10"]),
+        ({"c": Count(1, 1)}, ["c has no record"]),
+    ],
+)
+def test_more_files_or_calls_are_reported(measured: dict[str, Count], problems: list[str]) -> None:
+    """An operation that exceeds either figure is reported, and so is one without a record."""
+    assert record.exceeded(RECORDED | measured, RECORDED) == problems
+
+
+def test_the_record_is_only_lowered(tmp_path: Path) -> None:
+    """The lower figure of each operation is written, never a higher one."""
+    path = tmp_path / "record.json"
+    path.write_text(
+        f'{{"python": "{record.PYTHON}", "operations": {{"a": {{"files": 2, "calls": 10}}}}}}', encoding="utf-8"
+    )
+    record.lower({"a": Count(1, 11)}, path)
+    assert record.read(path) == {"a": Count(1, 10)}
+
+
+def test_another_python_does_not_lower_the_record(tmp_path: Path) -> None:
+    """A later Python counts fewer calls of the same code, so it must not write the record."""
+    path = tmp_path / "record.json"
+    text = '{"python": "2.7", "operations": {"a": {"files": 2, "calls": 10}}}'
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Void, match=r"Python 2\.7"):
+        record.lower({"a": Count(1, 1)}, path)
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.fixture
+def profiler() -> Iterator[Profiler]:
+    """A profiler of this process."""
+    before = sys.getprofile()
+    found = Profiler()
+    found.install()
+    yield found
+    found.remove()
+    sys.setprofile(before)
+
+
+def test_calls_are_counted_in_every_thread_and_only_while_counting(profiler: Profiler) -> None:
+    """Functions of the product count wherever they run; what is called before and after does not count."""
+
+    def call() -> None:
+        ids.to_hex((1, 2))
+
+    call()
+    profiler.begin()
+    call()
+    once = profiler.end()
+    call()
+    assert set(once) == {"queuey/ids.py"}
+    profiler.begin()
+    call()
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(10)
+    assert profiler.end() == once + once
+
+
+def test_each_resumption_of_a_generator_counts(profiler: Profiler) -> None:
+    """A generator counts once for each time that it goes on."""
+    path = str(ROOT / "queuey" / "invented.py")
+    names: dict[str, object] = {}
+    exec(compile("def steps():\n    yield 1\n    yield 2\n", path, "exec"), names)
+    profiler.begin()
+    assert list(names["steps"]()) == [1, 2]  # type: ignore[operator]
+    assert profiler.end() == {"queuey/invented.py": 3}
+
+
+def test_code_lines_leave_out_docstrings_comments_and_blank_lines() -> None:
+    """A text that is no docstring counts with each of its lines."""
+    assert code_lines(SOURCE) == 8
