@@ -157,18 +157,6 @@ def _scan_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN
     return work
 
 
-def _scan_tuples(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
-    from bench.baselines.tuple_source import TupleSource  # noqa: PLC0415 - needs PySpark
-
-    spark.dataSource.register(TupleSource)
-
-    def work() -> int:
-        spark.read.format("tuples").options(**options).load().write.format("noop").mode("overwrite").save()
-        return 0
-
-    return work
-
-
 def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
         frame = spark.read.parquet(rows).select("value", "partition", *numbers)
@@ -213,7 +201,6 @@ def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
 KINDS: Mapping[str, Callable[..., Any]] = {
     "scan-queuey": _scan_queuey,
     "scan-connector": _scan_connector,
-    "scan-tuples": _scan_tuples,
     "stats-queuey": _stats_queuey,
     "stats-naive": _stats_naive,
     "write-numbered": partial(_write_queuey, numbers=["sequence"]),

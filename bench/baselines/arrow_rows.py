@@ -19,7 +19,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.protocol import NumpyProtocolHandler
 from cassandra.query import BatchStatement, BatchType
 
-from bench.baselines import wide_rows
+from bench.baselines import cassandra_table
 from bench.baselines.slices import Id
 from bench.load.traffic import bodies
 from queuey import ids
@@ -39,7 +39,7 @@ def reader(session: Session, fetch: int) -> Callable[[], int]:
 
     def read() -> int:
         found = 0
-        result = session.execute(statement, (wide_rows.QUEUE + 1, wide_rows.PARTITION))
+        result = session.execute(statement, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION))
         while True:
             for key, body in (columns.values() for columns in result.current_rows):
                 arrays = [pa.array(key, pa.binary(16)), pa.array(body, pa.binary())]
@@ -53,7 +53,7 @@ def reader(session: Session, fetch: int) -> Callable[[], int]:
 
 def writer(session: Session, count: int, rows: int) -> Callable[[], int]:
     """Returns what writes so many rows and counts them; their partitions are as large as the service's."""
-    statement, texts = session.prepare(wide_rows.INSERT), bodies(1000)
+    statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
 
     def write() -> int:
         first, flying = ids.now_ticks(), deque[object]()
@@ -84,7 +84,7 @@ def timed(work: Callable[[], int]) -> tuple[float, float]:
 def main() -> None:
     """Does what the command line says."""
     action, *numbers = sys.argv[1:]
-    session = wide_rows.connect(wide_rows.Address.from_environment())
+    session = cassandra_table.connect(cassandra_table.Address.from_environment())
     given = [int(number) for number in numbers]
     work = reader(session, *given) if action == "read" else writer(session, *given)
     print(json.dumps(timed(work)))

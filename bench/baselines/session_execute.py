@@ -3,7 +3,7 @@
 A prepared statement, JSON in and out by Pyramid's own means, ids by ``uuid.uuid1``. What the service does besides it
 leaves out, in its own favour: keys, limits, a catalogue, an order of ids that readers can rely on.
 
-Environment: ``BENCH_CASSANDRA``, see :class:`~bench.baselines.wide_rows.Address`.
+Environment: ``BENCH_CASSANDRA``, see :class:`~bench.baselines.cassandra_table.Address`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pyramid.config import Configurator
 from pyramid.request import Request
 
-from bench.baselines import wide_rows
+from bench.baselines import cassandra_table
 from queuey import ids
 
 
@@ -24,19 +24,19 @@ def post(request: Request) -> dict[str, Any]:
     """Stores the message of a request and answers with its id."""
     (message,) = request.json_body["messages"]
     key = uuid.uuid1()
-    values = (wide_rows.QUEUE, wide_rows.PARTITION, key, message["body"])
+    values = (cassandra_table.QUEUE, cassandra_table.PARTITION, key, message["body"])
     request.registry.cassandra.execute(request.registry.insert, values)
     request.response.status_int = 201
-    stored = {"key": key.hex, "timestamp": ids.timestamp_text(key.time), "partition": wide_rows.PARTITION}
+    stored = {"key": key.hex, "timestamp": ids.timestamp_text(key.time), "partition": cassandra_table.PARTITION}
     return {"status": "ok", "messages": [stored]}
 
 
 def make_app() -> Callable[..., Iterable[bytes]]:
     """Assembles the application, with one session for all threads of the process."""
-    session = wide_rows.connect(wide_rows.Address.from_environment())
+    session = cassandra_table.connect(cassandra_table.Address.from_environment())
     config = Configurator()
     config.registry.cassandra = session
-    config.registry.insert = session.prepare(wide_rows.INSERT)
+    config.registry.insert = session.prepare(cassandra_table.INSERT)
     config.add_route("queue", "/v1/{application}/{queue}")
     config.add_view(post, route_name="queue", request_method="POST", renderer="json")
     made: Callable[..., Iterable[bytes]] = config.make_wsgi_app()

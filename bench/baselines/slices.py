@@ -19,7 +19,7 @@ from collections.abc import Callable
 from cassandra.cluster import Session
 from cassandra.query import BatchStatement, BatchType
 
-from bench.baselines import wide_rows
+from bench.baselines import cassandra_table
 from bench.load.traffic import bodies
 from queuey import ids
 
@@ -43,7 +43,7 @@ class Insert:
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
-        self.statement = session.prepare(wide_rows.INSERT)
+        self.statement = session.prepare(cassandra_table.INSERT)
         self.texts = [bodies(ROWS, seed=seed) for seed in range(10)]
         self.ticks = itertools.count(ids.now_ticks() + number * (1 << 32), ROWS)
         self.turn = itertools.cycle(self.texts)
@@ -53,7 +53,7 @@ class Insert:
         statement, first = self.statement, next(self.ticks)
         batch = BatchStatement(BatchType.UNLOGGED)
         for tick, text in enumerate(next(self.turn), first):
-            batch.add(statement, (wide_rows.QUEUE, wide_rows.PARTITION, Id(tick), text))
+            batch.add(statement, (cassandra_table.QUEUE, cassandra_table.PARTITION, Id(tick), text))
         self.session.execute(batch)
         return ROWS
 
@@ -63,14 +63,14 @@ class Read:
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
-        self.statement = session.prepare(wide_rows.SELECT)
+        self.statement = session.prepare(cassandra_table.SELECT)
         starts = [Id(tick) for tick in range(FIRST, FIRST + rows_there(session), ROWS)]
         random.Random(number).shuffle(starts)
         self.starts = itertools.cycle(starts)
 
     def __call__(self) -> int:
         """Reads one slice; returns its rows."""
-        values = (wide_rows.QUEUE + 1, wide_rows.PARTITION, next(self.starts), ROWS)
+        values = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, next(self.starts), ROWS)
         return len(self.session.execute(self.statement, values).all())
 
 
@@ -82,30 +82,26 @@ WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert
 def rows_there(session: Session) -> int:
     """Returns how many rows :func:`fill` has written."""
     count = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
-    found: int = session.execute(count, (wide_rows.QUEUE + 1, wide_rows.PARTITION)).one()[0]
+    found: int = session.execute(count, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION)).one()[0]
     return found
 
 
-def fill(address: wide_rows.Address, count: int) -> None:
+def fill(address: cassandra_table.Address, count: int) -> None:
     """Writes rows for reading."""
-    session = wide_rows.connect(address)
-    write(session, wide_rows.INSERT, (wide_rows.QUEUE + 1, wide_rows.PARTITION), FIRST, count)
-    session.cluster.shutdown()
-
-
-def write(session: Session, insert: str, key: tuple[int, int], first: int, count: int) -> None:
-    """Writes rows to one Cassandra partition, :data:`ROWS` at a time; their ids follow tick by tick."""
-    statement, texts = session.prepare(insert), bodies(1000)
+    session = cassandra_table.connect(address)
+    statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
     for at in range(0, count, ROWS):
         batch = BatchStatement(BatchType.UNLOGGED)
         for n in range(at, at + ROWS):
-            batch.add(statement, (*key, Id(first + n), texts[n % 1000]))
+            key = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, Id(FIRST + n))
+            batch.add(statement, (*key, texts[n % 1000]))
         session.execute(batch)
+    session.cluster.shutdown()
 
 
 def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
     """Lets the callers work side by side; returns rows a second and microseconds of CPU a row."""
-    session = wide_rows.connect(wide_rows.Address.from_environment())
+    session = cassandra_table.connect(cassandra_table.Address.from_environment())
     calls = [work(session, number) for number in range(callers)]
     for call in calls:
         call()

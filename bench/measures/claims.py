@@ -1,21 +1,18 @@
-"""Claims: hand messages out and acknowledge them, counted as one, against the same work without a log of claims."""
+"""Claims: hand messages out and acknowledge them, counted as one."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
-from bench.baselines import claim_each
 from bench.harness import Bench, measure
 from bench.load import traffic, wrk
 from bench.load.cycles import CyclePlan, Dialect
 from bench.load.traffic import Metered, Sample
 from bench.load.wrk import BY_WRK
-from bench.measures.over_http import fastest
 from bench.results import Report, Verdict, paired
 from bench.started import processes, service
 from queuey.messages import QueueSpec
@@ -85,61 +82,35 @@ def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QU
     return more()
 
 
-@measure("claim100", "Claims of 100 messages and their acknowledgement, against raw apsw doing the two commits")
+@measure("claim100", "Claims of 100 messages and their acknowledgement")
 def claim100(bench: Bench) -> Report:
-    """The baseline has neither HTTP nor a log: it updates the rows themselves."""
-    count, ours, theirs = bench.size(40_000, 1_000), bench.fresh("queuey"), bench.fresh("rows")
-    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+    """Four clients claim from one partition."""
+    count, name = bench.size(40_000, 1_000), "queuey, limit 100, 4 clients"
+    directory = bench.fresh("queuey")
+    with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
         cycles = partial(run, server, count=count, limit=100, connections=4)
         filled(store, cycles, count)
-        calls: dict[str, Callable[[], Sample]] = {
-            "queuey, limit 100, 4 clients": partial(filled, store, cycles, count),
-            "apsw": partial(unserved, theirs / "jobs.sqlite3", bench.pick(2, 0.3)),
-        }
-        samples = bench.interleave(calls, bench.size(5, 1))
-    ratio = paired(traffic.rates(samples["queuey, limit 100, 4 clients"]), traffic.rates(samples["apsw"]))
-    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+        samples = bench.interleave({name: partial(filled, store, cycles, count)}, bench.size(5, 1))
     notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
-    return Report("claim100", "", rows, [Verdict("queuey / apsw", ratio, goal=0.2, aim=0.4)], notes)
+    return Report("claim100", "", [traffic.row(name, samples[name])], notes=notes)
 
 
-@measure("claim1", "Claims of one message and their acknowledgement, against a view with UPDATE … RETURNING")
+@measure("claim1", "Claims of one message and their acknowledgement, in two requests and in one")
 def claim1(bench: Bench) -> Report:
-    """The baseline commits each claim and each end, or both as one; with as many threads as the service, and with one.
-
-    A message takes two requests to each side, or one that ends a claim and claims the next message.
-    """
-    ours = bench.fresh("queuey")
-    calls: dict[str, Callable[[], Sample]] = {}
-    groups: dict[str, list[str]] = {}
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+    """A message takes two requests, or one that ends a claim and claims the next message."""
+    directory = bench.fresh("queuey")
+    with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
         queue, texts = store.queue(service.APPLICATION, QUEUE), traffic.bodies(1000)
-        sides = {"queuey": (stack.enter_context(service.serve(ours)), partial(service.fill, store, queue, texts))}
-        for threads in (service.THREADS, 1):
-            theirs = bench.fresh("jobs")
-            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
-            app = "bench.baselines.claim_each:app"
-            baseline = stack.enter_context(processes.granian(app, theirs, threads=threads, environment=settings))
-            fill = partial(claim_each.fill, theirs / claim_each.PATH.name)
-            sides[f"claim each, {threads} threads"] = baseline, fill
-        for name, (server, fill) in sides.items():
-            supply = Supply(fill)
-            for way, (count, cycles) in ways(bench, server).items():
-                groups.setdefault(way, []).append(name + way)
-                calls[name + way] = partial(supply.claimed_by, cycles, count)
+        supply = Supply(partial(service.fill, store, queue, texts))
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey{way}": partial(supply.claimed_by, cycles, count)
+            for way, (count, cycles) in ways(bench, server).items()
+        }
         calls["queuey"]()
         samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    verdicts = []
-    for name, *others in groups.values():
-        best = fastest({other: samples[other] for other in others})
-        ratio = paired(traffic.rates(samples[name]), traffic.rates(samples[best]))
-        verdicts.append(Verdict(f"{name} / {best}", ratio, goal=2, aim=4))
-    notes = [
-        f"{CLIENTS} clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."
-    ]
-    return Report("claim1", "", rows, verdicts, notes)
+    note = f"{CLIENTS} clients, {traffic.BODY_BYTES} B, one partition; messages claimed and acknowledged a second."
+    return Report("claim1", "", rows, [one_over_two(samples)], [note])
 
 
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
@@ -188,6 +159,12 @@ def dedup100(bench: Bench) -> Report:
     return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
+def one_over_two(samples: Mapping[str, list[Sample]]) -> Verdict:
+    """Compares the rate with one request for a message to that with two."""
+    one, two = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE, TWO))
+    return Verdict("one request a message / two", paired(one, two))
+
+
 def ways(
     bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
 ) -> dict[str, tuple[int, Callable[[], Sample]]]:
@@ -224,8 +201,3 @@ class Supply:
         sample = cycles()
         self._left = max(0, self._left - sample.answers - CLIENTS)
         return sample
-
-
-def unserved(path: Path, seconds: float) -> Sample:
-    """Runs the baseline without a service in a process of its own."""
-    return Sample(rate=float(processes.output(claim_each.__name__, path, seconds, seconds=seconds + 60)))

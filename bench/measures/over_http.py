@@ -22,61 +22,26 @@ CONNECTIONS = 64
 BATCH = 100
 
 
-BASELINES = {
-    "commit each, lock": ("lock", service.THREADS),
-    "commit each, busy timeout": ("busy", service.THREADS),
-    "commit each, 64 threads": ("lock", 64),
-    "commit each, 1 thread": ("lock", 1),
-}
-"""How the threads take turns at the file, and how many there are. A thread per connection is what such a view is often
-given; one thread is its best, and serves nothing else meanwhile."""
-
-
-@measure("post1", "POST of one message, synchronous=FULL, against a view that commits each message itself")
+@measure("post1", "POST of one message, synchronous=FULL")
 def post1(bench: Bench) -> Report:
-    """Compares with equal threads, as many as the service has by default and one a connection."""
+    """With as many threads as the service has by default, and with one for each connection."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.pick(2.5, 0.3)
     with contextlib.ExitStack() as stack:
         sides: dict[str, processes.Process] = {}
         for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
-            ours = bench.fresh("queuey")
-            service.prepare(ours).close()
-            sides[name] = stack.enter_context(service.serve(ours, threads=threads))
-        for name, (turns, threads) in BASELINES.items():
-            theirs = bench.fresh(turns)
-            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
-            app = "bench.baselines.commit_each:app"
-            baseline = processes.granian(app, theirs, threads=threads, environment=settings)
-            sides[name] = stack.enter_context(baseline)
+            directory = bench.fresh("queuey")
+            service.prepare(directory).close()
+            sides[name] = stack.enter_context(service.serve(directory, threads=threads))
         for server in sides.values():
             traffic.run(server, job, seconds=1)
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
         samples = bench.interleave(calls, bench.size(7, 1))
-    verdicts = against_equals(samples, "")
-    if wrk.PATH is not None:
-        verdicts += against_equals(samples, BY_WRK)
-    notes = [
-        f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
-    ]
-    return Report("post1", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
-
-
-def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Verdict]:
-    """Compares, for one generator, sides of equal threads, and the service with the baseline's best of one thread."""
-    rates = {name: traffic.rates(runs) for name, runs in samples.items()}
-    equal = [name + generator for name, (_, threads) in BASELINES.items() if threads == service.THREADS]
-    best = fastest({name: samples[name] for name in equal})
-    queuey, alone = "queuey" + generator, "commit each, 1 thread" + generator
-    many = "commit each, 64 threads" + generator
-    ratios = {
-        f"64 threads each: queuey / {many}": paired(rates["queuey, 64 threads" + generator], rates[many]),
-        f"{service.THREADS} threads each: queuey / {best}": paired(rates[queuey], rates[best]),
-    }
-    verdicts = [Verdict(name, ratio, goal=3, aim=5) for name, ratio in ratios.items()]
-    return [*verdicts, Verdict(f"queuey / {alone}", paired(rates[queuey], rates[alone]))]
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
+    return Report("post1", "", rows, notes=[note])
 
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")

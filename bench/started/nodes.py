@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from bench.baselines.wide_rows import Address, connect
+from bench.baselines.cassandra_table import Address, connect
 from bench.harness import Bench, Node, Skip, Void
 from bench.started.processes import TICKS
 from deploy.local import CannotFetch, CassandraCluster, CassandraOptions, NoJava, ServersError, start_cassandra

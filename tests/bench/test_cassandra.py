@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.baselines import slices, transactions, wide_rows
+from bench.baselines import cassandra_table, slices
 from bench.load import traffic
 from bench.load.traffic import Sample
 from bench.measures import cassandra, over_http
@@ -18,21 +18,21 @@ from tests.servers.plugin import Cassandra
 
 
 @pytest.fixture
-def address(cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> wide_rows.Address:
+def address(cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> cassandra_table.Address:
     """A node with the baselines' table, named in the environment."""
-    found = wide_rows.Address(tuple(cassandra.contact_points), cassandra.port)
+    found = cassandra_table.Address(tuple(cassandra.contact_points), cassandra.port)
     monkeypatch.setenv("BENCH_CASSANDRA", found.text)
-    wide_rows.prepare(found)
+    cassandra_table.prepare(found)
     return found
 
 
-def test_the_rows_of_the_driver_are_written_and_read(address: wide_rows.Address) -> None:
+def test_the_rows_of_the_driver_are_written_and_read(address: cassandra_table.Address) -> None:
     """Batches write as many rows as they count, in the order of ids; slices read what is there, from anywhere."""
     slices.fill(address, 300)
     for work in slices.WORK.values():
         rows, cpu = slices.repeat(work, 2, 0.1)
         assert rows > 0 < cpu
-    session = wide_rows.connect(address)
+    session = cassandra_table.connect(address)
     written = session.execute("SELECT id FROM messages WHERE queue = 1 AND partition = 1").all()
     read = slices.Read(session, 0)
     assert slices.rows_there(session) == 300
@@ -43,13 +43,13 @@ def test_the_rows_of_the_driver_are_written_and_read(address: wide_rows.Address)
     assert times == sorted(set(times))
 
 
-def test_the_plain_view_stores_what_it_is_sent(address: wide_rows.Address, tmp_path: Path) -> None:
+def test_the_plain_view_stores_what_it_is_sent(address: cassandra_table.Address, tmp_path: Path) -> None:
     """Every answer of the view stands for a row with the body of its request."""
     texts = traffic.bodies(3)
     with processes.granian(cassandra.over_http.VIEW, tmp_path, threads=2) as view:
         job = traffic.posts_of_many("/v1/queuey/bench", texts, 1)
         sample = traffic.run(view, job, seconds=30, connections=1, warm=0, count=9)
-    session = wide_rows.connect(address)
+    session = cassandra_table.connect(address)
     stored = session.execute("SELECT body FROM messages WHERE queue = 1 AND partition = 1").all()
     session.cluster.shutdown()
     assert len(stored) in {sample.answers, sample.answers + 1}, "one more may have been on its way"
@@ -64,9 +64,9 @@ def test_a_cheap_id_is_the_uuid_of_its_tick() -> None:
 
 def test_an_address_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes and port come through the environment."""
-    address = wide_rows.Address(("127.0.0.1", "127.0.0.2"), 9142)
+    address = cassandra_table.Address(("127.0.0.1", "127.0.0.2"), 9142)
     monkeypatch.setenv("BENCH_CASSANDRA", address.text)
-    assert wide_rows.Address.from_environment() == address
+    assert cassandra_table.Address.from_environment() == address
 
 
 def sample(rate: float) -> Sample:
@@ -117,7 +117,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[], object]:
 
 
 def test_the_baseline_prints_what_it_measured(
-    address: wide_rows.Address, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], object]
+    address: cassandra_table.Address, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], object]
 ) -> None:
     """The command line of the baseline runs one action with one number of callers."""
     monkeypatch.setattr("sys.argv", ["slices", "insert", "1", "0.05"])
@@ -127,22 +127,3 @@ def test_the_baseline_prints_what_it_measured(
             assert rate > 0 < cpu
         case other:
             pytest.fail(f"unexpected: {other}")
-
-
-@pytest.mark.parametrize("form", ["claims", "jobs"])
-def test_jobs_of_the_raw_driver(
-    address: wide_rows.Address, form: str, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], object]
-) -> None:
-    """Each form gets jobs done; what the second one claims it deletes."""
-    session = wide_rows.connect(address)
-    session.execute("TRUNCATE jobs")
-    monkeypatch.setattr(transactions, "FASTEST", 20_000)
-    monkeypatch.setattr("sys.argv", ["transactions", form, "0.1", "2"])
-    transactions.main()
-    rate = printed()
-    assert isinstance(rate, float)
-    assert rate > 0
-    left = session.execute("SELECT owner FROM jobs").all()
-    assert {owner for (owner,) in left} == ({"0", "1"} if form == "claims" else {None})
-    assert form == "claims" or len(left) < 4000
-    session.cluster.shutdown()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import bulk_side
-from bench.baselines import arrow_rows, slices, wide_rows
+from bench.baselines import arrow_rows, cassandra_table, slices
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import open_store
 from tests.servers.plugin import Cassandra, unique_name
@@ -11,10 +11,10 @@ from tests.servers.plugin import Cassandra, unique_name
 
 def test_the_driver_reads_and_writes_all_rows(cassandra: Cassandra) -> None:
     """The baseline reads every row, over several pages, and writes as many as it says, the last batch included."""
-    address = wide_rows.Address(tuple(cassandra.contact_points), cassandra.port)
-    wide_rows.prepare(address)
+    address = cassandra_table.Address(tuple(cassandra.contact_points), cassandra.port)
+    cassandra_table.prepare(address)
     slices.fill(address, 300)
-    session = wide_rows.connect(address)
+    session = cassandra_table.connect(address)
     assert arrow_rows.writer(session, 250, 100)() == 250
     count = session.execute("SELECT count(*) FROM messages").one()[0]
     assert count == 300 + 250

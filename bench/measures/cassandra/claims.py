@@ -1,57 +1,47 @@
-"""Claims on Cassandra: against a lightweight transaction for each message, an SQS in memory, and themselves."""
+"""Claims on Cassandra: beside an SQS in memory, and beside themselves."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import resource
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from bench.baselines import elasticmq, wide_rows
+from bench.baselines import elasticmq
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
-from bench.measures.claims import CLIENTS, Supply, cycle, run, ways
+from bench.measures.claims import CLIENTS, Supply, cycle, one_over_two, run, ways
 from bench.results import Report, Verdict, paired
-from bench.started import nodes, on_cassandra, processes, service
-from bench.started.nodes import Nodes
+from bench.started import nodes, on_cassandra, service
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
 
 WARM = 8
 """Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
 QUEUE = "jobs"
+PARTITIONS = 8
 
 
-@measure("cassandra-claim1", "Claims of one message and their acknowledgement, against a transaction for each message")
+@measure("cassandra-claim1", "Claims of one message and their acknowledgement, in two requests and in one")
 def claim1(bench: Bench) -> Report:
-    """The baseline is the raw driver, and only claims; beside it, one that does the whole job.
-
-    All have eight partitions. A message takes two requests, or one that acknowledges it and claims the next one.
-    """
-    with nodes.cassandra(bench) as cassandra:
-        wide_rows.prepare(cassandra.address)
-        with (
-            contextlib.closing(on_cassandra.prepare(cassandra)) as store,
-            on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
-        ):
-            queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
-            baseline = partial(transactions, cassandra, bench.pick(4, 0.5))
-            supply = Supply(partial(fill, store, queue))
-            calls: dict[str, Callable[[], Sample]] = {
-                f"queuey{way}": partial(supply.claimed_by, cycles, count)
-                for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
-            }
-            calls["read, claimed and deleted each"] = partial(baseline, "jobs")
-            calls["a transaction each"] = partial(baseline, "claims")
-            bench.interleave(calls, bench.size(WARM, 1))
-            samples = bench.interleave(calls, bench.size(5, 1))
+    """A message takes two requests, or one that acknowledges it and claims the next one."""
+    with (
+        nodes.cassandra(bench) as cassandra,
+        contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+    ):
+        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+        supply = Supply(partial(fill, store, queue))
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey{way}": partial(supply.claimed_by, cycles, count)
+            for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
+        }
+        bench.interleave(calls, bench.size(WARM, 1))
+        samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
-    *ours, whole, each = samples.items()
-    verdicts = against_last(dict([*ours, each]), goal=5, aim=10) + against_last(dict([*ours, whole]))
-    return Report("cassandra-claim1", "", rows, verdicts, notes)
+    note = f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {PARTITIONS} partitions; messages a second."
+    return Report("cassandra-claim1", "", rows, [one_over_two(samples)], [note])
 
 
 @measure(
@@ -72,7 +62,7 @@ def claim100(bench: Bench) -> Report:
         on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
     ):
         cycles = partial(run, server, count=count, limit=100, connections=4, queue=QUEUE, backend=cassandra)
-        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
 
         def receives() -> Sample:
             elasticmq.fill(other, texts)
@@ -90,7 +80,7 @@ def claim100(bench: Bench) -> Report:
         bench.interleave(calls, bench.size(WARM, 1))
         samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {wide_rows.PARTITIONS} partitions; messages a second."]
+    notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {PARTITIONS} partitions; messages a second."]
     return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
 
 
@@ -167,16 +157,3 @@ def against_last(
         Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)
         for name in ours
     ]
-
-
-def transactions(cassandra: Nodes, seconds: float, form: str) -> Sample:
-    """Runs a form of the baseline in a process of its own."""
-    behind, before = cassandra.cpu_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    module = "bench.baselines.transactions"
-    environment = cassandra.environment()
-    rate = float(processes.output(module, form, seconds, CLIENTS, seconds=seconds + 60, environment=environment))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    each = 1e6 / (rate * seconds)
-    backend = (cassandra.cpu_seconds() - behind) * each
-    return Sample(rate=rate, cpu=own * each, backend=backend)

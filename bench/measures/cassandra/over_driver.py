@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 from bench import bulk_side
-from bench.baselines import arrow_rows, slices, wide_rows
+from bench.baselines import arrow_rows, cassandra_table, slices
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
@@ -25,7 +25,7 @@ def read(bench: Bench) -> Report:
     """Every side is a process of its own that has read everything once before."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
-        wide_rows.prepare(cassandra.address)
+        cassandra_table.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
         store = on_cassandra.prepare(cassandra)
         store.load(store.queue(service.APPLICATION, "bench"), bulk_side.made(count))
@@ -45,7 +45,7 @@ def write(bench: Bench) -> Report:
     """The driver's rows have neither ends nor metadata, and nothing is looked up for them."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
-        wide_rows.prepare(cassandra.address)
+        cassandra_table.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
         url = cassandra.url(on_cassandra.KEYSPACE)
         sides = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench.baselines import elasticmq, slices, wide_rows
+from bench.baselines import cassandra_table, elasticmq, slices
 from bench.harness import Bench, Void, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Job, Sample
@@ -64,7 +64,7 @@ def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> 
     """Compares at equal workers and threads; the view is sent JSON, the service plain text and, once, the same JSON."""
     texts = traffic.bodies(64)
     plain, as_json = traffic.posts_of_one(QUEUE, texts), traffic.posts_of_many(QUEUE, texts, 1)
-    wide_rows.prepare(cassandra.address)
+    cassandra_table.prepare(cassandra.address)
     on_cassandra.prepare(cassandra).close()
     environment = {"BENCH_CASSANDRA": cassandra.address.text}
     seconds = bench.pick(2.5, 0.3)
@@ -115,7 +115,7 @@ def post100(bench: Bench) -> Report:
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
-        wide_rows.prepare(cassandra.address)
+        cassandra_table.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
             warm(bench, server, job)
@@ -132,7 +132,7 @@ def get100(bench: Bench) -> Report:
     count = bench.size(200_000, 5_000)
     seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
-        wide_rows.prepare(cassandra.address)
+        cassandra_table.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
         job = reads(bench, cassandra, count)
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:

@@ -14,13 +14,12 @@ from pathlib import Path
 import msgspec
 
 from bench import member
-from bench.baselines import owner_nodes
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.member import INTERVAL, Told
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict
 from bench.started import keepers, service
-from bench.started.processes import ROOT, inherited, output, package
+from bench.started.processes import ROOT, inherited, package
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
 
@@ -99,9 +98,9 @@ def rebalance_three(bench: Bench) -> Report:
 
 
 def measured(bench: Bench, servers: int) -> Report:
-    """Lets one come and go, each time beside a bare loop that creates as many nodes as have moved."""
+    """Lets one come and go, several times."""
     rounds = bench.size(7, 1)
-    joins, leaves, quiet, bare = [], [], [], []
+    joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, servers)).connect_string
         url = stack.enter_context(served(bench, rounds))
@@ -114,33 +113,25 @@ def measured(bench: Bench, servers: int) -> Report:
         for turn in range(rounds):
             quiet.append(undisturbed(others))
             joins.append(changed("join", last, others, members))
-            bare.append(create(hosts, joins[-1].moved))
             leaves.append(changed("leave", last, others, others))
             bench.say(f"round {turn + 1} of {rounds}")
-        everything = [create(hosts, PARTITIONS) for _ in range(bench.size(3, 1))]
-    return report(joins, leaves, quiet, bare, everything)
+    return report(joins, leaves, quiet)
 
 
-def report(
-    joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float], bare: Sequence[float], all_: list[float]
-) -> Report:
+def report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float]) -> Report:
     """Sums up."""
     moved = f"{statistics.median(change.moved for change in joins):.0f}"
     times = {
         f"one joins: until all is owned, {moved} partitions moved": [each.seconds for each in joins],
-        f"bare loop: {moved} nodes one after another": bare,
         "one leaves: until all is owned again": [each.seconds for each in leaves],
-        f"bare loop: {PARTITIONS:,} nodes one after another": all_,
         "longest wait of a partition that stays, one joins": [each.longest for each in joins],
         "longest wait of a partition that stays, one leaves": [each.longest for each in leaves],
         "longest wait of a partition, nothing changes": quiet,
     }
     rows = [Row(name, [1000 * value for value in samples], "ms") for name, samples in times.items()]
-    took = paired([each.seconds for each in joins], bare)
     late = [(each.longest - INTERVAL) / INTERVAL for each in joins]
     late_leaving = [(each.longest - INTERVAL) / INTERVAL for each in leaves]
     verdicts = [
-        Verdict("one joins / bare loop of the same nodes", took, goal=3, aim=1.5, better="lower"),
         Verdict("pause of a partition that stays, one joins", late, "poll intervals", goal=1, better="lower"),
         Verdict("pause of a partition that stays, one leaves", late_leaving, "poll intervals", goal=1, better="lower"),
     ]
@@ -270,12 +261,3 @@ def changed(command: str, who: Member, others: Sequence[Member], after: Sequence
     stayed = {name for each in found[: len(others)] for name in each.waits}
     moved = len(before) - len(stayed) if command == "join" else PARTITIONS - len(before)
     return Change(max(each.changed for each in found) - begun, moved, longest(found[: len(others)]))
-
-
-def create(hosts: str, count: int) -> float:
-    """Runs the bare loop in a process of its own; returns its seconds.
-
-    Raises:
-        Void: It failed.
-    """
-    return float(output(owner_nodes.__name__, hosts, count, seconds=120))

@@ -1,4 +1,4 @@
-"""Spark's reads and writes on Cassandra, beside the JVM connector and beside rows as tuples."""
+"""Spark's reads and writes on Cassandra, beside the JVM connector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.baselines import wide_rows
+from bench.baselines import cassandra_table
 from bench.harness import Bench, Void, measure
 from bench.results import Report, Row, Verdict, paired
 from bench.spark_side import Run, Side, connector_jars
@@ -26,8 +26,8 @@ TABLE = "messages_4d"
 """Where messages of that TTL lie."""
 WRITTEN = "written"
 """The table that the connector writes."""
-WALL, CPU, TUPLES, WRITES = 0.95, 1.5, 2.5, 2.0
-"""Asked for: of the connector's speed, of its CPU, of tuples' speed, of the connector's writes."""
+WALL, CPU, WRITES = 0.95, 1.5, 2.0
+"""Asked for: of the connector's speed, of its CPU, of the connector's writes."""
 NUMBERS = 0.5
 """Asked for of a write with a column ``sequence``: of the speed without."""
 NUMBERED = "queuey with sequence"
@@ -35,9 +35,9 @@ BEST_WALL, BEST_WRITES = 1.1, 2.5
 """Aimed at."""
 
 
-@measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey, the JVM connector, rows as tuples")
+@measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey and the JVM connector")
 def scan(bench: Bench) -> Report:
-    """Three sessions on one node; each scans all rows into Spark's sink that does nothing."""
+    """Two sessions on one node; each scans all rows into Spark's sink that does nothing."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
@@ -53,7 +53,6 @@ def scan(bench: Bench) -> Report:
                 cassandra,
                 {"keyspace": on_cassandra.KEYSPACE, "table": TABLE},
             ),
-            "tuples": _side(stack, bench, "tuples", "scan-tuples", cassandra, _keys(cassandra)),
         }
         for name, side in sides.items():
             for _ in range(bench.size(4, 1)):
@@ -65,7 +64,6 @@ def scan(bench: Bench) -> Report:
     verdicts = [
         Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL),
         Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
-        Verdict("wall: tuples / queuey", paired(wall["tuples"], wall["queuey"]), goal=TUPLES),
     ]
     notes = [f"{count:,} messages of {len(BODY)} B in {PARTITIONS} partitions, one node, local[2]."]
     return Report("", "", _rows(runs, count), verdicts, notes)
@@ -83,7 +81,7 @@ def write(bench: Bench) -> Report:
         stack.callback(store.close)
         _baseline_table(cassandra)
         source = _parquet(bench.directory / "rows", count)
-        table = {"keyspace": wide_rows.KEYSPACE, "table": WRITTEN}
+        table = {"keyspace": cassandra_table.KEYSPACE, "table": WRITTEN}
         sides = {
             "queuey": _side(stack, bench, "queuey", "write-queuey", cassandra, _writes(cassandra)),
             NUMBERED: _side(
@@ -179,36 +177,16 @@ def _writes(cassandra: Nodes) -> dict[str, str]:
     }
 
 
-def _session(cassandra: Nodes) -> Any:  # noqa: ANN401 - the driver's
-    from cassandra.cluster import Cluster  # noqa: PLC0415
-
-    cluster = Cluster(list(cassandra.address.hosts), port=cassandra.address.port)
-    return cluster, cluster.connect()
-
-
-def _keys(cassandra: Nodes) -> dict[str, str]:
-    cluster, session = _session(cassandra)
-    table = f"{on_cassandra.KEYSPACE}.{TABLE}"
-    keys = [":".join(map(str, row)) for row in session.execute(f"SELECT DISTINCT qid, partition, bucket FROM {table}")]
-    cluster.shutdown()
-    return {
-        "host": cassandra.address.hosts[0],
-        "port": str(cassandra.address.port),
-        "table": table,
-        "keys": ",".join(keys),
-    }
-
-
 def _baseline_table(cassandra: Nodes) -> None:
-    wide_rows.prepare(cassandra.address)
-    cluster, session = _session(cassandra)
-    session.execute(f"DROP TABLE IF EXISTS {wide_rows.KEYSPACE}.{WRITTEN}", timeout=60)
+    cassandra_table.prepare(cassandra.address)
+    session = cassandra_table.connect(cassandra.address)
+    session.execute(f"DROP TABLE IF EXISTS {cassandra_table.KEYSPACE}.{WRITTEN}", timeout=60)
     session.execute(
-        f"CREATE TABLE {wide_rows.KEYSPACE}.{WRITTEN} (qid bigint, partition int, bucket bigint, id timeuuid, "
+        f"CREATE TABLE {cassandra_table.KEYSPACE}.{WRITTEN} (qid bigint, partition int, bucket bigint, id timeuuid, "
         "body blob, expires bigint, meta blob, PRIMARY KEY ((qid, partition, bucket), id))",
         timeout=60,
     )
-    cluster.shutdown()
+    session.cluster.shutdown()
 
 
 def _parquet(path: Path, count: int) -> Path:

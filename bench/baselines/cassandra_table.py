@@ -26,10 +26,6 @@ CREATE_TABLE = f"""CREATE TABLE IF NOT EXISTS {KEYSPACE}.messages (
     queue bigint, partition int, id timeuuid, body text, PRIMARY KEY ((queue, partition), id)
 ) WITH compaction = {{'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS',
                       'compaction_window_size': 3}}"""
-PARTITIONS = 8
-CREATE_JOBS = f"""CREATE TABLE IF NOT EXISTS {KEYSPACE}.jobs (
-    queue bigint, partition int, id timeuuid, owner text, body text, PRIMARY KEY ((queue, partition), id)
-)"""
 INSERT = f"INSERT INTO messages (queue, partition, id, body) VALUES (?, ?, ?, ?) USING TTL {TTL}"
 SELECT = "SELECT id, body FROM messages WHERE queue = ? AND partition = ? AND id >= ? LIMIT ?"
 
@@ -76,6 +72,5 @@ def prepare(address: Address, copies: int = 1) -> None:
     session = connect(address, None)
     session.execute(CREATE_KEYSPACE % copies)
     session.execute(CREATE_TABLE)
-    session.execute(CREATE_JOBS)
     session.execute(f"TRUNCATE {KEYSPACE}.messages")
     session.cluster.shutdown()
