@@ -1,7 +1,7 @@
 """A Qdo worker that fetches, handles and commits one message: the calls of its process.
 
 ``python -m bench.call_counts.worker PORT QUEUE`` prints the calls by file. The service at the port is a real one.
-The group uses a simulated tree, so modules that speak to ZooKeeper are not among the files.
+The group uses a simulated tree, so of the modules for ZooKeeper only the lease is crossed.
 """
 
 from __future__ import annotations
@@ -19,34 +19,41 @@ from bench.harness import Void
 from bench.load.traffic import KEY
 from bench.started import service
 from qdo import AsyncConsumer, Worker, WorkerSettings
+from qdo.coordination import Coordinator
 from qdo.coordination.paths import GroupPaths
 from queuey.client import AsyncClient
-from tests.qdo.unit.zookeeper.simulated import Servers, opened
+from tests.sim.groups.tree import LoopHost, Tree, TreeLink, loop_tree
 
-OFFSETS = GroupPaths("", "group").offsets
+GROUP = "group"
+OFFSETS = GroupPaths("", GROUP).offsets
+SESSION_TIMEOUT = 600.0
+"""Seconds; so long that no sign of life is due while calls are counted."""
 
 
 async def count_commit(profiler: Profiler, port: int, queue: str) -> Counter[str]:
     """Returns the calls from the fetch of a message to its commit, of the run with the fewest files."""
-    servers, caller = Servers(), Caller(port)
+    tree, caller = loop_tree(), Caller(port)
+    coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
+    await coordinator.open()
     async with AsyncClient(f"http://127.0.0.1:{port}", key=KEY, application=service.APPLICATION) as client:
-        consumer = AsyncConsumer(client, await opened(servers), queues=[queue])
+        consumer = AsyncConsumer(client, coordinator, queues=[queue])
         worker = Worker(awaited, consumer, settings=WorkerSettings(commit_messages=1))
         serving = asyncio.create_task(worker.serve())
-        runs = [await _run(profiler, servers, caller, queue) for _ in range(WARM_RUNS + RUNS)]
+        runs = [await _run(profiler, tree, caller, queue) for _ in range(WARM_RUNS + RUNS)]
         worker.stop()
         await asyncio.wait_for(serving, SECONDS)
+    await coordinator.close()
     caller.close()
     return fewest(runs[WARM_RUNS:])
 
 
-async def _run(profiler: Profiler, servers: Servers, caller: Caller, queue: str) -> Counter[str]:
+async def _run(profiler: Profiler, tree: Tree, caller: Caller, queue: str) -> Counter[str]:
     """Posts a message and waits until it is committed and nothing goes on; returns the calls."""
     await asyncio.to_thread(profiler.settle)
-    commits, deadline = _commits(servers), time.monotonic() + SECONDS
+    commits, deadline = _commits(tree), time.monotonic() + SECONDS
     profiler.begin()
     await asyncio.to_thread(caller.ask, post(queue), 201)
-    while _commits(servers) == commits:
+    while _commits(tree) == commits:
         if time.monotonic() > deadline:
             raise Void("the worker does not commit")
         await asyncio.sleep(0.005)
@@ -54,9 +61,9 @@ async def _run(profiler: Profiler, servers: Servers, caller: Caller, queue: str)
     return profiler.end()
 
 
-def _commits(servers: Servers) -> int:
+def _commits(tree: Tree) -> int:
     """Returns how often offsets were written."""
-    return sum(1 + node.version for path, node in servers.nodes.items() if path.startswith(f"{OFFSETS}/"))
+    return sum(1 + node.version for path, node in tree.nodes.items() if path.startswith(f"{OFFSETS}/"))
 
 
 if __name__ == "__main__":
