@@ -311,11 +311,3 @@ def test_very_many_keys(driver: CalmDriver) -> None:
     driver.advance(1.0)
     assert {key for some in other.read(first=False) for key in some.keys} == keys
     assert not one.write()  # The row that says so is the last.
-
-
-def test_purged_queues(writer: Process, reader: Process) -> None:
-    """Readers of a queue that another process has purged are woken, to find it out."""
-    writer.arrivals.rewritten(7, [1])
-    writer.turn()
-    reader.spend(1.0)
-    assert reader.woken == [7]

@@ -132,22 +132,6 @@ def test_results_in_order(plans: list[list[int]], running: int, held: int) -> No
     assert found == [[number * 100 + at for at in range(sum(plan))] for number, plan in enumerate(plans)]
 
 
-def test_an_error_that_is_caught_and_one_that_is_not() -> None:
-    """A task is told of an error and may go on; if it does not, the caller is told."""
-
-    async def catching() -> str:
-        with pytest.raises(StoreUnavailable):
-            await called(told)
-        return "went on"
-
-    async def letting_go() -> None:
-        await called(told)
-
-    assert list(side_by_side([catching()])) == ["went on"]
-    with pytest.raises(StoreUnavailable, match="away"):
-        list(side_by_side([letting_go()]))
-
-
 def test_answers_come_in_the_order_of_the_requests() -> None:
     """Whichever is answered first, rows are those of their requests; so are errors."""
     driver, error = CalmDriver(), StoreUnavailable("no")

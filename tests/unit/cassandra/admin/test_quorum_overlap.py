@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS
-from queuey.storage.cassandra.quorum_overlap import meeting, quorum
+from queuey.storage.cassandra.quorum_overlap import meeting
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}
@@ -59,9 +59,3 @@ def test_asking_more_copies_meets_no_fewer_writes(write: str, read: str, copies:
     found = order.index(meeting(write, read, copies))
     assert order.index(meeting(write, "ALL", copies)) >= found
     assert order.index(meeting("ALL", read, copies)) >= found
-
-
-@given(st.integers(1, 50))
-def test_two_majorities_meet(copies: int) -> None:
-    """A majority is the smallest number of which two have one in common."""
-    assert 2 * quorum(copies) > copies >= 2 * (quorum(copies) - 1)

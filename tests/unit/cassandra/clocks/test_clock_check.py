@@ -180,18 +180,6 @@ def test_a_wall_clock_is_not_taken_over_by_a_rough_check(cluster: Cluster) -> No
     assert cluster.machine.error == pytest.approx(0.0, abs=1e-6)
 
 
-def test_slow_answers_take_no_write_back(cluster: Cluster) -> None:
-    """Sound to unknown to sound: what was timed before was not timed wrongly because nodes were slow for a moment."""
-    cluster.skew.note({"node 0": cluster.reading()}, there=2)
-    minted = cluster.machine.clock.boottime()
-    cluster.machine.advance(0.1)
-    assert not cluster.check([0.6, 0.6, 0.6])
-    assert not cluster.skew.refusing
-    cluster.machine.advance(0.1)
-    assert cluster.check()
-    assert minted > cluster.skew.wrong_until
-
-
 def test_slow_answers_do_not_end_a_refusal(cluster: Cluster) -> None:
     """A clock that was right is refused when the nodes move away, until answers show that it is right again."""
     assert cluster.check()
@@ -262,35 +250,6 @@ def test_a_jump_replaces_what_was_known(cluster: Cluster, jump: float) -> None:
     assert cluster.skew.median == pytest.approx(-jump)
 
 
-def test_a_node_that_is_set_is_not_taken_for_us(cluster: Cluster) -> None:
-    """Fewer than half are missed: only that node's interval is replaced, and all is vouched for."""
-    assert cluster.check()
-    minted = cluster.machine.clock.boottime()
-    cluster.machine.advance(0.1)
-    cluster.nodes = [0.0, 0.05, 0.0]
-    assert cluster.check()
-    assert minted > cluster.skew.wrong_until
-    assert cluster.skew.median == pytest.approx(0.0)
-    assert [*cluster.skew.fastest] == ["node 0", "node 2"]
-    cluster.machine.advance(0.1)
-    assert cluster.check()
-    assert len(cluster.skew.fastest) == 3
-
-
-def test_a_node_that_is_slewed_is_not_taken_for_us(cluster: Cluster) -> None:
-    """NTP turns a clock by up to 83 ms a second: for as long as one node's is, light checks ask others."""
-    assert cluster.check()
-    minted = cluster.machine.clock.boottime()
-    for _ in range(24):
-        cluster.machine.advance(0.25)
-        cluster.nodes[1] += 0.02
-        assert cluster.check()
-        assert "node 1" not in cluster.skew.fastest
-        assert cluster.skew.witnesses == 2
-    assert minted > cluster.skew.wrong_until
-    assert cluster.skew.median == pytest.approx(0.0, abs=0.001)
-
-
 @pytest.mark.parametrize("jump", [-0.05, 0.05])
 def test_a_jump_against_half_is_taken_for_ours(cluster: Cluster, jump: float) -> None:
     """Nobody can tell whose clocks they were; what did not answer since then counts no longer."""
@@ -298,33 +257,6 @@ def test_a_jump_against_half_is_taken_for_ours(cluster: Cluster, jump: float) ->
     cluster.skew.note({"node 0": cluster.reading(), "node 1": cluster.reading(ahead=jump)}, there=3)
     assert cluster.skew.wrong_until == cluster.machine.clock.boottime()
     assert cluster.skew.offset_bound == pytest.approx(0.05 + QUICK)
-
-
-def test_a_node_that_stood_still_with_us_hides_nothing(cluster: Cluster) -> None:
-    """One on the same machine agrees; the others are missed, and outvote it."""
-    assert cluster.check()
-    minted = cluster.machine.clock.boottime()
-    cluster.nodes = [0.0, 0.05, 0.05]
-    assert cluster.check()
-    assert minted <= cluster.skew.wrong_until
-
-
-@pytest.mark.parametrize(("there", "enough"), [(1, True), (2, True), (3, False), (6, False)])
-def test_a_round_needs_half_of_the_nodes(cluster: Cluster, there: int, *, enough: bool) -> None:
-    """The only one that answers may be on this very machine, and as wrong as it."""
-    cluster.skew.note({"node 0": cluster.reading()}, there=there)
-    assert cluster.skew.sound() == enough
-    assert not cluster.skew.refusing
-
-
-def test_nodes_that_are_silent_confirm_nothing(cluster: Cluster) -> None:
-    """A node that stood still with us agrees, and those that were known lately do not speak for it."""
-    assert cluster.check()
-    began = cluster.machine.clock.boottime()
-    cluster.machine.advance(0.1)
-    cluster.skew.note({"node 0": cluster.reading()}, there=3)
-    assert not cluster.skew.sound(began + 0.05)
-    assert cluster.skew.sound()
 
 
 def test_what_nobody_remembers_is_not_vouched_for(cluster: Cluster) -> None:
