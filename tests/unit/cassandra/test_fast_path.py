@@ -177,62 +177,51 @@ def test_what_is_slow_everywhere_does_not_become_more(asking: Callable[..., Aske
 
 BUSY, BROKEN = OverloadedErrorMessage(0x1001, "", None), ConnectionException("")
 FORGOTTEN = PreparedQueryNotFound(0x2500, "", b"id")
+TOO_FEW = UnavailableErrorMessage(0x1000, "", {"consistency": 4, "required_replicas": 2, "alive_replicas": 1})
+GONE, SILENT = "its connection does not take it", "no answer comes"
 
 
 @pytest.mark.parametrize(
-    ("idempotent", "answer"), [(True, BUSY), (True, BROKEN), (True, FORGOTTEN), (False, FORGOTTEN)], ids=repr
+    ("idempotent", "answer", "own_ways", "outcome"),
+    [
+        # What may be sent twice goes the driver's own way, once, which is told how many nodes may have had it.
+        (True, BUSY, [1], None),
+        (True, BROKEN, [1], None),
+        (True, GONE, [1], None),
+        # What a node has not begun may always be.
+        (True, FORGOTTEN, [1], None),
+        (False, FORGOTTEN, [1], None),
+        # What may not be sent twice is in doubt, if the node may have begun it.
+        (False, BUSY, [], "unknown"),
+        (False, BROKEN, [], "unknown"),
+        (False, GONE, [], "unknown"),
+        (False, TOO_FEW, [], "none"),
+        (False, SILENT, [], "unknown"),
+        (True, SILENT, [], "unknown"),
+    ],
 )
-def test_what_may_be_sent_twice_goes_the_drivers_own_way(asked: Asked, idempotent: bool, answer: object) -> None:  # noqa: FBT001
-    """Once, and that way is told how many nodes may have had it. What a node has not begun may always be."""
-    asked.send(idempotent=idempotent)
-    asked.nodes[0].answer(answer)
-    assert asked.own_ways == [1]
-    assert asked.ended == [([(True,)], None)]
-
-
-@pytest.mark.parametrize("answer", [BUSY, BROKEN], ids=repr)
-def test_what_may_not_be_sent_twice_is_in_doubt(asked: Asked, answer: object) -> None:
-    """It is unknown whether a node has done it, and nobody is asked again."""
-    asked.send(idempotent=False)
-    asked.nodes[0].answer(answer)
-    assert asked.error.outcome == "unknown"
-    assert not asked.own_ways
-
-
-def test_what_a_node_has_refused_is_not_in_doubt(asked: Asked) -> None:
-    """The node knows that too few others are there before it begins."""
-    asked.send(idempotent=False)
-    info = {"consistency": 4, "required_replicas": 2, "alive_replicas": 1}
-    asked.nodes[0].answer(UnavailableErrorMessage(0x1000, "", info))
-    assert asked.error.outcome == "none"
-
-
-@pytest.mark.parametrize("idempotent", [False, True])
-def test_a_request_without_an_answer_ends(asked: Asked, idempotent: bool) -> None:  # noqa: FBT001
-    """When its time is over, and it is in doubt."""
-    asked.send(idempotent=idempotent, timeout=0.01)
+def test_what_becomes_of_a_request(
+    asked: Asked, answer: object, own_ways: list[int], outcome: str | None, *, idempotent: bool
+) -> None:
+    """It ends once, however its node answers, and is sent again only if that can do no harm."""
+    asked.nodes[0].gone = answer is GONE
+    asked.send(idempotent=idempotent, timeout=0.01 if answer is SILENT else 60)
+    if answer not in {GONE, SILENT}:
+        asked.nodes[0].answer(answer)
     assert asked.has_ended.wait(60)
-    assert asked.error.outcome == "unknown"
-    assert not asked.own_ways
+    assert asked.own_ways == own_ways
+    if outcome is None:
+        assert asked.ended == [([(True,)], None)]
+    else:
+        assert asked.error.outcome == outcome
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_where_no_node_takes_it_the_driver_looks_for_one(asking: Callable[..., Asked], idempotent: bool) -> None:  # noqa: FBT001
+def test_where_no_node_takes_it_the_driver_looks_for_one(asking: Callable[..., Asked], *, idempotent: bool) -> None:
     """Nobody has had it by then."""
     asked = asking(nodes=0)
     asked.send(idempotent=idempotent)
     assert asked.own_ways == [0]
-
-
-@pytest.mark.parametrize("idempotent", [False, True])
-def test_a_request_that_its_connection_does_not_take_ends(asked: Asked, idempotent: bool) -> None:  # noqa: FBT001
-    """It may have been queued there, so only what may be sent twice is sent again."""
-    asked.nodes[0].gone = True
-    asked.send(idempotent=idempotent)
-    if idempotent:
-        assert asked.own_ways == [1]
-    else:
-        assert asked.error.outcome == "unknown"
 
 
 def test_an_answer_counts_though_its_connection_cannot_be_returned(asked: Asked) -> None:
