@@ -126,9 +126,13 @@ def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
 
 def post(store: CassandraStore, queue: Queue) -> Position:
     """Posts until a message is acknowledged; returns its id. Others that may be there do no harm."""
+    until = time.monotonic() + PATIENCE
     while True:
-        with contextlib.suppress(StoreUnavailable):
+        try:
             [position] = store.append(queue, [NewMessage("x", 1, 3600, None, 0.0)])
+        except StoreUnavailable:
+            assert time.monotonic() < until, "no post is acknowledged"
+        else:
             return position
 
 

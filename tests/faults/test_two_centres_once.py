@@ -81,7 +81,7 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
         posting = [pool.submit(post, number) for number in range(2)]
         cut_twice(centres, lambda: all(answered))
         for each in posting:
-            each.result()
+            each.result(3 * PATIENCE)
     east, west = answered
     assert {key: result.locations for key, result in east.items()} == {
         key: result.locations for key, result in west.items()
@@ -144,7 +144,7 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
         until(lambda: sum(done.values()) > before + 2)
         ended.set()
         for each in writing:
-            each.result()
+            each.result(3 * PATIENCE)
     values = [patiently(partial(body_of, way)) for way in ways]
     assert values[0] == values[1]
     assert values[0] in {f"{number}:{count}" for number, count in done.items()}

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,8 @@ from msgspec import Struct
 R = TypeVar("R")
 
 TICK_SECONDS = 0.05
+END_SECONDS = 300.0
+"""In which a thread ends that was told to; a drain at the end of a run takes its time."""
 
 
 def now() -> float:
@@ -107,14 +108,29 @@ def record_stalls(stop: threading.Event, add: Callable[[Fault], None], target: s
 
 
 @contextmanager
-def running(work: Iterable[Callable[[threading.Event], object]]) -> Iterator[None]:
-    """Runs each in a thread of its own, and sets its event when the block is over; raises what one of them raised."""
-    stop, tasks = threading.Event(), list(work)
-    with ThreadPoolExecutor(max(1, len(tasks))) as pool:
-        threads = [pool.submit(each, stop) for each in tasks]
+def running(work: Iterable[Callable[[threading.Event], object]]) -> Iterator[list[BaseException]]:
+    """Runs each in a thread of its own, and sets its event when the block is over; raises what one of them raised.
+
+    Yields the errors so far. A thread that does not end when it is told is an error, and left behind.
+    """
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def guarded(each: Callable[[threading.Event], object]) -> None:
         try:
-            yield
-        finally:
-            stop.set()
+            each(stop)
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(each,), daemon=True) for each in work]
     for thread in threads:
-        thread.result()
+        thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        until = now() + END_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - now()))
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads), f"a thread went on for {END_SECONDS:g} s"

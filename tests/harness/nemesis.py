@@ -12,6 +12,8 @@ from tests.harness.history import Fault, now
 
 MOST = 32
 """Faults that go on at one time."""
+FAULT_SECONDS = 600.0
+"""A fault is done and undone within this time, or the run fails."""
 WAYS: Mapping[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "kill": (methodcaller("kill"), methodcaller("start")),
     "pause": (methodcaller("pause"), methodcaller("resume")),
@@ -73,5 +75,5 @@ def perform(
         for wave in waves:
             begun = now()
             for done in [pool.submit(one, step, begun) for step in wave]:
-                done.result()
+                done.result(FAULT_SECONDS)
             threading.Event().wait(rest)

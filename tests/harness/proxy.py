@@ -83,7 +83,7 @@ class Proxy:
         """Ends it."""
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(READY_SECONDS)
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

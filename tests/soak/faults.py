@@ -42,7 +42,7 @@ class Faults(threading.Thread):
     def end(self) -> None:
         """Waits until the present fault is over."""
         self._ended.set()
-        self.join()
+        self.join(ABSENCE[1] + 200.0)  # what was killed starts again meanwhile
 
     def _possible(self) -> Iterator[tuple[str, Callable[[], None]]]:
         found = self._landscape

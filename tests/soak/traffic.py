@@ -22,6 +22,8 @@ PAUSE = (0.1, 0.5)
 """Seconds between two posts of a writer."""
 TTL = 900
 CLAIM_TTL = 10.0
+END_SECONDS = 330.0
+"""For a thread to end: longer than a client tries."""
 MISTAKES = 0.01
 """Share of jobs at which a claimer gives up, so that they are delivered again."""
 PADDING = "x" * 180
@@ -67,13 +69,13 @@ class Traffic:
         """Has no more messages sent."""
         self._writing_ended.set()
         for thread in self._writers:
-            thread.join()
+            thread.join(END_SECONDS)
 
     def end(self) -> None:
         """Ends the consumers, too."""
         self._ended.set()
         for thread in self._consumers:
-            thread.join()
+            thread.join(END_SECONDS)
 
     def left(self) -> dict[str, int]:
         """Returns how many messages the service itself says are still to be acknowledged, and to be committed."""

@@ -6,23 +6,29 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from queuey.client import RetryPolicy
+from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, cassandra, sqlite
 from queuey.storage.cassandra.timing import SOON, changed
 from queuey.web.credentials.application_keys import digest_of
+from tests.contract.samples import eventually
+from tests.harness.history import running as threads
 from tests.servers import keyspaces
-from tests.servers.served import Served
+from tests.servers.served import Served, free_port
 
 APP, KEY = "acme", "f" * 64
 PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
 """Goes on until the service is back."""
 W = 1
 """Seconds after which a post that broke off is carried out anew on Cassandra."""
+ANSWERED_SECONDS = 300.0
+"""In which callers get five answers, also on Cassandra and a busy machine."""
 
 Start = Callable[[int], Served]
 
@@ -69,27 +75,29 @@ def kill_often(
         kills: How many.
         rng: Chooses the moments.
     """
-    ended, failures = threading.Event(), list[BaseException]()
+    with threads(calls) as failures:
+        for port in (list(running) * kills)[:kills]:
+            enough = len(answered) + 5
+            assert eventually(lambda enough=enough: bool(failures) or len(answered) >= enough, ANSWERED_SECONDS)  # type: ignore[misc]
+            time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+            running[port].kill()
+            running[port] = stack.enter_context(start(port))
 
-    def guarded(call: Callable[[threading.Event], None]) -> None:
-        try:
-            call(ended)
-        except BaseException as error:
-            failures.append(error)
-            raise
 
-    ports, threads = list(running), [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for number in range(kills):
-        before = len(answered)
-        while len(answered) < before + 5 and not failures:
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
-        port = ports[number % len(ports)]
-        running[port].kill()
-        running[port] = stack.enter_context(start(port))
-    ended.set()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+class Services(NamedTuple):
+    """Services on one store; ``kill_often`` needs what callers do, what they were answered, and how often and when."""
+
+    urls: list[str]
+    client: Client
+    running: dict[int, Served]
+    kill_often: Callable[..., None]
+
+
+@contextmanager
+def serving(start: Start, count: int = 2) -> Iterator[Services]:
+    """Starts so many services, and makes a client of them that is patient."""
+    with ExitStack() as stack:
+        running = {port: stack.enter_context(start(port)) for port in [free_port() for _ in range(count)]}
+        urls = [f"http://127.0.0.1:{port}" for port in running]
+        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=30))
+        yield Services(urls, client, running, partial(kill_often, stack, start, running))

@@ -7,14 +7,12 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -22,11 +20,14 @@ from queuey import ids
 from queuey.messages import QueueSpec, Slice
 from queuey.storage.sqlite import check, open_store
 from tests.acceptance.crashes.crash_writer import APP, PARTITIONS, QUEUE
+from tests.contract.samples import eventually
+from tests.servers.processes import ending
 
 ROOT = Path(__file__).parents[3]
 ROUNDS = 5
 """Enough to notice what goes wrong often; the slow tests look for what goes wrong seldom."""
 
+END_SECONDS = 60.0
 FIRST = 2
 """Calls that each process is told of before it may be killed, so that a slow machine has some, too."""
 
@@ -73,54 +74,37 @@ def as_place(entry: list[Any]) -> Place:
 
 
 class Victim:
-    """A writing process, and a thread that hears what it says."""
+    """A writing process, which appends what it says to a file."""
 
     def __init__(self, directory: Path, name: str, seed: int) -> None:
-        self.heard: list[bytes] = []
-        self.ready = threading.Event()
+        self._said = directory.with_name(f"{name}.said")
         command = [sys.executable, "-m", "tests.acceptance.crashes.crash_writer", str(directory), name, str(seed)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-        self._listener = threading.Thread(target=self._listen)
-        self._listener.start()
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(command, stdout=said, cwd=ROOT)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._listener.join()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self.heard.append(line)
-                if len(self.heard) > FIRST:
-                    self.ready.set()
-        self.ready.set()
+    def heard(self) -> list[bytes]:
+        """Returns the lines that it has said."""
+        return self._said.read_bytes().splitlines()
 
     def kill(self) -> None:
-        """Ends it as a power button would, and hears the rest of what it said."""
-        assert self._process.poll() is None, "it ended by itself"
-        self._process.kill()
-        self._process.wait()
-        self._listener.join()
+        """Ends it as a power button would."""
+        assert self.process.poll() is None, "it ended by itself"
+        self.process.kill()
+        self.process.wait(END_SECONDS)
 
 
 def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Truth) -> None:
     """Two processes write into one directory until each is killed at a moment of its own."""
     with ExitStack() as started:
-        victims = [started.enter_context(Victim(directory, f"{number}.{n}", rng.randrange(1 << 30))) for n in range(2)]
+        victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:
-            assert victim.ready.wait(60)
+            started.enter_context(ending(victim.process))
+        assert eventually(lambda: all(len(victim.heard()) > FIRST for victim in victims))
         for victim in rng.sample(victims, 2):
             time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
             victim.kill()
     for victim in victims:
-        for line in victim.heard:
+        for line in victim.heard():
             truth.hear(line)
 
 
@@ -194,13 +178,11 @@ def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
         directory = place / str(number)
         command = [sys.executable, "-c", program, str(directory)]
         makers = [subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
-        until = time.monotonic() + 30
-        while not directory.exists() and time.monotonic() < until:
-            pass
+        assert eventually(directory.exists)
         time.sleep(rng.random() * 0.02)  # the moment of the kill is the input
         for maker in makers:
             maker.kill()
-            maker.communicate()
+            maker.communicate(timeout=END_SECONDS)
         store = open_store(directory)
         store.create_application(APP)
         store.ping()

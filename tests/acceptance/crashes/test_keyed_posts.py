@@ -6,14 +6,13 @@ import random
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
 from queuey.client import Client, Outgoing
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
-from tests.servers.served import free_port
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, serving
+from tests.contract.samples import eventually
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
 REST = 0.03
@@ -45,26 +44,21 @@ def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
     found: dict[str, list[tuple[int, str]]] = {}
     for partition in range(1, PARTITIONS + 1):
         wanted = Counter(place for place, _ in stored.values())[partition]
-        end = time.monotonic() + 60
-        while len(there := list(client.read_all(QUEUE, partitions=[partition], since=0))) < wanted:
-            assert time.monotonic() < end, f"{len(there)} of {wanted} messages are shown"
-            time.sleep(0.2)
-        for message in there:
+        there = partial(client.read_all, QUEUE, partitions=[partition], since=0)
+        assert eventually(lambda there=there, wanted=wanted: len(list(there())) >= wanted)  # type: ignore[misc]
+        for message in there():
             found.setdefault(str(message.body), []).append((message.partition, message.id))
     return found
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
     """Kills one of two services again and again while callers post to both; then compares what is there."""
-    with ExitStack() as stack:
-        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
-        urls = [f"http://127.0.0.1:{port}" for port in running]
-        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT))
-        client.create_queue(QUEUE, partitions=PARTITIONS)
+    with serving(start) as services:
+        services.client.create_queue(QUEUE, partitions=PARTITIONS)
         stored: Receipts = {}
-        calls = [partial(post_often, urls, caller, stored) for caller in range(CALLERS)]
-        kill_often(stack, start, running, calls, stored, kills=kills, rng=random.Random(seed))
-        assert shown(client, stored) == {body: [place] for body, place in stored.items()}
+        calls = [partial(post_often, services.urls, caller, stored) for caller in range(CALLERS)]
+        services.kill_often(calls, stored, kills=kills, rng=random.Random(seed))
+        assert shown(services.client, stored) == {body: [place] for body, place in stored.items()}
 
 
 def test_killed_services(start: Start) -> None:

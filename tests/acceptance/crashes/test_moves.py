@@ -12,8 +12,8 @@ from typing import Literal
 import pytest
 
 from queuey.client import Client, Outgoing
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
-from tests.servers.served import free_port
+from tests.acceptance.crashes.conftest import Start, serving
+from tests.contract.samples import eventually
 
 Kind = Literal["plain", "dedup"]
 PARTITIONS = 3
@@ -41,12 +41,9 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "pla
 
     If one of the queues is a dedup queue, there are two messages of each body.
     """
-    rng, port = random.Random(seed), free_port()
-    with ExitStack() as stack:
-        running = stack.enter_context(start(port))
-        client = stack.enter_context(
-            Client(f"http://127.0.0.1:{port}", key=KEY, application=APP, retry=PATIENT, timeout=30)
-        )
+    rng = random.Random(seed)
+    with serving(start, 1) as services, ExitStack() as stack:
+        client, ((port, running),) = services.client, services.running.items()
         source, target = (client.create_queue(partitions=PARTITIONS, kind=each).name for each in (kind, to))
         copies = 1 + ("dedup" in {kind, to})
         bodies = [f"{number}" for number in range(messages // copies)]
@@ -60,15 +57,13 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "pla
         moving = client.move(source, target)
         for _ in range(kills):
             before = client.info(target).count
-            while client.info(target).count == before and moving.show().ended is None:
-                time.sleep(0.02)
+            assert eventually(lambda n=before: client.info(target).count != n or bool(moving.show().ended), 300)  # type: ignore[misc]
             time.sleep(rng.random() * 0.2)  # the moment of the kill is the input
             running.kill()
             running = stack.enter_context(start(port))
         move = moving.wait(3600)
         assert (move.state, move.left) == ("done", 0)
-        while time.time() < (move.ended or 0) + CERTAIN:
-            time.sleep(0.1)
+        time.sleep(max(0.0, (move.ended or 0) + CERTAIN - time.time()))
         arrived = bodies if kind == "dedup" else bodies * copies
         found = {place: everything(client, target, place) for place in range(1, PARTITIONS + 1)}
         assert Counter(chain(*found.values())) == Counter(arrived + waiting)

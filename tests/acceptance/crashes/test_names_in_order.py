@@ -9,15 +9,12 @@ import random
 import threading
 import time
 from collections import defaultdict
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
-from queuey.client import Client
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
+from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
 from tests.acceptance.crashes.registers import Call, Kind, is_linearizable
-from tests.servers.served import free_port
 
 CALLERS = 8
 CALLS = 20
@@ -84,13 +81,11 @@ def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, e
 def run(start: Start, *, kills: int, seed: int) -> None:
     """Kills one of two services again and again while callers use the same names; then looks at all answers."""
     histories = Histories()
-    with ExitStack() as stack:
-        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
-        ports = list(running)
-        with Client(f"http://127.0.0.1:{ports[0]}", key=KEY, application=APP, retry=PATIENT) as client:
-            client.create_queue(QUEUE, partitions=2)
+    with serving(start) as services:
+        services.client.create_queue(QUEUE, partitions=2)
+        ports = list(services.running)
         calls = [partial(call_often, ports, number, seed, histories) for number in range(CALLERS)]
-        kill_often(stack, start, running, calls, histories, kills=kills, rng=random.Random(seed))
+        services.kill_often(calls, histories, kills=kills, rng=random.Random(seed))
     wrong = [name for name, calls in histories.calls.items() if not is_linearizable(calls)]
     assert wrong == [], f"{len(wrong)} of {len(histories.calls)} histories, {len(histories)} calls, seed {seed}"
 

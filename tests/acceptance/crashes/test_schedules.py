@@ -9,10 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from queuey.client import Client
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
+from tests.acceptance.crashes.conftest import Start, serving
 from tests.contract.samples import eventually
-from tests.servers.served import free_port
 
 QUEUE, INTERVAL = "ticks", 10
 FIRING = 0.6
@@ -22,10 +20,8 @@ FIRING = 0.6
 def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
     """Kills the services in turn, each time while schedules are fired; then counts messages and ticks."""
     rng = random.Random(seed)
-    with ExitStack() as stack:
-        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
-        urls = [f"http://127.0.0.1:{port}" for port in running]
-        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=30))
+    with serving(start) as services, ExitStack() as stack:
+        client, running = services.client, services.running
         client.create_queue(QUEUE)
         names = [f"s{number}" for number in range(schedules)]
         first = {}

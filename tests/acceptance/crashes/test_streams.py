@@ -9,27 +9,25 @@ import subprocess
 import threading
 from contextlib import ExitStack
 
-from queuey.client import Client
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
+from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
 from tests.javascript.test_node import CLIENT, HERE, NODE, needs_node
 from tests.servers.processes import ending
-from tests.servers.served import free_port
 
 QUEUES, KILLS = 8, 4
+STREAM_SECONDS = 300.0
+"""After which the reader is killed, so that nobody waits for what it says."""
 
 
 @needs_node
 def test_streams_go_on_after_kills(start: Start) -> None:
     """One for each queue, read by the client in Node, while messages come and the service dies again and again."""
-    port = free_port()
     posted: dict[str, list[str]] = {f"q{number}": [] for number in range(QUEUES)}
     answered: list[str] = []
-    with ExitStack() as stack:
-        running = {port: stack.enter_context(start(port))}
-        client = stack.enter_context(Client(f"http://127.0.0.1:{port}", key=KEY, application=APP, retry=PATIENT))
+    with serving(start, 1) as services, ExitStack() as stack:
+        client, (url,) = services.client, services.urls
         for queue in posted:
             client.create_queue(queue)
-        said = {"URL_": f"http://127.0.0.1:{port}", "KEY": KEY, "APPLICATION": APP, "CLIENT": CLIENT.as_uri()}
+        said = {"URL_": url, "KEY": KEY, "APPLICATION": APP, "CLIENT": CLIENT.as_uri()}
         reading = subprocess.Popen(
             [str(NODE), str(HERE / "read_streams.mjs")],
             env={**os.environ, **said, "QUEUES": json.dumps(list(posted))},
@@ -39,6 +37,9 @@ def test_streams_go_on_after_kills(start: Start) -> None:
             start_new_session=True,
         )
         stack.enter_context(ending(reading))
+        too_long = threading.Timer(STREAM_SECONDS, reading.kill)
+        stack.callback(too_long.cancel)
+        too_long.start()
         assert reading.stdout is not None
         assert reading.stdin is not None
         assert reading.stdout.readline() == "reading\n"
@@ -50,7 +51,7 @@ def test_streams_go_on_after_kills(start: Start) -> None:
                     client.send(queue, bodies[-1])
                     answered.append(bodies[-1])
 
-        kill_often(stack, start, running, [post], answered, kills=KILLS, rng=random.Random(1))
+        services.kill_often([post], answered, kills=KILLS, rng=random.Random(1))
         for queue in posted:
             client.send(queue, "end")
         came = json.loads(reading.stdout.readline())

@@ -201,19 +201,20 @@ def back(history: History, _: Limits) -> Texts:
                 if last is not None and between <= (place not in doubtful) and found != last[1]:
                     yield f"goes on at {found}, not at {last[1]}: {_call(call, place)}"
             identifier = found or (last and last[1])
-            if last is not None and _is_before(identifier, last[1]):
+            if last is not None and is_before(identifier, last[1]):
                 yield f"{identifier} after {last[1]}: {_call(call, place)}"
             if identifier is not None:
                 last = version, identifier
     seen: dict[str, str] = {}
     for observed in history.observed:
         for place, before in seen.items():
-            if _is_before(now := observed.offsets.get(place), before):
+            if is_before(now := observed.offsets.get(place), before):
                 yield f"{place} was seen at {before}, and at {now} at {observed.end:.3f}"
         seen |= observed.offsets
 
 
-def _is_before(identifier: str | None, other: str) -> bool:
+def is_before(identifier: str | None, other: str) -> bool:
+    """Returns whether an offset that was at another identifier has gone back to this one."""
     return identifier is None or order_of(identifier) < order_of(other)
 
 

@@ -29,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         slice: Seconds that a handler should have messages in hand for.
         revoke_timeout: Of the consumer, in seconds.
         grace: Seconds for which static members keep their partitions.
-        without: The mechanism that is taken out (:mod:`tests.qdo.faults.removal`); empty: none.
+        fenced: Its commits are; else a run must notice that they are not.
         stop_at: It stops itself before this commit; 0: never.
     """
 
@@ -48,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     slice: float = 0.2
     revoke_timeout: float = 10.0
     grace: float = 0.0
-    without: str = ""
+    fenced: bool = True
     stop_at: int = 0
 
 

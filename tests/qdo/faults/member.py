@@ -20,6 +20,7 @@ from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.harness.checking.records import Assigned, Gone, place_of
 from tests.harness.history import Journal, now, record_stalls
+from tests.qdo.contract.backends import unfenced
 from tests.qdo.faults.job import Job, from_environment
 from tests.qdo.faults.recording import record
 
@@ -108,11 +109,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     job = from_environment()
-    with contextlib.ExitStack() as taken_out:
-        if job.without:
-            from tests.qdo.faults.removal import take_out  # noqa: PLC0415 - most workers are complete
-
-            taken_out.enter_context(take_out(job.without))
+    with contextlib.nullcontext() if job.fenced else unfenced():
         return asyncio.run(serve(job))
 
 

@@ -16,7 +16,8 @@ from qdo.coordination.stored_assignments import (
 )
 from qdo.coordination.tree import Change, Create, Delete, NodeData, SetData
 from qdo.partitions import Partition
-from queuey.client import Message, order_of
+from queuey.client import Message
+from tests.harness.checking.groups import is_before
 from tests.sim.groups.service import Log, Service
 from tests.sim.groups.tree import TreeLink
 
@@ -124,9 +125,10 @@ class History:
         identifier, before = decode_offset(data).id, self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
-        if identifier is None or (before is not None and order_of(identifier) < order_of(before)):
-            if before is not None:
-                self.wrong.append(f"back: {place} went from {before} to {identifier}")
+        if before is not None and is_before(identifier, before):
+            self.wrong.append(f"back: {place} went from {before} to {identifier}")
+            return
+        if identifier is None:
             return
         self.offsets[place] = identifier
         _, _, name, number = place.split("/")
@@ -186,7 +188,7 @@ class History:
     def committed(self, partition: Partition, identifier: str) -> None:
         """A member was told that its offset is recorded."""
         recorded = self.offsets.get(place_of(partition))
-        if recorded is None or order_of(recorded) < order_of(identifier):
+        if is_before(recorded, identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")
 
 
