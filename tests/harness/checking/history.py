@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its partition."""
+        """The name of its partition."""
         return f"{self.queue}/{self.partition}"
 
 

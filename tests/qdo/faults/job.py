@@ -29,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         slice: Seconds that a handler should have messages in hand for.
         revoke_timeout: Of the consumer, in seconds.
         grace: Seconds for which static members keep their partitions.
-        fenced: Its commits are; else a run must notice that they are not.
+        fenced: Its commits are fenced. A run must notice when they are not.
         stop_at: It stops itself before this commit; 0: never.
     """
 
