@@ -83,12 +83,6 @@ def test_released_jobs_come_again(run: Run, jobs: str) -> None:
     assert ended.err.startswith(f"{first['receipt']}: ")
 
 
-@pytest.mark.parametrize("arguments", [["ack"], ["release"]])
-def test_no_receipts_are_wrong_usage(run: Run, jobs: str, arguments: list[str]) -> None:
-    """Nothing to acknowledge is wrong usage."""
-    assert run(*arguments, jobs).code == 2
-
-
 def test_bad_receipts_are_named(run: Run, jobs: str) -> None:
     """A text that is no receipt is a failure that shows it."""
     ended = run("ack", jobs, "nonsense")

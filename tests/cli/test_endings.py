@@ -14,7 +14,6 @@ from typing import IO
 
 import pytest
 
-from queuey import __version__
 from queuey.client import Client
 from tests.commands import Run
 from tests.servers.processes import ending
@@ -95,11 +94,6 @@ def test_full_disk(served: Served, client: Client, queue: str, arguments: list[s
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (1, b"The output is not complete: No space left on device.\n")
-
-
-def test_version(run: Run) -> None:
-    """The version is printed where everybody looks for it."""
-    assert run("--version").text == f"queuey {__version__}\n"
 
 
 def test_counts_are_english(run: Run, queue: str) -> None:

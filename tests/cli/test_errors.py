@@ -43,31 +43,6 @@ def test_what_has_to_be_there(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["queue", "create", "x", "--partitions", "201"],
-            "'--partitions': Input should be less than or equal to 200; '201' is given",
-        ),
-        (["read", "x", "--limit", "0"], "greater than or equal to 1; '0' is given"),
-        (["queue", "create", "x", "--ttl", "1y"], "'--ttl': '1y' is no length of time"),
-        (["queue", "create", "x", "--read-delay", "1y"], "'--read-delay': '1y' is no length of time"),
-        (["queue", "create", "x", "--ttl", "1.5"], "'--ttl': '1.5' is not a whole number of seconds"),
-        (["send", "x", "a", "--ttl", "500ms"], "'--ttl': '500ms' is not between 1 s and 388 d"),
-        (["send", "x", "a", "--ttl", "500d"], "'--ttl': '500d' is not between 1 s and 388 d"),
-        (["queue", "create", "x", "--kind", "fifo"], "'fifo' is not one of 'plain', 'dedup'"),
-        (["app", "rotate", "x", "--grace", "1y"], "'--grace': '1y' is no length of time"),
-        (["serve", "--facade", "nats"], "'--facade': Value error, 'nats' is not one of"),
-    ],
-)
-def test_wrong_values(run: Run, words: list[str], said: str) -> None:
-    """Wrong usage names the option and the value."""
-    ended = run(*words)
-    assert ended.code == 2
-    assert said in " ".join(ended.err.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
     ("words", "code", "error"),
     [
         (["read", "no-such"], 1, {"type": "InvalidQueueName", "title": "404 InvalidQueueName: Queue 'no-such' does"}),

@@ -49,13 +49,7 @@ def test_from_put_to_delete(run: Run, client: Client, queue: str) -> None:
 
 def test_what_is_wrong(run: Run, queue: str) -> None:
     """What cannot be is refused, and nothing is made."""
-    put = ("schedule", "put", "s", "--queue", queue)
-    assert run(*put, "--body", "x", "--json-body", "1", "--every", "60").code == 2
-    assert run(*put, "--json-body", "{", "--every", "60").code == 2
-    assert run(*put, "--message-key", "k", "--every", "60").code == 2
-    assert run(*put, "--body", "x", "--every", "soon").code == 2
-    assert run(*put, "--body", "x", "--header", "a", "--every", "60").code == 2
-    refused = run(*put, "--body", "x", "--cron", "0 0 30 2 *")
+    refused = run("schedule", "put", "s", "--queue", queue, "--body", "x", "--cron", "0 0 30 2 *")
     assert refused.code == 1
     assert "cron" in refused.err
     assert run("schedule", "list", "--json").text == ""

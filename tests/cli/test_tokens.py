@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from queuey.client import Client
 from tests.commands import Run
 
 PROFILE = """url = "http://127.0.0.1:{port}"\napplication = "acme"\n{last}\n"""
@@ -58,17 +57,3 @@ def test_a_token_is_taken_from_the_option_the_variable_or_the_profile(
     assert "a user's token opens the queues that the application gave to this user, by their names" in ended.err
     assert "t0ken" not in ended.err
     assert "token" not in by_key.err
-
-
-def test_a_key_beside_a_token_file_is_wrong_usage(run: Run) -> None:
-    """Both are named, and nothing is sent."""
-    ended = run("read", "orders", "--key", "k", "--token-file", "t")
-    assert (ended.code, ended.text) == (2, "")
-    assert "key and token_file are both given" in ended.err
-
-
-def test_a_token_file_that_is_not_there_is_named(run: Run, client: Client, tmp_path: Path) -> None:
-    """The error says which file it is and why it cannot be read."""
-    ended = run("send", client.create_queue().name, "x", "--token-file", str(tmp_path / "none"))
-    assert ended.code == 1
-    assert f"token_file {tmp_path / 'none'} cannot be read: No such file or directory" in ended.err

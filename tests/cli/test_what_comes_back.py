@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 
 from queuey.client import Client
@@ -87,11 +86,3 @@ def test_the_table_is_read() -> None:
     text = PAGE.read_text()
     section = text.partition("### What comes back")[2].partition("\n## ")[0]
     assert len(_ROW.findall(section)) == section.count("\n| ") - 1  # less its head
-
-
-def test_large_numbers_survive(client: Client, queue: str) -> None:
-    """JSON is kept byte for byte, so a reader that can reads numbers that no float holds."""
-    text = b'{"b": 12345678901234567890123, "a": 0.10}'
-    receipt = client.send(queue, json=msgspec.Raw(text))
-    client.put(queue, LATE, json=msgspec.Raw(text))
-    assert client.get_raw(queue, receipt).body == client.get_raw(queue, LATE).body == text

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import httpx2
 
 from queuey.access import parse_scope
 from queuey.client import AsyncClient
-from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from tests.in_process import InProcess
-from tests.servers.served import environment, free_port
+from tests.servers.served import Served as Running
 
 LOCAL = "http://127.0.0.1:5000/v1/acme/"
 LOCAL_KEY = "a-key-of-the-tests"
@@ -60,54 +58,26 @@ class Served:
     """``queuey serve`` as a process, on a port that it keeps over restarts."""
 
     def __init__(self, place: Path) -> None:
-        self.profile = place / "config" / "profile.toml"
         self._place = place
-        self._port = free_port()  # no port that a connection may take while it is started again
-        self._process: subprocess.Popen[str] | None = None
+        self._running = Running(place)
+        self._running.wait_for("Queuey serves at")
+        self.profile = self._running.profile_path
 
     def start(self) -> None:
-        """Starts it and waits until it serves."""
-        data, port = str(self._place / "data"), str(self._port)
-        command = [sys.executable, "-m", "queuey", "serve", "--data", data, "--port", port]
-        with self._log("a") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=environment(QUEUEY_PROFILE=str(self.profile)),
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if "serves at" not in line:
-            self.stop()
-            with self._log("r") as log:
-                raise AssertionError(f"queuey serve did not start: {line}{log.read()}")
-        self._port = int(read_profile(self.profile).url.rpartition(":")[2])
+        """Starts it again and waits until it serves."""
+        self._running = Running(self._place, port=self._running.port)
+        self._running.wait_for("Queuey serves at")
 
     def stop(self) -> None:
         """Stops it in order and waits for its end."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def _log(self, mode: str) -> IO[str]:
-        return (self._place / "log").open(mode)
+        if self._running.process.poll() is None:
+            self._running.end(signal.SIGTERM)
 
 
 @contextmanager
 def served(place: Path) -> Iterator[Served]:
     """Runs ``queuey serve`` with data and profile in a directory."""
     service = Served(place)
-    service.start()
     try:
         yield service
     finally:

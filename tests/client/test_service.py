@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from msgspec import Raw
 from queuey.client import (
     AsyncClient,
     Backoff,
-    Client,
     Conflict,
     GroupNotFound,
     InvalidArgument,
@@ -25,10 +22,8 @@ from queuey.client import (
     Outgoing,
     QueueExists,
     QueueNotFound,
-    RetryPolicy,
 )
-from queuey.client.credentials.profile import read_profile
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, served
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
 
 Queuey = Any
 """Either client; the async one is called like the sync one."""
@@ -226,28 +221,6 @@ def test_the_service_answers_about_itself(queuey: Queuey) -> None:
     hello = queuey.hello()
     assert (hello.store, len(hello.id)) == ("sqlite", 32)
     assert queuey.hello() == hello
-
-
-def test_tail_survives_a_restart(tmp_path: Path) -> None:
-    """A live read goes on through a restart of the service and gives every message once, in order."""
-    with served(tmp_path) as service:
-        profile = read_profile(service.profile)
-        with Client(profile.url, key=profile.key, retry=RetryPolicy(base=0.05, cap=0.2)) as client:
-            queue = client.create_queue(partitions=2).name
-            client.send_many(queue, ["0", "1", "2"])
-            messages = client.tail(queue, since=0)
-            seen = bodies(itertools.islice(messages, 3))
-
-            def restart() -> None:
-                service.stop()
-                service.start()
-                client.send(queue, "3")
-
-            restarted = threading.Thread(target=restart)
-            restarted.start()
-            seen.append(next(messages).body)
-            restarted.join()
-            assert seen == ["0", "1", "2", "3"]
 
 
 async def read_async(app: Application) -> list[Any]:

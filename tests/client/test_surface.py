@@ -29,12 +29,49 @@ from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
 
-METHODS = """
-    close commit create_queue delete delete_group delete_queue explain get get_raw groups heartbeat hello info
-    job_queue lag mark_read move moves moving name_page named offsets purge_queue put queue_names queue_page
-    queues read read_all read_pages read_queues rights send send_iter send_many stream tail tail_pages unread
-    update_queue version
-""".split()
+METHODS = [
+    "close",
+    "commit",
+    "create_queue",
+    "delete",
+    "delete_group",
+    "delete_queue",
+    "explain",
+    "get",
+    "get_raw",
+    "groups",
+    "heartbeat",
+    "hello",
+    "info",
+    "job_queue",
+    "lag",
+    "mark_read",
+    "move",
+    "moves",
+    "moving",
+    "name_page",
+    "named",
+    "offsets",
+    "purge_queue",
+    "put",
+    "queue_names",
+    "queue_page",
+    "queues",
+    "read",
+    "read_all",
+    "read_pages",
+    "read_queues",
+    "rights",
+    "send",
+    "send_iter",
+    "send_many",
+    "stream",
+    "tail",
+    "tail_pages",
+    "unread",
+    "update_queue",
+    "version",
+]
 
 
 def public(kind: type) -> list[str]:

@@ -74,27 +74,6 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
         query.stop()
 
 
-@pytest.mark.parametrize("where", ["embedded", pytest.param("clustered", marks=pytest.mark.slow)])
-def test_a_stream_from_the_latest_with_a_condition(
-    where: str, spark: SparkSession, table: str, request: pytest.FixtureRequest
-) -> None:
-    """By default what was there before is left out; conditions and columns are as everywhere in Spark."""
-    kept: Kept = request.getfixturevalue(where)
-    queue = kept.queue(partitions=2)
-    post(kept, queue, 10)
-    frame = stream(spark, kept, subscribe="orders").where("partition = 2").selectExpr("string(value) AS text")
-    query = frame.writeStream.format("memory").queryName(table).start()
-    try:
-        query.processAllAvailable()
-        sent = post(kept, queue, 10)
-        query.processAllAvailable()
-        assert sorted(row.text for row in spark.table(table).collect()) == sorted(
-            str(one.body) for one in sent if one.partition == 2
-        )
-    finally:
-        query.stop()
-
-
 def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Runs that fail at each point between the logs, then one whose every task is killed once: each id once."""
     spark.dataSource.register(FailingSource)

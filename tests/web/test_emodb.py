@@ -140,32 +140,6 @@ def test_claims_by_the_clock(emodb: Emodb, clock: Clock) -> None:
     assert emodb.get("/queue/1/q/size") == 1
 
 
-def test_messages_live_for_14_days(emodb: Emodb, clock: Clock) -> None:
-    """Then they are gone, polled or not."""
-    emodb.do("POST", "/queue/1/q/send", 1)
-    clock.advance(14 * 86_400 - 10)
-    assert emodb.get("/queue/1/q/size") == 1
-    clock.advance(20)
-    assert emodb.get("/queue/1/q/poll") == []
-
-
-def test_copies(emodb: Emodb) -> None:
-    """Of equal messages of a dedup queue a poll gives one, until it is sent again; peek and size see every copy."""
-    emodb.do("POST", "/dedupq/1/q/sendbatch", [{"a": 1}, {"a": 1}, {"a": 2}])
-    assert [len(emodb.get("/dedupq/1/q/peek")), emodb.get("/dedupq/1/q/size")] == [3, 3]
-    assert sorted(each["payload"]["a"] for each in emodb.get("/dedupq/1/q/poll")) == [1, 2]
-    assert emodb.get("/dedupq/1/q/poll") == []
-    emodb.do("POST", "/dedupq/1/q/send", {"a": 1})
-    assert [each["payload"] for each in emodb.get("/dedupq/1/q/poll")] == [{"a": 1}]
-
-
-def test_what_is_acknowledged_without_a_poll(emodb: Emodb) -> None:
-    """An id of a peek is as good as one of a poll."""
-    emodb.do("POST", "/queue/1/q/sendbatch", [1, 2])
-    emodb.do("POST", "/queue/1/q/ack", ids_of(emodb.get("/queue/1/q/peek?limit=1")))
-    assert len(emodb.get("/queue/1/q/poll")) == 1
-
-
 def test_a_full_queue(store: Store) -> None:
     """A queue with as many claims as it may have is full, until some have ended; others are not."""
     store.create_application("shop")

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from queuey.client import Client
 from tests.commands import Run
 from tests.servers.served import Served, environment
@@ -53,17 +51,6 @@ def test_get_and_delete_by_name(run: Run, queue: str) -> None:
     assert run("delete", queue, "--name", "reindex").code == 0
     ended = run("get", queue, "--name", "reindex")
     assert (ended.code, ended.err) == (1, f"queuey: Queue {queue!r} has no message named 'reindex'.\n")
-
-
-@pytest.mark.parametrize("command", ["get", "delete"])
-def test_nothing_is_chosen_by_default(run: Run, client: Client, queue: str, command: str) -> None:
-    """Without ids nothing happens; the command that is about the queue is named."""
-    client.send(queue, "x")
-    for more in ([], [NO_ID, "--name", "n"]):
-        ended = run(command, queue, *more)
-        assert ended.code == 2
-        assert "give either ids or --name" in ended.err
-    assert client.info(queue).count == 1
 
 
 def test_peek_and_size(run: Run, client: Client, queue: str) -> None:

@@ -53,18 +53,6 @@ def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: l
         assert worker.end(signal.SIGINT) == 0
 
 
-def test_time_limit_of_an_async_handler(hire: Hire, run: Run, client: Client, queue: str) -> None:
-    """An attempt that takes too long is a failed one."""
-    client.send(queue, "x", partition=1)
-    options = ("--time-limit", "0.1", "--attempts", "2", "--retry-base", "0")
-    with hire("handlers:slow", "--queue", queue, *options) as worker:
-        assert worker.said(2) == ["begun x", "begun x"]
-        while not (letters := run("deadletter", "list", "--queue", queue, "--json").json_lines):
-            assert worker.process.poll() is None
-        assert letters[0]["cause"]["error"].endswith("TimeLimit")
-        assert worker.end() == 0
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -132,13 +132,6 @@ def test_a_copy_waits_for_what_it_is_a_copy_of() -> None:
     assert state.cursor == ids.preceding(at(25))
 
 
-def test_copies_are_deleted_when_they_are_passed() -> None:
-    """Where that is wanted they are among what the entry says is done."""
-    state = State()
-    _, entry = entered(state, messages(10, 20, 30), until=50, bound=25, delete=True)
-    assert entry.finals == [at(20)]
-
-
 def test_stored_covers() -> None:
     """Those that an entry names leave the state; from then on the store is asked, and only for what may be there."""
     state = State()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,44 +99,6 @@ class Partition:
         return [one.status for one in settled]
 
 
-def test_one_batch_of_a_key_is_in_flight() -> None:
-    """While a message of a key is claimed, nobody else gets another one of it; other keys go on."""
-    log = Partition("aaabab")
-    assert log.claim(limit=2) == [1, 2]
-    assert log.claim() == [4, 6]
-    assert log.claim() == []
-    log.settle("acknowledge", 1)
-    assert log.claim() == []
-    log.settle("acknowledge", 2)
-    assert log.claim() == [3, 5]
-
-
-def test_an_acknowledgement_frees_the_key_in_the_same_entry() -> None:
-    """Whoever acknowledges and claims in one request gets the next message of the key."""
-    log = Partition("aaa")
-    assert log.claim(limit=1) == [1]
-    draft = log.draft()
-    draft.acknowledge([ClaimReceipt(1, *at(1))])
-    assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[2]]
-
-
-@pytest.mark.parametrize("what", ["release", "expiry"])
-def test_what_was_given_before_comes_first(what: str) -> None:
-    """A message that is to be given again comes before the later ones of its key, also those given with it."""
-    log = Partition("aaaa")
-    assert log.claim(limit=2) == [1, 2]
-    if what == "release":
-        log.settle("release", 2)
-        assert log.claim() == []
-        log.settle("release", 1)
-    else:
-        log.now += 32_000
-    assert log.claim(limit=1) == [1]
-    assert log.claim() == []
-    log.settle("acknowledge", 1)
-    assert log.claim() == [2, 3, 4]
-
-
 def test_candidates_that_were_not_read_block() -> None:
     """Where the messages of an entry's candidates lack an earlier one, the later ones are not given."""
     log = Partition("aabb")
@@ -148,23 +109,6 @@ def test_candidates_that_were_not_read_block() -> None:
     assert log.claim(among=[2, 4]) == [4]
 
 
-def test_callers_of_one_entry() -> None:
-    """Of a key, one of them gets messages; a limit of one leaves the rest of its key to nobody."""
-    log = Partition("aabcb")
-    draft = log.draft()
-    polls = [Poll(1, 30.0, 1 << 20), Poll(2, 30.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
-    assert log.give(draft, *polls) == [[1], [3, 4], []]
-
-
-def test_showing_is_in_order() -> None:
-    """A poll that claims nothing is shown what it would get, and takes nothing from others."""
-    log = Partition("aabb")
-    draft = log.draft()
-    polls = [Poll(1, 30.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
-    assert log.give(draft, *polls) == [[1], [3, 4], [3, 4], [3, 4]]
-    assert log.give(log.draft(), Poll(3, 0.0, 1 << 20)) == [[1, 2, 3]]
-
-
 def test_what_expires_soon_is_given_to_nobody() -> None:
     """Where clocks differ another process may have passed such a message: it is done, and the next one is given."""
     log = Partition("aa")
@@ -173,21 +117,6 @@ def test_what_expires_soon_is_given_to_nobody() -> None:
     assert log.give(log.draft(), Poll(9, 0.0, 1 << 20)) == [[]]
     assert log.claim() == [2]
     assert log.state.is_done(at(1))
-
-
-def test_a_dead_letter_frees_its_key() -> None:
-    """A message that was delivered often enough blocks its key until the entry that makes a dead letter of it."""
-    log = Partition("aab")
-    assert log.claim(limit=1) == [1]
-    log.settle("release", 1)
-    draft = log.draft()
-    polls = [Poll(9, 30.0, 1 << 20)]
-    draft.deliver(polls, log.messages, log.messages, most=1)
-    assert numbers(polls[0].given) == [3]
-    draft = log.draft()
-    draft.make_dead_letters([at(1)], "orders.dead")
-    draft.deliver(polls, log.messages, log.messages, most=1)
-    assert numbers(polls[0].given) == [2, 3]
 
 
 def test_a_bare_id_makes_no_claim() -> None:
@@ -250,16 +179,6 @@ def test_what_others_deliver_is_forgotten() -> None:
         assert here.choose(log.state, partial(free_in_order, log.state, (), 10), 10) == [at(6)]
         assert [one[0] for one in here.ascending(log.state)] == [*range(number + 1, 7)]
     assert (len(here), here.count(key_of(message(1)))) == (2, 1)
-
-
-def test_the_cursor_stays_below_what_waits() -> None:
-    """It passes what was delivered or is done, and nothing that waits."""
-    log = Partition("aab")
-    draft = log.draft()
-    assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[1]]
-    draft.advance(at(4), [at(1), at(2)])
-    log.append(draft)
-    assert log.state.cursor == ids.preceding(at(2))
 
 
 def test_entries_name_keys() -> None:

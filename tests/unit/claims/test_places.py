@@ -88,39 +88,6 @@ class Partition:
         return [one.ticks for one in self.messages if self.state.is_live(one.position, expired)]
 
 
-def test_so_many_of_a_key() -> None:
-    """So many messages of one key are given, to whomever; those without a key have no limit."""
-    log = Partition("aaab.a...b.b", per_key=2)
-    draft = log.draft()
-    assert log.give(draft, Poll(2, 30.0, 1 << 20), Poll(100, 30.0, 1 << 20)) == [[1, 2], [4, 5, 7, 8, 9, 10, 11]]
-    log.append(draft)
-    assert log.claim() == []
-    log.settle("acknowledge", 2, 4)
-    assert log.claim() == [3, 12]
-
-
-def test_so_many_of_a_partition() -> None:
-    """So many messages of a partition are given, whatever their keys."""
-    log = Partition("ab.a", total=3, per_key=1)
-    assert log.claim() == [1, 2, 3]
-    assert log.claim() == []
-    log.settle("acknowledge", 2)
-    assert log.claim() == []
-    log.settle("acknowledge", 1)
-    assert log.claim() == [4]
-
-
-@pytest.mark.parametrize("limits", [{"per_key": 1}, {"total": 1}])
-@pytest.mark.parametrize("end", ["acknowledge", "release", "release_all"])
-def test_a_place_is_taken_again_in_the_same_entry(limits: dict[str, int], end: str) -> None:
-    """Whoever ends a claim and claims in one request gets the next message."""
-    log = Partition("aa", **limits)
-    assert log.claim() == [1]
-    draft = log.draft()
-    draft.release_all() if end == "release_all" else getattr(draft, end)([ClaimReceipt(1, *at(1))])
-    assert log.give(draft, Poll(5, 0, 1 << 20), Poll(5, 30.0, 1 << 20), Poll(5, 30.0, 1 << 20)) == [[2], [2], []]
-
-
 @pytest.mark.parametrize("limits", [{"per_key": 1}, {"total": 1}])
 def test_showing_takes_no_place(limits: dict[str, int]) -> None:
     """A poll that claims nothing is shown what it would get, and the next one gets that."""

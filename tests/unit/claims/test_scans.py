@@ -197,21 +197,6 @@ def test_a_chain_that_goes_on_keeps_to_its_first_horizon() -> None:
     assert positions(partition.scan(1).fresh) == [hidden.position]
 
 
-def test_what_is_late_comes_before_what_is_new() -> None:
-    """A poll that gets less than it wants from the front looks behind it as well, and nothing comes twice."""
-    partition = Partition(3 * SHORT, [5 * SHORT // 2])
-    partition.add_new(3)
-    found = partition.scan(10)
-    assert positions(found.fresh) == [*partition.late, *((HORIZON + number, 0) for number in range(3))]
-
-
-def test_late_messages_come_one_poll_after_the_other() -> None:
-    """No poll has to wait for the next chain while some are left."""
-    partition = Partition(8, range(3))
-    for number in range(3):
-        assert positions(partition.scan(1).fresh)[:1] == [partition.messages[number].position]
-
-
 def test_much_that_is_remembered_moves_the_cursor() -> None:
     """However many new messages there are, polls pass all that is known when that is much."""
     partition = Partition(3 * SHORT, [])

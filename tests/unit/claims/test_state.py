@@ -212,41 +212,12 @@ def test_a_snapshot_stands_for_all_entries(
         run.do(step)
 
 
-def test_done_is_done() -> None:
-    """No receipt, no bare id and no scan brings back what was acknowledged, above the cursor or below it."""
-    state = State()
-    number = claim(state, 1, 2)
-    assert settle(state, "acknowledge", receipt(1, number), receipt(2)) == [ReceiptStatus.DONE, ReceiptStatus.DONE]
-    for cursor in (0, 3):
-        draft = EntryDraft(state, NOW, TIMING)
-        draft.advance(at(cursor), [at(1), at(2)])
-        apply(state, draft)
-        for what in ("acknowledge", "renew", "release"):
-            assert settle(state, what, receipt(1, number), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
-        assert state.outstanding == {}
-        assert claim_nothing(state, 1, 2)
-    assert state.above == set()
-
-
 def claim_nothing(state: State, *numbers: int) -> bool:
     """Whether a poll gets none of these messages."""
     draft = EntryDraft(state, NOW + 10**9, TIMING)
     poll = Poll(10, 30, 1000)
     draft.deliver([poll], [message(n) for n in numbers], [message(n) for n in numbers])
     return not poll.given
-
-
-def test_a_receipt_is_of_one_delivery() -> None:
-    """When a message was delivered again, the receipt from before does nothing, and the new one does."""
-    state = State()
-    first = claim(state, 1, ttl=1)
-    second = claim(state, 1, now=NOW + 2001)
-    assert state.outstanding[at(1)].deliveries == 2
-    for what in ("acknowledge", "renew", "release"):
-        before = state.encode()
-        assert settle(state, what, receipt(1, first)) == [ReceiptStatus.SUPERSEDED]
-        assert state.outstanding[at(1)] == State.decode(before).outstanding[at(1)]
-    assert settle(state, "acknowledge", receipt(1, second)) == [ReceiptStatus.DONE]
 
 
 def test_the_margin_at_expiry() -> None:

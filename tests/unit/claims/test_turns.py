@@ -92,33 +92,10 @@ def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
     assert head in heads(known, clock, 8, ROUND + LONGEST, refused)
 
 
-def test_all_are_asked_where_others_are_everywhere() -> None:
-    """With other processes at work on all partitions each still has its turn."""
-    clock = Clock()
-    found = heads(turns(clock), clock, 4, ROUND, lambda _number: clock.now)
-    assert set(found) == {1, 2, 3, 4}
-
-
 def test_processes_begin_at_different_partitions() -> None:
     """Where a process begins is left to chance, so that processes do not follow one another."""
     clock = Clock()
     assert turns(clock, 0.0).order(QUEUE, 8, never)[0] != turns(clock, 0.5).order(QUEUE, 8, never)[0]
-
-
-def test_a_queue_that_grows() -> None:
-    """A queue that has got more partitions has all of them asked."""
-    known = turns(Clock())
-    known.order(QUEUE, 2, never)
-    assert sorted(known.order(QUEUE, 4, never)) == [1, 2, 3, 4]
-
-
-def test_queues_do_not_share_turns() -> None:
-    """What one queue has nothing of changes nothing for another."""
-    known = turns(Clock())
-    head = known.order(QUEUE, 8, never)[0]
-    known.order(QUEUE + 1, 8, never)
-    known.passed(QUEUE + 1, head)
-    assert known.order(QUEUE, 8, never)[0] == head
 
 
 def test_what_is_used_is_remembered() -> None:

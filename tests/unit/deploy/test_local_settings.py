@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploy.local import cassandra, logback, zookeeper
 from deploy.local.cassandra import CassandraOptions, Site, Tls
-from deploy.local.zookeeper import ZooKeeperOptions
 
 NODE = cassandra.Place(
     index=1,
@@ -25,31 +21,12 @@ NODE = cassandra.Place(
     jmx_port=20_001,
     directory=Path("/data/node2"),
 )
-SERVER = zookeeper.Place(
-    index=1,
-    servers=3,
-    address="127.9.9.1",
-    client_port=2182,
-    quorum_port=2888,
-    election_port=3888,
-    directory=Path("/data/server2"),
-)
 
 
 def rendered(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the options are
     """The settings of a node."""
     settings: dict[str, Any] = json.loads(cassandra.render(NODE, CassandraOptions(**options)))
     return settings
-
-
-def test_a_node_knows_its_place() -> None:
-    """A node listens on its own address and starts from all of its neighbours, and writes only below its directory."""
-    settings = rendered()
-    assert settings["listen_address"] == settings["rpc_address"] == "127.9.9.2"
-    assert settings["seed_provider"][0]["parameters"] == [{"seeds": "127.9.9.1,127.9.9.2,127.9.9.3"}]
-    places = [value for name, value in settings.items() if name.endswith("_directory")]
-    assert len(places) == 4
-    assert all(place.startswith("/data/node2/") for place in [*places, *settings["data_file_directories"]])
 
 
 def test_transactions_are_those_of_production() -> None:
@@ -86,12 +63,6 @@ def test_commitlog_sync(sync: str, lines: dict[str, str]) -> None:
     assert {name: value for name, value in settings.items() if name.startswith("commitlog_sync")} == lines
 
 
-def test_given_settings_win() -> None:
-    """A test can set any line, also one that is there already."""
-    settings = rendered(settings={"tombstone_failure_threshold": 500, "num_tokens": 4})
-    assert (settings["tombstone_failure_threshold"], settings["num_tokens"]) == (500, 4)
-
-
 def test_open_unless_asked_otherwise() -> None:
     """Passwords and encryption come only when they are asked for."""
     assert rendered().keys().isdisjoint({"authenticator", "client_encryption_options"})
@@ -105,36 +76,6 @@ def test_encryption(authority: Path | None) -> None:
     assert (lines["enabled"], lines["optional"], lines["keystore"]) == (True, False, "/key.pem")
     assert lines["require_client_auth"] == (authority is not None)
     assert lines.get("truststore") == (str(authority) if authority else None)
-
-
-@given(st.integers(1, 3), st.integers(1, 32))
-def test_tokens_divide_the_ring(nodes: int, each: int) -> None:
-    """All nodes together have tokens at equal distances, and neighbours on the ring belong to different nodes."""
-    owners = {int(token): index for index in range(nodes) for token in cassandra.tokens(index, nodes, each).split(",")}
-    ring = sorted(owners)
-    assert len(ring) == nodes * each
-    assert -(2**63) <= ring[0] <= ring[-1] < 2**63
-    assert len({after - before for before, after in itertools.pairwise(ring)}) <= 1
-    assert [owners[token] for token in ring] == [index % nodes for index in range(nodes * each)]
-
-
-def test_an_ensemble_lists_its_servers() -> None:
-    """Each server of three knows its own port for clients, and all three for each other."""
-    lines = zookeeper.render(SERVER, ZooKeeperOptions(settings={"syncLimit": 9})).splitlines()
-    assert "clientPort=2182" in lines
-    assert "clientPortAddress=127.9.9.1" in lines
-    assert "syncLimit=9" in lines
-    assert [line for line in lines if line.startswith("server.")] == [
-        "server.1=127.9.9.1:2888:3888",
-        "server.2=127.9.9.1:2889:3889",
-        "server.3=127.9.9.1:2890:3890",
-    ]
-
-
-def test_a_single_server_stands_alone() -> None:
-    """One server waits for nobody's vote."""
-    alone = zookeeper.render(replace(SERVER, index=0, servers=1), ZooKeeperOptions())
-    assert "server." not in alone
 
 
 @pytest.mark.parametrize(

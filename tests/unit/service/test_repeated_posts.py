@@ -126,18 +126,6 @@ class Posting:
         return self.use_cases.statistics()["posts_repeated_total"]
 
 
-def test_repeated_once() -> None:
-    """A post that was undone is stored anew, and its caller gets the ids of the second attempt."""
-    posting = Posting(undone())
-    result = posting.post(Draft("a", partition=1), Draft("b", partition=2), after=(7, 0))
-    assert [position for _, position in result.locations] == [(2, 0), (2, 1)]
-    first, second = posting.store.posts
-    assert first == second
-    assert second[2] == (7, 0)
-    assert posting.repeated == 1
-    assert posting.use_cases._metrics.total()[1] == 2
-
-
 def test_under_its_key() -> None:
     """A post under a key is repeated under that key."""
     posting = Posting(undone())
@@ -147,16 +135,6 @@ def test_under_its_key() -> None:
     assert first[1] == second[1]
     assert not result.replayed
     assert len(result.locations) == 2
-
-
-def test_second_failure() -> None:
-    """If the second attempt fails its error is told, whatever it is."""
-    for error in (undone(), StoreUnavailable("?", outcome="unknown"), QueueChanged("orders"), StoreClosed("closed")):
-        posting = Posting(undone(), error)
-        with pytest.raises(type(error)) as caught:
-            posting.post()
-        assert caught.value is error
-        assert len(posting.store.posts) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,14 +154,6 @@ def test_other_failures(error: Exception) -> None:
     posting = Posting(error)
     with pytest.raises(type(error)):
         posting.post()
-    assert (len(posting.store.posts), posting.repeated) == (1, 0)
-
-
-def test_delayed() -> None:
-    """A batch with a delayed message is not repeated: its undo has a timestamp of the future."""
-    posting = Posting(undone())
-    with pytest.raises(WriteUndone):
-        posting.post(Draft("a"), Draft("b", delay=0.5))
     assert (len(posting.store.posts), posting.repeated) == (1, 0)
 
 

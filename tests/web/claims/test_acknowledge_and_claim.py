@@ -16,7 +16,6 @@ from queuey.service.claims.requests import SettleRequest
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.scheduling import SharedQuota
-from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -107,24 +106,6 @@ def test_at_once_without_a_thread(app: Any, owner: Caller, q: str) -> None:  # n
     assert (bodies(reply.messages), len(reply.json["acknowledged"])) == (["b"], 1)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"acknowledge":null}', b'{"acknowledge":[]}', b'{"more":1}'])
-def test_nothing_to_acknowledge(owner: Caller, q: str, ask: Ask, body: bytes) -> None:
-    """A claim without receipts is a claim."""
-    reply = ask(body)
-    assert (bodies(reply.messages), list(reply.json)) == (["a"], ["status", "messages"])
-
-
-def test_superseded(owner: Caller, q: str, clock: Clock, ask: Ask) -> None:
-    """A receipt that was superseded says so, and fails neither the others nor the claim."""
-    first, second = (each["receipt"] for each in owner.claim(limit=2, ttl=30, partitions="1"))
-    clock.advance(100)
-    [again] = owner.claim(limit=1, ttl=1000, partitions="1")
-    reply = ask(written([first, second]))
-    assert (reply.status, bodies(reply.messages)) == (200, ["c"])
-    assert [each["status"] for each in reply.json["acknowledged"]] == ["superseded", "ok"]
-    assert settle(owner, "ack", again).status == 200
-
-
 @pytest.mark.parametrize(("body", "field"), BAD)
 def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], field: str) -> None:
     """What cannot be a receipt of this queue is named; nothing is acknowledged and nothing claimed."""
@@ -143,13 +124,6 @@ def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) 
     reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
     assert claimed(owner) == 1
-
-
-@pytest.mark.parametrize("body", [b"x", b"[]", b"1", b'{"acknowledge":[1', b'{"acknowledge":NaN}'])
-def test_bodies_that_are_none(owner: Caller, q: str, ask: Ask, body: bytes) -> None:
-    """A body that is no JSON object is bad input."""
-    assert ask(body).status == 400
-    assert claimed(owner) == 0
 
 
 def test_too_long(owner: Caller, q: str, ask: Ask) -> None:

@@ -70,19 +70,6 @@ def test_a_delayed_message(owner: Caller, q: str, clock: Clock) -> None:
     assert codes(owner, place) == ["readable", "expires"]
 
 
-def test_the_read_delay(owner: Caller, clock: Clock) -> None:
-    """Within the read delay the moment is named at which reads show it."""
-    owner.create("q", partitions=2, read_delay=30)
-    place = posted(owner)
-    found = explained(owner, place)
-    assert (found["stored"], found["readable"], found["reasons"][0]["code"]) == (True, False, "read_delay")
-    assert found["reasons"][0]["at"] == pytest.approx(float(found["timestamp"]) + 30)
-    assert "Range reads stay 30 s behind the clock" in found["reasons"][0]["text"]
-    clock.advance(31)
-    posted(owner)
-    assert explained(owner, place)["readable"] is True
-
-
 def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> None:
     """Not claimed, claimed until a moment, waiting after that, done when acknowledged; reads show it all along."""
     place = posted(owner)
@@ -140,14 +127,6 @@ def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
     assert codes(owner, old) == ["absent", "older_than_queue", "expired", "no_trace"]
     ahead = ids.to_hex((clock() + 100 * ids.TICKS_PER_SECOND, ids.parse_low(low)))
     assert codes(owner, ahead) == ["absent", "ahead", "no_trace"]
-
-
-def test_purged(owner: Caller, q: str) -> None:
-    """Neither messages nor claims of before a purge are found."""
-    place = posted(owner)
-    owner.claim(ttl=30)
-    assert owner("DELETE", "q/messages").status == 200
-    assert codes(owner, place) == ["absent", "no_trace"]
 
 
 @pytest.mark.parametrize("place", ["1:x", "x", "0" * 32, "1:2:" + "0" * 32, "a,b"])

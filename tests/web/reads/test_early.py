@@ -51,16 +51,6 @@ def test_a_page(owner: Caller, queue: str, truth: str) -> None:
         assert shown(owner.get(queue, **otherwise).json) == []
 
 
-def test_above_what_was_given(owner: Caller, queue: str) -> None:
-    """A cursor or an id in place of yes leaves out what lies up to it."""
-    first = owner.post(queue, "a", X_Partition="1")["key"]
-    owner.post(queue, "b", X_Partition="2")
-    owner.post(queue, "c", X_Partition="1")
-    assert shown(owner.get(queue, partitions="*", early=f"1:{first}").json) == [("b", True), ("c", True)]
-    assert shown(owner.get(queue, early=first).json) == [("c", True)]
-    assert owner.get(queue, early="1:x").json["error_msg"].keys() == {"early"}
-
-
 def test_several_queues(owner: Caller, queue: str) -> None:
     """Each says for itself whether it is read early."""
     owner.post(queue, "a", X_Partition="1")
@@ -115,19 +105,3 @@ def test_a_stream(owner: Caller, queue: str, run: Run, store: Store, path: str) 
         assert event.data.get("queue_name") == (None if path == "q" else "q")
         cursor = Cursor.parse(event.id, "q" if path == "q" else None)
         assert max(cursor.base, *cursor.marks.values(), cursor.base) < parse_position(event.data["message_id"])
-
-
-def test_each_comes_again_in_its_place(owner: Caller, run: Run, store: Store) -> None:
-    """When the read delay is over, without a mark; the reader need not ask again."""
-    owner.create("q", read_delay=0.5)
-    row = store.queue("queuey", "q")
-
-    async def work(gateway: Gateway) -> list[Event]:
-        async with reading(gateway, Reader("q", "early=1")) as reader:
-            store.append(row, [new("a")])
-            await until(lambda: len(reader.bodies) == 2)
-            return [event for event in reader.events if event.data]
-
-    early, placed = run(work)
-    assert (early.data.pop("early"), early.data) == (True, placed.data)
-    assert Cursor.parse(placed.id, "q").of("q")

@@ -134,22 +134,6 @@ def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str
     assert owner("PUT", "q/read", "[]", headers={"Content-Type": "application/json"}).status == 400
 
 
-def test_ids_of_other_queues_and_of_the_future(owner: Caller) -> None:
-    """They are moments like others; nobody marks what is not there yet."""
-    for name in ("q", "other"):
-        owner.create(name)
-    owner.post("q", "a")
-    foreign = owner.post("other", "b")["key"]
-    owner.post("q", "c")
-    assert mark(owner, "q", until=foreign).json["read"] == {"1": foreign}
-    assert unread(owner, "q") == [(1, False)]
-    future = ids.to_hex((ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND, 0))
-    assert 3000 < mark(owner, "q", until=future).json["pending"] < 3700
-    assert unread(owner, "q") == [(0, False)]
-    owner.post("q", "d")
-    assert unread(owner, "q") == [(1, False)]
-
-
 def test_a_thousand_queues(owner: Caller, store: Store) -> None:
     """They are counted in one call; one more is refused, and so is what is no list of names."""
     names = [f"q{number}" for number in range(1000)]

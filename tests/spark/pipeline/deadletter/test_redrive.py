@@ -21,8 +21,7 @@ from queuey.spark.options import StoreOptions
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteLocation
 from tests.spark.attempts import Killed, Mortal
-from tests.spark.kept import Kept
-from tests.spark.pipeline.deadletter.stored_dead_letters import TTL, Grave, arrived, bury, everything, grave
+from tests.spark.pipeline.deadletter.stored_dead_letters import TTL, Grave, bury, everything, grave
 
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = DeadLetterFilter(queues=("orders",))
@@ -180,33 +179,12 @@ def test_what_cannot_go_back_stays(store: Store, orders: Grave) -> None:
     assert len(everything(store, orders.dead)) == 2
 
 
-def test_trying_changes_nothing(store: Store, orders: Grave) -> None:
-    """A dry run tells what would be sent and enters nothing, so that the run itself still sees all letters."""
-    bury(store, orders.dead, "orders", [CAUSE] * 4)
-    assert sent(store, orders, dry_run=True).sent == {"orders": 4}
-    assert sent(store, orders, dry_run=True).sent == {"orders": 4}
-    bury(store, orders.dead, "orders", [CAUSE])
-    assert sent(store, orders).sent == {"orders": 5}
-
-
 def test_a_name_stands_for_one_order(store: Store, orders: Grave) -> None:
     """A run cannot be continued with other filters: nobody could say what it is about."""
     bury(store, orders.dead, "orders", [CAUSE] * 2)
     sent(store, orders)
     with pytest.raises(OptionError, match="begun with other"):
         sent(store, orders, wanted=DeadLetterFilter(queues=("orders",), error="Late"))
-
-
-def test_on_cassandra(clustered: Kept) -> None:
-    """The same on the other store: killed after the first letters were sent, the repeated run sends each once."""
-    store = clustered.store
-    orders = grave(store, "orders")
-    dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 6)
-    with pytest.raises(Killed):
-        sent(mortal(store, 4, after=False), orders, lead=3.0)
-    assert sent(store, orders, lead=3.0).sent == {"orders": 6}
-    assert told(arrived(clustered, orders.queue)) == told(dead_letters)
-    assert everything(store, orders.dead) == []
 
 
 def test_a_letter_is_believed_only_where_those_of_its_queue_lie(store: Store, orders: Grave, clock: Clock) -> None:

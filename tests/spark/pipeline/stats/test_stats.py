@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from queuey import ids
-from queuey.errors import QueueNotFound
 from queuey.ids import FIRST, TICKS_PER_SECOND
 from queuey.messages import NewMessage, OffsetChange
 from queuey.pipeline import name_ranges
@@ -21,7 +20,7 @@ from queuey.pipeline.stats.stats_job import StatsOptions
 from queuey.pipeline.stats.totals import Totals
 from queuey.pipeline.stats.ttl_forecast import Forecast
 from queuey.spark.errors import OptionError
-from queuey.spark.options import Assign, Pattern, Subscribe
+from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import Store
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -102,15 +101,6 @@ def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
         ("deep", 2, 60, 60 * len(BODY), True, True),
         ("uneven", 1, 41, 41 * len(BODY), True, True),
     ]
-
-
-def test_measuring_nothing(spark: SparkSession, embedded: Kept) -> None:
-    """A store without queues is measured too; a queue that is named has to be there, and is measured whole."""
-    assert stats_job.run(spark, StatsOptions(store=embedded.named)).tally == Totals()
-    with pytest.raises(QueueNotFound):
-        stats_job.run(spark, StatsOptions(store=embedded.named, selection=Subscribe(("absent",))))
-    with pytest.raises(OptionError, match="partitions"):
-        StatsOptions(store=embedded.named, selection=Assign((("q", (1,)),)))
 
 
 def behind(kept: Kept) -> list[str]:
@@ -220,19 +210,3 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
     assert [row.queue for row in found.rows] == ["q2", "q1", "q3"]
     assert (found.partitions, found.behind, found.messages, found.first, found.lost) == (4, 3, 6, 2.0, 2)
     assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
-
-
-def test_measuring_cassandra(spark: SparkSession, clustered: Kept) -> None:
-    """A cluster is measured by its nodes, with the same sums, and groups are behind there as anywhere."""
-    filled(clustered)
-    queue = clustered.queue("deep", partitions=2)
-    read = [one for one in clustered.all(queue) if one.partition == 1][9]
-    clustered.store.set_offsets(queue, "g", [OffsetChange(1, read.position)])
-    found = stats_job.run(spark, StatsOptions(store=clustered.named, top=2)).tally
-    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
-    if found.exact:
-        check(found)
-    late = lag.run(spark, LagOptions(store=clustered.named, within=10_000))
-    assert (late.partitions, late.behind) == (2, 2)
-    assert {row.partition: row.messages for row in late.rows if row.exact} in ({1: 20, 2: 30}, {})
-    assert all(0 < row.forecast.lost <= row.messages for row in late.rows)
