@@ -13,7 +13,7 @@ from httpx2 import AsyncBaseTransport
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
-from qdo.coordination import CommittedOffset, Coordinator
+from qdo.coordination import CommittedOffset, Coordinator, Session
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
@@ -59,15 +59,18 @@ class System:
         profile: How to reach the service.
     """
 
-    def __init__(
-        self, client: AsyncClient, store: str, profile: Profile, opened: contextlib.AsyncExitStack
-    ) -> None:
+    def __init__(self, client: AsyncClient, store: str, profile: Profile, opened: contextlib.AsyncExitStack) -> None:
         self.client = client
         self.store = store
         self.profile = profile
         self.service: Service = SimulatedService()
         self.transport = ControlledTransport()
         self._opened = opened
+
+    def use(self, service: Service) -> None:
+        """Has consumers coordinate by another service, which is closed at the end."""
+        self.service = service
+        self._opened.push_async_callback(service.close)
 
     async def queue(self, partitions: int = 1, **fields: Any) -> Queue:  # noqa: ANN401 - of a queue
         """Makes a queue with a name of its own."""
@@ -169,6 +172,13 @@ async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[M
         while len(found) < count:
             found += flat(await consumer.poll(**options))
     return found
+
+
+def session_of(consumer: AsyncConsumer) -> Session:
+    """Gives the present session of a group's member."""
+    group: Any = consumer._group
+    session: Session = group._group_session._session
+    return session
 
 
 def flat(batches: list[Batch]) -> list[Message]:

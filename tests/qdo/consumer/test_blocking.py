@@ -81,19 +81,6 @@ def numbers(consumer: Consumer, count: int, **options: Any) -> list[int]:  # noq
     return found
 
 
-def test_one_message_after_another(make: Make, client: Client, queue: str) -> None:
-    """A loop over the consumer ends when it is closed."""
-    send(client, queue, 3)
-    found = []
-    with make() as consumer:
-        for message in consumer:
-            found.append(int(message.body))
-            consumer.commit()
-            if len(found) == 3:
-                consumer.close()
-    assert found == [1, 2, 3]
-
-
 def test_it_does_what_the_other_does(make: Make, client: Client, queue: str) -> None:
     """Poll, commit, seek, pause, resume, lag and all that there is to be asked."""
     send(client, queue, 5)

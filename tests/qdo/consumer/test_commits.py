@@ -11,23 +11,9 @@ from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import OwnedOffset, Session
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
-from queuey.client import GroupNotFound
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 from tests.qdo.unit.samples import message_id
 from tests.replacing import replace
-
-
-async def test_the_next_member_goes_on_after_the_commit(system: System) -> None:
-    """What was committed is not returned again, what was not is."""
-    queue = await system.queue(partitions=2)
-    sent = await system.send(queue, 10)
-    await system.send(queue, 3, 2)
-    consumer = await system.consumer(queue)
-    await collect(consumer, 13)
-    await consumer.commit({Partition(queue, 1): sent[6]})
-    await consumer.close()
-    again = await collect(await system.consumer(queue), 6)
-    assert (bodies(again, 1), bodies(again, 2)) == ([8, 9, 10], [1, 2, 3])
 
 
 async def test_without_ids_everything_handed_out_is_committed(system: System) -> None:
@@ -139,19 +125,6 @@ async def test_by_itself_only_what_was_polled_past_is_committed(system: System) 
     assert bodies(await collect(await system.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
 
 
-async def test_by_itself_what_is_skipped_is_not_committed(system: System) -> None:
-    """A partition that is left out of a poll is still being worked on."""
-    queue = await system.queue(partitions=2)
-    first, second = await system.send(queue, 1, 1), await system.send(queue, 1, 2)
-    consumer = await system.consumer(queue, commit_every=0.01)
-    await collect(consumer, 2)
-    await consumer.poll(timeout=0, skip=[Partition(queue, 2)])
-    await until(lambda: consumer.committed(Partition(queue, 1)) == first[0])
-    assert consumer.committed(Partition(queue, 2)) is None
-    await consumer.poll(timeout=0)
-    await until(lambda: consumer.committed(Partition(queue, 2)) == second[0])
-
-
 async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:
     """Also when the time for the next commit has not come."""
     queue = await system.queue()
@@ -185,18 +158,6 @@ async def test_commits_are_mirrored_to_the_service(system: System) -> None:
     await consumer.commit()
     await consumer.close()
     assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
-
-
-async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
-    """The service hears of no group then."""
-    queue = await system.queue()
-    await system.send(queue, 1)
-    consumer = await system.consumer(queue, group="quiet")
-    await collect(consumer, 1)
-    await consumer.commit()
-    await consumer.close()
-    with pytest.raises(GroupNotFound):
-        await system.client.offsets(queue.name, "quiet")
 
 
 async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:

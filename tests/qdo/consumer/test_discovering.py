@@ -11,7 +11,7 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed, QueuePage
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, bodies, collect
 
 SOON = 0.05
 """Seconds between looks; the shortest there can be."""
@@ -61,77 +61,6 @@ async def test_names_are_found_without_the_queues_between_them(system: System) -
     client.queue_page = counted  # type: ignore[method-assign]
     assert set(await discover(client, subscribe(wanted, []))) == set(wanted)
     assert listed <= 4 * len(wanted)
-
-
-async def test_new_queues_are_found(system: System) -> None:
-    """Whether they were named before they were there, or match a pattern."""
-    prefix, first = await named(system, "-one")
-    awaited = system.named(prefix.name + ".awaited")
-    consumer = await system.consumer(awaited, patterns=[prefix.name + "-*"], discover=SOON)
-    await until(lambda: consumer.assignment == {Partition(first, 1)})
-    second = system.named(prefix.name + "-two")
-    for queue in (second, awaited):
-        await system.client.create_queue(queue.name)
-        await system.send(queue, 2)
-        assert bodies(await collect(consumer, 2)) == [1, 2]
-    assert consumer.assignment == {Partition(queue, 1) for queue in (first, second, awaited)}
-
-
-async def test_added_partitions_are_found(system: System) -> None:
-    """They are read from their beginnings, and the others are not disturbed."""
-    queue = await system.queue()
-    revoked: list[Partition] = []
-    consumer = await system.consumer(queue, discover=SOON, callbacks={"on_revoke": revoked.extend})
-    await system.client.update_queue(queue.name, partitions=3)
-    await system.send(queue, 2, 3)
-    assert bodies(await collect(consumer, 2), 3) == [1, 2]
-    assert consumer.assignment == {Partition(queue, number) for number in (1, 2, 3)}
-    assert revoked == []
-
-
-async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
-    """As soon as a read finds it gone; the others go on."""
-    queue, other = await system.queue(partitions=2), await system.queue()
-    consumer = await system.consumer(queue, other, discover=3600)
-    await until(lambda: len(consumer.assignment) == 3)
-    await system.client.delete_queue(queue.name)
-    await until(lambda: consumer.assignment == {Partition(other, 1)})
-    await system.send(other, 1)
-    assert bodies(await collect(consumer, 1)) == [1]
-
-
-async def test_a_queue_that_is_made_anew_goes_on(system: System) -> None:
-    """Ids go on with time, so the offset of the old queue is below all messages of the new one: nothing is lost."""
-    queue = await system.queue(partitions=2)
-    await system.send(queue, 3)
-    consumer = await system.consumer(queue, discover=SOON)
-    await collect(consumer, 3)
-    await consumer.commit()
-    await system.client.delete_queue(queue.name)
-    await system.client.create_queue(queue.name, partitions=1)
-    await system.send(queue, 2, first=4)
-    assert bodies(await collect(consumer, 2)) == [4, 5]
-    await until(lambda: consumer.assignment == {Partition(queue, 1)})
-    await consumer.commit()
-    await system.client.delete_queue(queue.name)
-    await until(lambda: not consumer.assignment)
-    await system.client.create_queue(queue.name, partitions=1)
-    await system.send(queue, 2, first=6)
-    assert bodies(await collect(consumer, 2)) == [6, 7]
-
-
-async def test_many_queues_are_read_together(system: System) -> None:
-    """More than one call can ask for, each with a message."""
-    prefix, *queues = await named(system, *(f"-{number}" for number in range(120)))
-    for queue in queues:
-        await system.send(queue, 1)
-    consumer = await system.consumer(patterns=[prefix.name + "-*"])
-    found = await collect(consumer, 120)
-    assert len({message.id for message in found}) == 120
-    await system.transport.until(lambda: len([read for read in system.transport.reads if read.get("wait")]) >= 2)
-    await system.send(queues[7], 1)
-    await system.send(queues[110], 1)
-    assert len(await collect(consumer, 2)) == 2
 
 
 async def test_whoever_may_read_but_not_list_names_his_queues(system: System) -> None:

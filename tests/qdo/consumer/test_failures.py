@@ -71,16 +71,6 @@ async def test_a_service_that_was_away_is_read_on(
     assert 1 <= failed == len([text for text in messages if "again" in text])
 
 
-async def test_reads_that_fail_for_a_while_are_made_again(system: System) -> None:
-    """Nobody notices who only polls."""
-    queue = await system.queue()
-    await system.send(queue, 3)
-    system.transport.fail = Times(3, 503, "StoreBusy")
-    consumer = await system.consumer(queue)
-    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
-    assert len(system.transport.reads) >= 4
-
-
 async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) -> None:
     """So that whoever runs the consumer hears of it; once the reason is gone it goes on."""
     queue = await system.queue()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from qdo.partitions import Partition
-from queuey.client import Outgoing
 from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
 from tests.qdo.consumer.controlled_transport import asked_waits, polling
 
@@ -16,12 +15,11 @@ from tests.qdo.consumer.controlled_transport import asked_waits, polling
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {"page": 7, "prefetch_messages": 20},
         {"page": 1, "prefetch_messages": 1},
         {"prefetch_bytes": 1},
     ],
-    ids=["as they come", "small pages", "one at a time", "hardly any bytes"],
+    ids=["small pages", "one at a time", "hardly any bytes"],
 )
 async def test_everything_is_handed_out_once_and_in_order(system: System, settings: dict[str, Any]) -> None:
     """Each partition gives its messages in their order, none twice, however little may be held."""
@@ -49,42 +47,6 @@ async def test_what_comes_later_is_handed_out_too(system: System) -> None:
         (batch,) = await waiting
         assert batch.partition == Partition(place, partition)
         assert [message.id for message in batch.messages] == [sent]
-
-
-async def test_answers_that_are_cut_by_bytes_lose_nothing(system: System) -> None:
-    """Large messages come in as many answers as they need, in order."""
-    queue = await system.queue(partitions=2)
-    for number in range(1, 31):
-        await system.client.send_many(
-            queue.name,
-            [Outgoing(f"{partition}:{number}".ljust(256 * 1024), partition=partition) for partition in (1, 2)],
-        )
-    consumer = await system.consumer(queue)
-    found = await collect(consumer, 60)
-    assert bodies(found, 1) == bodies(found, 2) == list(range(1, 31))
-    assert len(system.transport.reads) > 2
-
-
-async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
-    """What the queue's read delay still hides stays hidden, though it is stored."""
-    hidden, shown = await system.queue(read_delay=3600), await system.queue()
-    consumer = await system.consumer(hidden, shown)
-    await system.send(hidden, 5)
-    (sent,) = await system.send(shown, 1)
-    assert [message.id for message in await collect(consumer, 1)] == [sent]
-    await system.client.update_queue(hidden.name, read_delay=0)
-    assert bodies(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
-
-
-async def test_a_poll_gives_at_most_what_was_asked_for(system: System) -> None:
-    """And shares it among the partitions."""
-    queue = await system.queue(partitions=2)
-    await system.send(queue, 100, 1)
-    await system.send(queue, 100, 2)
-    consumer = await system.consumer(queue)
-    await until(lambda: consumer._buffer.count == 200)
-    assert [len(batch.messages) for batch in await consumer.poll(50)] == [25, 25]
-    assert [len(batch.messages) for batch in await consumer.poll(1000)] == [75, 75]
 
 
 async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:

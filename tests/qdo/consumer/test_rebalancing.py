@@ -12,8 +12,7 @@ from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
-from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
-from tests.qdo.contract.local import writing
+from tests.qdo.consumer.conftest import System, bodies, collect, flat, session_of, until
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
@@ -126,24 +125,6 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
     assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
-async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
-    """What they raise is logged; partitions come and go all the same."""
-    queue = await system.queue(partitions=2)
-    for partition in (1, 2):
-        await system.send(queue, 1, partition)
-
-    def fail(partitions: frozenset[Partition]) -> None:
-        raise RuntimeError("on purpose")
-
-    names = ("on_assign", "on_revoke", "on_lost")
-    first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks=dict.fromkeys(names, fail))
-    await collect(first, 2)
-    second = await system.consumer(queue)
-    assert len(second.assignment) == 1
-    await until(lambda: len(first.assignment) == 1)
-    assert "on purpose" in caplog.text
-
-
 async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
     """It may say where to begin."""
     queue = await system.queue()
@@ -212,20 +193,6 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     await system.service.heal()
     assert bodies(flat(await waiting)) == [3, 4, 5]
     await consumer.commit()
-
-
-async def test_nothing_is_handed_out_once_the_session_is_lost(system: System) -> None:
-    """Not even before the owner of the partitions has been told of each."""
-    queue = await system.queue()
-    await system.send(queue, 3)
-    consumer = await system.consumer(queue)
-    await until(lambda: consumer._buffer.count == 3)
-    group = consumer._group
-    assert isinstance(group, GroupMember)
-    assert group._events is not None
-    group._events("lost")
-    assert await consumer.poll(timeout=0) == []
-    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("how", ["suspended", "closing"])

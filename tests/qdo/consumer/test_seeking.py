@@ -55,21 +55,6 @@ async def test_an_answer_that_is_on_its_way_is_dropped(system: System, others: i
     assert await consumer.poll(timeout=0) == []
 
 
-async def test_what_was_prefetched_is_dropped(system: System) -> None:
-    """Also of one partition alone, and while a poll is handing out."""
-    queue = await system.queue(partitions=2)
-    sent = await system.send(queue, 10)
-    await system.send(queue, 10, 2)
-    consumer = await system.consumer(queue)
-    await until(lambda: consumer._buffer.count == 20)
-    polling = asyncio.create_task(consumer.poll())
-    await asyncio.sleep(0)
-    await consumer.seek(Partition(queue, 1), sent[7])
-    found = await collect(consumer, 2, timeout=5)
-    assert [batch.partition.number for batch in await polling] == [2]
-    assert bodies(found, 1) == [9, 10]
-
-
 async def test_after_a_seek_the_next_commit_may_go_back(system: System) -> None:
     """And what was handed out before it can no longer be committed."""
     queue = await system.queue()

@@ -123,21 +123,6 @@ def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
     return lambda: consumer.assignment == expected
 
 
-async def test_a_leader_that_sees_less_takes_nothing_away(group: GroupWithKeys) -> None:
-    """Queues that only others may see go to them, and stay with them, whichever member leads."""
-    orders, mails = await group.queues("orders", "mails")
-    mailer, _ = await group.join("b-mails", group.full, mails)
-    await until(owns(mailer, mails))
-    leader, _ = await group.join("a-orders", group.key(orders), orders)
-    await until(owns(leader, orders))
-    third, _ = await group.join("c-both", group.key(orders, mails), orders, mails)
-    await until(lambda: len(third.assignment) == 1)
-    await mailer.close()
-    await until(lambda: third.assignment == both(mails))
-    assert both(mails) & group.given["a-orders"] == set()
-    assert group.revoked["b-mails"] <= both(mails)
-
-
 async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(group: GroupWithKeys) -> None:
     """It gives queues that it does not see to those that do, new partitions and new queues included."""
     orders, mails = await group.queues("orders", "mails")
@@ -156,22 +141,6 @@ async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(gro
     await group.system.client.delete_queue(mails.name)
     await until(lambda: not any(each.queue == mails for each in other.assignment))
     assert {each.queue for each in group.given["a"]} == {orders}
-
-
-async def test_what_nobody_sees_waits_until_somebody_does(
-    group: GroupWithKeys, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where no member sees all, each queue goes to one that does; one that nobody sees is named, and waits."""
-    caplog.set_level(logging.WARNING, "qdo.consumer")
-    orders, mails, bills = wanted = await group.queues("orders", "mails", "bills")
-    leader, _ = await group.join("a", group.key(orders), *wanted)
-    other, _ = await group.join("b", group.key(mails), *wanted)
-    await until(lambda: owns(leader, orders)() and owns(other, mails)())
-    await until(lambda: leader.unseen == {bills.name})
-    assert f"no member that wants these queues may see them: {bills.name}" in caplog.text
-    third, _ = await group.join("c", group.key(bills), *wanted)
-    await until(lambda: owns(third, bills)() and not leader.unseen)
-    assert not group.revoked["a"] | group.revoked["b"]
 
 
 async def test_what_nobody_sees_any_more_stays_until_it_is_gone(group: GroupWithKeys) -> None:

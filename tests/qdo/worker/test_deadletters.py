@@ -97,15 +97,6 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
     assert (await system.client.get_raw(queue.name, page.messages[1])).body == text
 
 
-async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
-    """A message whose headers fill all that the service keeps becomes a dead letter that says what it lacks."""
-    queue = await system.queue()
-    (sent,) = await stored(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
-    await bury(system, queue, sent)
-    (dead_letter,) = await letters(system, queue)
-    assert (dead_letter.headers, dead_letter.lost, dead_letter.body) == ({}, 1, "x")
-
-
 async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
     """It has as many partitions and the same consistency, and grows when that one did."""
     queue = await system.queue(partitions=2, consistency="weak")
@@ -158,15 +149,9 @@ async def filled(system: System) -> Queue:
     ("wanted", "expected"),
     [
         ({}, "024135"),
-        ({"partitions": (2,)}, "135"),
-        ({"since": 1003.0}, "435"),
-        ({"until": 1001.0}, "01"),
         ({"since": 1001.0, "until": 1004.0, "partitions": (1,)}, "24"),
-        ({"error": "Late"}, "021"),
         ({"error": "acme.*"}, "021"),
         ({"error": "KeyError"}, "435"),
-        ({"error": "Key"}, ""),
-        ({"limit": 4}, "0241"),
         ({"limit": 1, "error": "KeyError"}, "4"),
     ],
     ids=str,
@@ -251,24 +236,6 @@ async def test_what_the_service_will_never_take_is_an_error(system: System) -> N
     with pytest.raises(TooLarge):
         await deadletters.bury(client, queue.name, one, CAUSE)
     assert system.transport.methods == ["PUT"] * 3
-
-
-async def test_a_queue_without_dead_letters_has_none(system: System) -> None:
-    """There is no queue for them as long as none has died, and nothing to be sent back."""
-    queue = await system.queue()
-    assert await deadletters.dead_queues(system.client, of(queue)) == []
-    assert await letters(system, queue) == []
-    assert await deadletters.redrive(system.client, of(queue)) == Redriven()
-
-
-async def test_patterns_mean_queues_by_name(system: System) -> None:
-    """A pattern means all queues that it matches, and not the queues of their dead letters."""
-    one, other = await system.queue(), await system.queue()
-    for queue in (one, other):
-        await bury(system, queue, *await stored(system, queue, "x"))
-    wanted = DeadLetterFilter(patterns=(f"{one.name}*",))
-    assert await deadletters.dead_queues(system.client, wanted) == [f"{one.name}.dead"]
-    assert (await deadletters.redrive(system.client, wanted, dry_run=True)).sent == {one.name: 1}
 
 
 async def test_a_key_that_opens_queues_of_dead_letters_only(system: System) -> None:

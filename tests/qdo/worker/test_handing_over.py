@@ -18,6 +18,7 @@ from qdo.partitions import Partition
 from qdo.worker import exit_codes
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
+from tests.qdo.consumer.conftest import session_of
 from tests.qdo.worker.conftest import Workers, quick, until
 from tests.replacing import replace
 
@@ -84,71 +85,6 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     go_on.set()
     assert await task == exit_codes.UNFINISHED
     assert await workers.offsets() == {}
-
-
-async def test_the_message_in_hand_is_finished_before_its_partition_goes(workers: Workers) -> None:
-    """The new member gets nothing of the partition until then, and begins right behind it."""
-    queue = await workers.system.queue(partitions=2)
-    for number in (1, 2):
-        await workers.system.send(queue, 5, number)
-    go_on = asyncio.Event()
-    hands: list[tuple[str, str]] = []
-
-    async def slow(message: Message, context: object) -> None:
-        if message.body.endswith(":2"):
-            await go_on.wait()
-        hands.append(("slow", message.body))
-
-    async def quick_one(message: Message, context: object) -> None:
-        hands.append(("quick", message.body))
-
-    told: list[Partition] = []
-    old = await workers.make(slow, queue)
-    old.consumer.attach(Callbacks(on_revoke=told.extend))
-    workers.start(old)
-    await until(lambda: len(hands) == 2)
-    new = await workers.make(quick_one, queue)
-    workers.start(new)
-    await until(lambda: bool(told))
-    assert len(old.consumer.assignment) == 1
-    assert new.consumer.assignment == frozenset()
-    go_on.set()
-    await until(lambda: len(hands) == 10)
-    assert sorted(body for _, body in hands) == sorted(f"{number}:{at}" for number in (1, 2) for at in range(1, 6))
-    (moved,) = new.consumer.assignment
-    assert [body for who, body in hands if who == "quick"] == [f"{moved.number}:{at}" for at in (3, 4, 5)]
-
-
-async def test_a_message_that_takes_too_long_does_not_hold_up_the_group(workers: Workers) -> None:
-    """After the time allowed the partition goes; the message is handled again there, and its end here means nothing."""
-    queue = await workers.system.queue(partitions=2)
-    first = {number: (await workers.system.send(queue, 3, number))[0] for number in (1, 2)}
-    go_on = asyncio.Event()
-    hands: list[tuple[str, str]] = []
-
-    async def stuck(message: Message, context: object) -> None:
-        if message.body.endswith(":2"):
-            await go_on.wait()
-        hands.append(("stuck", message.body))
-
-    async def quick_one(message: Message, context: object) -> None:
-        hands.append(("quick", message.body))
-
-    settings = quick(commit_seconds=0.05)
-    old = await workers.make(stuck, queue, settings=settings, consuming={"revoke_timeout": 0.5})
-    workers.start(old)
-    for number, identifier in first.items():
-        await workers.recorded(identifier, number)
-    new = await workers.make(quick_one, queue)
-    workers.start(new)
-    await until(lambda: len(hands) == 4)
-    (moved,) = new.consumer.assignment
-    assert hands[2:] == [("quick", f"{moved.number}:2"), ("quick", f"{moved.number}:3")]
-    last = (await workers.system.send(queue, 1, moved.number, first=4))[0]
-    await workers.recorded(last, moved.number)
-    go_on.set()
-    await until(lambda: ("stuck", f"{moved.number}:2") in hands)
-    assert (await workers.offsets())[moved.number] == last
 
 
 async def test_a_slow_message_does_not_keep_those_before_it_from_being_recorded(workers: Workers) -> None:
@@ -251,60 +187,6 @@ async def test_cancelling_gives_up_what_is_in_hand(workers: Workers) -> None:
     assert await (await workers.system.coordinator()).members() == {}
 
 
-async def test_while_the_coordination_is_away_nothing_begins(workers: Workers) -> None:
-    """The message in hand is finished; those behind it, taken already, wait until the service answers again."""
-    queue = await workers.system.queue()
-    ids = await workers.system.send(queue, 5)
-    go_on = asyncio.Event()
-
-    async def handle(message: Message, context: object) -> None:
-        if message.body == "1:2":
-            await go_on.wait()
-        workers.note(message, context)
-
-    worker = await workers.make(handle, queue, session_timeout=30.0)
-    workers.start(worker)
-    await until(lambda: workers.seen == ["1:1"])
-    await workers.system.service.cut()
-    source: Any = worker._source
-    await until(lambda: source.dispatcher._halted)
-    go_on.set()
-    await until(lambda: workers.seen == ["1:1", "1:2"])
-    for _ in range(20):
-        await asyncio.sleep(0.005)
-    assert workers.seen == ["1:1", "1:2"]
-    await workers.system.service.heal()
-    await until(lambda: len(workers.seen) == 5)
-    await workers.recorded(ids[4])
-
-
-async def test_a_lost_session_abandons_what_is_in_hand(workers: Workers) -> None:
-    """Nothing is recorded for it, whoever has the partition then begins behind the last record, and work goes on."""
-    queue = await workers.system.queue()
-    ids = await workers.system.send(queue, 3)
-    go_on = asyncio.Event()
-    lost = asyncio.Event()
-
-    async def handle(message: Message, context: object) -> None:
-        workers.note(message, context)
-        if message.body == "1:2" and not lost.is_set():
-            await go_on.wait()
-
-    worker = await workers.make(handle, queue, settings=quick(commit_seconds=0.05))
-    worker.consumer.attach(Callbacks(on_lost=lambda _: lost.set()))
-    workers.start(worker)
-    await until(lambda: workers.seen == ["1:1", "1:2"])
-    await workers.recorded(ids[0])
-    await workers.system.service.expire(worker.consumer._group._group_session._session)  # type: ignore[union-attr]
-    await asyncio.wait_for(lost.wait(), 30)
-    await until(lambda: bool(worker.consumer.assignment))
-    assert workers.seen == ["1:1", "1:2"]
-    assert (await workers.offsets())[1] == ids[0]
-    go_on.set()
-    await workers.recorded(ids[2])
-    assert workers.seen[2:] == ["1:2", "1:3"]
-
-
 async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothing(workers: Workers) -> None:
     """It is given up with the partition, and the partition goes on when it is this worker's again."""
     queue = await workers.system.queue()
@@ -321,7 +203,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
     task = workers.start(worker)
     await until(lambda: "PUT" in workers.system.transport.methods)
     bad.clear()
-    await workers.system.service.expire(worker.consumer._group._group_session._session)  # type: ignore[union-attr]
+    await workers.system.service.expire(session_of(worker.consumer))
     await workers.recorded(ids[1])
     worker.stop()
     assert await task == exit_codes.ENDED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -14,8 +13,8 @@ from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker import exit_codes
 from qdo.worker.failure import StopWorker
 from qdo.worker.handlers import delivery
-from queuey.client import Message, Outgoing
-from tests.qdo.worker.conftest import Workers, quick, until
+from queuey.client import Message
+from tests.qdo.worker.conftest import Workers, quick
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -65,48 +64,6 @@ async def test_a_partition_that_waits_has_its_turn(workers: Workers) -> None:
     await workers.serve_until(await workers.make(handle, queue, settings=quick(threads=1, slice=0.02)), 40)
     first = [body.partition(":")[0] for body in workers.seen]
     assert len(set(first[:20])) == 2
-
-
-async def test_messages_with_one_key_keep_their_order(workers: Workers) -> None:
-    """With a key, messages of one partition run at the same time, and those of one key one after another."""
-    queue = await workers.system.queue()
-    both = threading.Barrier(2)
-    order: dict[str, list[int]] = {}
-
-    def handle(message: Message, context: object) -> None:
-        if message.body["at"] < 2:
-            both.wait(30)
-        order.setdefault(message.body["key"], []).append(message.body["at"])
-        workers.note(message, context)
-
-    sent = [Outgoing(json={"key": "ab"[at % 2], "at": at}, partition=1) for at in range(200)]
-    receipts = await workers.system.client.send_many(queue.name, sent)
-    worker = await workers.make(handle, queue, settings=quick(by="body:key", parallel=2, batch=2))
-    await workers.serve_until(worker, 200)
-    assert order == {"a": list(range(0, 200, 2)), "b": list(range(1, 200, 2))}
-    assert (await workers.offsets())[1] == receipts[-1].id
-
-
-async def test_only_what_lies_before_the_first_unfinished_message_is_recorded(workers: Workers) -> None:
-    """With a key, one message in hand keeps the offset before it, however much behind it is done."""
-    queue = await workers.system.queue()
-    go_on = asyncio.Event()
-
-    async def handle(message: Message, context: object) -> None:
-        if message.body == "slow":
-            await go_on.wait()
-        workers.note(message, context)
-
-    sent = [Outgoing(body, headers={"key": body}) for body in ("quick", "slow", "quick", "quick")]
-    receipts = await workers.system.client.send_many(queue.name, sent)
-    worker = await workers.make(handle, queue, settings=quick(by="header:key"))
-    task = workers.start(worker)
-    await until(lambda: len(workers.seen) == 3)
-    await workers.recorded(receipts[0].id)
-    go_on.set()
-    await workers.recorded(receipts[3].id)
-    worker.stop()
-    assert await task == exit_codes.ENDED
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -221,13 +178,3 @@ async def test_a_worker_serves_once(workers: Workers) -> None:
     await workers.serve_until(worker, 1)
     with pytest.raises(InvalidArgument):
         await worker.serve()
-
-
-async def test_the_seconds_between_records_are_kept(workers: Workers) -> None:
-    """Few messages are recorded after a while, though their number would not demand it."""
-    queue = await workers.system.queue()
-    ids = await workers.system.send(queue, 1)
-    workers.start(
-        await workers.make(workers.note, queue, settings=quick(commit_messages=1_000_000, commit_seconds=0.05))
-    )
-    await workers.recorded(ids[0])

@@ -45,21 +45,6 @@ class FailsOnce:
         self._workers.note(message, context)
 
 
-async def test_a_stop_waits_for_the_next_attempt(workers: Workers) -> None:
-    """What was done behind it can be recorded only then; what would be repeated by nobody does not begin."""
-    queue = await workers.system.queue()
-    first = await send(workers, queue)
-    handle = FailsOnce(workers, "1:bad0")
-    worker = await workers.make(handle, queue, settings=quick(by="header:key", retry=SOON))
-    assert await workers.serve_until(worker, 3) == exit_codes.ENDED
-    assert handle.failed == ["1:bad0"]
-    assert sorted(workers.seen)[:4] == ["1:b1", "1:bad0", "1:c2", "1:d3"]
-    again = await workers.make(handle, queue, settings=quick(by="header:key"))
-    workers.start(again)
-    await workers.recorded(first)
-    assert max(Counter(workers.seen).values()) == 1
-
-
 @pytest.mark.parametrize("end", ["signal", "StopWorker"])
 async def test_a_stop_says_that_messages_will_be_repeated(
     workers: Workers, caplog: pytest.LogCaptureFixture, end: str
@@ -87,27 +72,6 @@ async def test_a_stop_says_that_messages_will_be_repeated(
     (said,) = [record for record in caplog.records if "some will be handled again" in record.message]
     assert said.__dict__["partitions"] == [str(partition_of(queue))]
     assert await workers.offsets() == {1: None} or not await workers.offsets()
-
-
-async def test_a_stop_waits_for_nothing_if_nothing_is_done_behind(workers: Workers) -> None:
-    """The next owner begins with it, and nothing is repeated."""
-    queue = await workers.system.queue()
-    receipt = await workers.system.client.send(queue.name, "good")
-    await workers.system.client.send(queue.name, "bad")
-    failed = asyncio.Event()
-
-    async def handle(message: Message, context: object) -> None:
-        if message.body == "bad":
-            failed.set()
-            raise ValueError
-        workers.note(message, context)
-
-    worker = await workers.make(handle, queue, settings=quick(by="header:key", retry=NEVER))
-    task = workers.start(worker)
-    await asyncio.wait_for(failed.wait(), 30)
-    worker.stop()
-    assert await asyncio.wait_for(task, 20) == exit_codes.ENDED
-    assert (await workers.offsets())[1] == receipt.id
 
 
 async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:

@@ -20,6 +20,7 @@ from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.contract.local import LocalService
 from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_signals import Program
 from tests.servers.served import Served
@@ -28,8 +29,9 @@ Start = Callable[..., Program]
 
 
 @pytest.fixture
-def start(running: Served, workers: Workers) -> Iterator[Start]:
-    """Starts workers of a group with short sessions."""
+def start(running: Served, workers: Workers, tmp_path: Path) -> Iterator[Start]:
+    """Starts workers of a group with short sessions; they and the test share a coordination file."""
+    workers.system.use(LocalService(tmp_path / "coordination.sqlite3"))
     with ExitStack() as started:
 
         def begin(queue: Queue, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
@@ -59,26 +61,6 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: W
     await workers.recorded(receipt.id)
     assert [*first.said("begun"), *second.said("begun")] == [body]
     assert not [line for line in first.lines if "lost" in line]
-
-
-async def test_a_message_that_crashes_its_worker_is_given_up(workers: Workers, start: Start) -> None:
-    """After as many workers as it may have attempts; what lies behind and beside it is handled."""
-    queue = await workers.system.queue(partitions=2)
-    await workers.system.client.send_many(
-        queue.name,
-        [
-            *(Outgoing(body, partition=1) for body in ("before", "crash", "behind")),
-            *(Outgoing(f"beside{number} 0.2", partition=2) for number in range(12)),
-        ],
-    )
-    lives: list[Program] = []
-    while not lives or not await dead(workers, queue):
-        lives.append(start(queue, attempts=3))
-        await asyncio.to_thread(_ended_or_done, lives[-1], "done behind")
-    await until(lambda: "beside11 0.2" in [done for life in lives for done in life.said("done")])
-    begun = [body for life in lives for body in life.said("begun")]
-    assert begun.count("crash") == 3
-    assert await dead(workers, queue) == [("crash", 3)]
 
 
 async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers: Workers, start: Start) -> None:
@@ -124,28 +106,6 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
     assert await dead(workers, queue) == []
 
 
-async def test_a_worker_that_wakes_after_its_session_begins_nothing(workers: Workers, start: Start) -> None:
-    """It was stopped: the message in hand comes to its end, and nothing follows before the worker knows."""
-    queue = await workers.system.queue(partitions=3)
-    for number in (1, 2, 3):
-        bodies = [Outgoing(f"{number}:{at} 0.05", partition=number) for at in range(200)]
-        await workers.system.client.send_many(queue.name, bodies)
-    program = start(queue, session=LONG_ENOUGH)
-    for number in (1, 2, 3):
-        await asyncio.to_thread(program.wait_for, f"begun {number}:")
-    program.process.send_signal(signal.SIGSTOP)
-    coordinator = await workers.system.coordinator()
-    async with asyncio.timeout(60):
-        while await coordinator.members():  # noqa: ASYNC110 - nobody tells those outside
-            await asyncio.sleep(0.05)
-    before = len(program.lines)
-    program.process.send_signal(signal.SIGCONT)
-    await asyncio.to_thread(program.wait_for, "partitions lost")
-    after = program.lines[before:]
-    woken = after[: next(at for at, line in enumerate(after) if "partitions lost" in line)]
-    assert not [line for line in woken if line.startswith("begun")]
-
-
 async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """Each time is an attempt; in the end it is a dead letter, and what lies behind and beside is handled."""
     queue = await workers.system.queue(partitions=2)
@@ -172,24 +132,6 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
     assert sorted(workers.seen[:3]) == ["before", "behind", "beside"]
     assert await dead(workers, queue) == [("hang", 3)]
     assert [record for record in caplog.records if "cannot be stopped" in record.message]
-
-
-async def test_an_async_handler_that_hangs_is_cancelled(workers: Workers) -> None:
-    """That is a failed attempt; the worker keeps its partitions."""
-    queue = await workers.system.queue()
-    await workers.system.client.send_many(queue.name, ["hang", "behind"])
-    begun = []
-
-    async def handle(message: Message, context: object) -> None:
-        begun.append(message.body)
-        if message.body == "hang":
-            await asyncio.Event().wait()
-        workers.note(message, context)
-
-    worker = await workers.make(handle, queue, settings=quick(stalled_after=0.3, commit_seconds=0.05))
-    assert await workers.serve_until(worker, 1) == exit_codes.ENDED
-    assert begun == ["hang"] * 3 + ["behind"]
-    assert await dead(workers, queue) == [("hang", 3)]
 
 
 class Panic(BaseException):

