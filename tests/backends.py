@@ -19,17 +19,18 @@ is skipped, visibly, on stores without it:
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from queuey import ids
 from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra import CassandraOptions
 
 APP = "acme"
 """The application that every store under test has."""
@@ -96,9 +97,17 @@ class CassandraLocation:
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
-        from tests.servers.keyspaces import LastingDriver  # noqa: PLC0415 - only who uses it needs the driver
+        from queuey.storage.cassandra import CassandraStore, open_store  # noqa: PLC0415 - only for who uses it
+        from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
 
-        return open_cassandra(self.url, clock, LastingDriver)
+        options = cassandra_options(by_hand=clock is not None)
+        store: CassandraStore
+        if clock is None:
+            store = open_store(self.url, options=options, driver=LastingDriver)
+        else:
+            store = HandedStore(self.url, options, HandClock(clock), driver=LastingDriver)
+        assert store.ready(60), store.statistics()
+        return store
 
     def fresh(self) -> StoreLocation:
         """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
@@ -114,47 +123,36 @@ class SimulatedLocation:
     def __init__(self) -> None:
         from tests.sim.cassandra import in_process  # noqa: PLC0415 - only for who uses it
 
-        self._cluster = in_process.make(time.time)
+        self._cluster = in_process.make()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace, by the options of a store on a real node."""
-        from tests.sim.cassandra import in_process  # noqa: PLC0415 - only for who uses it
+        from tests.sim.cassandra.in_process import InProcessStore  # noqa: PLC0415 - only for who uses it
 
-        return open_cassandra(in_process.TARGET.url, clock, partial(in_process.InProcessDriver, cluster=self._cluster))
+        store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)
+        assert store.ready(60), store.statistics()
+        return store
 
     def fresh(self) -> StoreLocation:
         """Makes another node."""
         return SimulatedLocation()
 
 
-def open_cassandra(url: str, clock: Callable[[], int] | None, driver: Callable[..., Any]) -> Store:
-    """Opens a Cassandra store; a clock moved by hand is one that may differ from the nodes' as it likes."""
-    from queuey.storage.cassandra import (  # noqa: PLC0415 - only for who uses it
-        CassandraOptions,
-        CassandraStore,
-        Level,
-        open_store,
-    )
+def cassandra_options(*, by_hand: bool) -> CassandraOptions:
+    """Returns the options of stores under test; a clock moved by hand may differ from the nodes' as it likes."""
+    from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - only for who uses it
     from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
-    from tests.servers.keyspaces import HandClock, HandedStore  # noqa: PLC0415 - likewise
 
-    difference = 0.7 if clock is None else ANY_DIFFERENCE
+    difference = ANY_DIFFERENCE if by_hand else 0.7
     strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
     prompt = Level(None, None, delay=3.7, deadline=3.0)
-    options = CassandraOptions(
+    return CassandraOptions(
         row_age=ROW_AGE,
         reap_interval=None,
         clock_difference=difference,
-        levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if clock else {"weak": WEAK, PROMPT: prompt}),
+        levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if by_hand else {"weak": WEAK, PROMPT: prompt}),
         **PATIENT,
     )
-    store: CassandraStore
-    if clock is None:
-        store = open_store(url, options=options, driver=driver)
-    else:
-        store = HandedStore(url, options, HandClock(clock), driver=driver)
-    assert store.ready(60), store.statistics()
-    return store
 
 
 ANY_DIFFERENCE = 1e10

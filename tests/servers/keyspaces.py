@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from cassandra.query import PreparedStatement
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
@@ -25,8 +26,10 @@ class HandClock(Clock):
 
     __slots__ = ("_hand",)
 
-    def __init__(self, hand: Callable[[], int]) -> None:
-        super().__init__()
+    def __init__(
+        self, hand: Callable[[], int], boottime: Callable[[], int] = boottime_ns, wall: Callable[[], int] = time.time_ns
+    ) -> None:
+        super().__init__(boottime, wall)
         self._hand = hand
 
     def now(self) -> int:

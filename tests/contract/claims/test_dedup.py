@@ -310,6 +310,7 @@ def patiently(call: Callable[[], T]) -> T:
             return call()
 
 
+@pytest.mark.needs("processes")
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize(
     ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]

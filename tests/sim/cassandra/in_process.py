@@ -11,14 +11,21 @@ import queue
 import random
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.messages import Page, PartitionInfo, Queue, Slice
+from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
+from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
+from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import Work, World
@@ -26,21 +33,46 @@ from tests.sim.world import Work, World
 _CREATED = re.compile(r"CREATE (KEYSPACE|TABLE) IF NOT EXISTS (\w+)")
 
 
+class SkippingTime:
+    """The time of a node and its stores: the real one, ahead by what was skipped."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._skipped = 0
+
+    def boottime(self) -> int:
+        """Returns nanoseconds since boot."""
+        with self._lock:
+            return boottime_ns() + self._skipped
+
+    def wall(self) -> int:
+        """Returns nanoseconds since 1970."""
+        with self._lock:
+            return time.time_ns() + self._skipped
+
+    def skip_to(self, wall: int, safe: Callable[[], bool]) -> None:
+        """Goes on to a time (nanoseconds since 1970) at once, if that is safe; nobody reads the time meanwhile."""
+        with self._lock:
+            ahead = wall - time.time_ns() - self._skipped
+            if ahead > 0 and safe():
+                self._skipped += ahead
+
+
 class PresentWorld(World):
-    """A world in which everything happens at once, at the time of a clock.
+    """A world in which everything happens at once.
 
     Args:
-        clock: Returns seconds since 1970.
+        time: Its time.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, time: SkippingTime) -> None:
+        self._time = time
         super().__init__(0)
 
     @property
     def now(self) -> float:  # type: ignore[override]  # the base class sets it
         """See the base class."""
-        return self._clock()
+        return self._time.wall() / 1e9
 
     @now.setter
     def now(self, _: float) -> None: ...
@@ -57,12 +89,16 @@ class PresentWorld(World):
 class InProcessCluster(Cluster):
     """One node, for all stores of a test.
 
-    Args:
-        clock: Returns seconds since 1970.
+    Attributes:
+        time: Its time and that of its stores.
+        stores: Those that were opened.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(PresentWorld(clock), Weather(slow=0.0), nodes=1)
+    def __init__(self) -> None:
+        self.time = SkippingTime()
+        self.stores: list[CassandraStore] = []
+        super().__init__(PresentWorld(self.time), Weather(slow=0.0), nodes=1)
+        self._stored_at = 0
         self.nodes[0].offset = 0.0
         self.committed = self.nodes[0].data  # So that conditions are about what was written without any as well.
         self._lock = threading.Lock()
@@ -71,11 +107,21 @@ class InProcessCluster(Cluster):
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
         """See the base class."""
         with self._lock:
+            if request.statement in INSERT:
+                self._stored_at = self.time.wall()
             if request.statement.prepared:
                 super().ask(request, end)
             else:
                 self._change_schema(request.statement.cql)
                 end([], None)
+
+    def let_pass(self, delay: float) -> None:
+        """Lets a read delay (seconds) of what was stored last be over, unless a write is on its way."""
+        self.time.skip_to(self._stored_at + round(delay * 1e9), self._nothing_is_written)
+
+    def _nothing_is_written(self) -> bool:
+        # Statistics would read the time, which stands still meanwhile.
+        return not any(store._writer.pending for store in self.stores)
 
     def _read(
         self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
@@ -198,13 +244,66 @@ class InProcessDriver(Driver):
                 self._thread.join(10.0)
 
 
+class InProcessStore(CassandraStore):
+    """A store whose reads do not wait for the read delay of their consistency level: it passes before they begin.
+
+    A queue's own delay does not: what is to be seen only later is not seen before.
+
+    Args:
+        cluster: Where its data lies.
+        options: How it works.
+        hand: A clock that is moved by hand.
+    """
+
+    def __init__(
+        self, cluster: InProcessCluster, options: CassandraOptions, hand: Callable[[], int] | None = None
+    ) -> None:
+        times = cluster.time.boottime, cluster.time.wall
+        clock = Clock(*times) if hand is None else HandClock(hand, *times)
+        self._nodes = cluster
+        self._by_hand = hand is not None
+        super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
+        cluster.stores.append(self)
+
+    def _let_pass(self, queue: Queue) -> None:
+        if queue.read_delay is None and (delay := self.read_delay(queue)) <= LONGEST_SKIP:
+            self._nodes.let_pass(delay)
+
+    @property
+    def clock_difference(self) -> float:
+        """See the base class."""
+        return HandedStore.clock_difference if self._by_hand else super().clock_difference
+
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """See the base class."""
+        self._let_pass(queue)
+        return super().read(queue, slices)
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the base class."""
+        self._let_pass(queue)
+        return super().begin_read(queue, part, done)
+
+    def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the base class."""
+        self._let_pass(queue)
+        return super().begin_look(queue, part, done)
+
+    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+        """See the base class."""
+        self._let_pass(queue)
+        return super().inspect(queue, rough=rough)
+
+
+LONGEST_SKIP = 5.0
+"""Seconds of a read delay that passes at once; no test waits for a longer one, and claims live for less than some."""
 KEYSPACE = "simulated"
 TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 
 
-def make(clock: Callable[[], float]) -> InProcessCluster:
+def make() -> InProcessCluster:
     """Returns a cluster with a keyspace, made as ``queuey migrate`` makes it."""
-    cluster = InProcessCluster(clock)
+    cluster = InProcessCluster()
     migrate(
         TARGET, CassandraOptions(), replication="1", running=Running(driver=partial(InProcessDriver, cluster=cluster))
     )
