@@ -120,8 +120,7 @@ class Cluster:
         elif any(command.conditional for command, _ in calls):
             self._decide(request, calls, needed, lambda rows: end(rows, None))
         else:
-            changes = [change for command, values in calls for change in self._changes(command, values)]
-            self._write(changes, needed, lambda: end([], None))
+            self._write(self._changes(calls), needed, lambda: end([], None))
 
     # Reads
 
@@ -133,13 +132,13 @@ class Cluster:
             end([(now.time if isinstance(request, Encoded) else now,)], None)
             return
         [(command, values)] = _calls(request)
-        end(self._answer(request, values, {place: node.data[place] for place in command.places(values)}), None)
+        end(self._answer(request, values, {place: node.data[place] for place in self._places(command, values)}), None)
 
     def _read(
         self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
     ) -> None:
         command = cql.command(request.statement.cql)
-        places = command.places(values)
+        places = self._places(command, values)
         merged = {place: Partition() for place in places}
 
         if request.consistency in SERIAL:
@@ -167,10 +166,18 @@ class Cluster:
         found = command.rows(values, there, self.world.now)
         return request.decode(command.body(found)) if isinstance(request, Encoded) and request.decode else found
 
+    def _places(self, command: cql.Command, values: Sequence[Any]) -> list[Place]:
+        """Returns the partitions that are read; all of a table by their keys, where Cassandra goes by their hashes."""
+        if not command.scans:
+            return command.places(values)
+        return sorted({place for node in self.nodes for place in node.data if place[0] == command.table.name})
+
     # Writes
 
-    def _changes(self, command: cql.Command, values: Sequence[Any]) -> list[Change]:
-        return command.changes(values, self._next_stamp(), self.world.now)
+    def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
+        stamp, now = self._next_stamp(), self.world.now
+        decided = any(command.conditional for command, _ in calls)
+        return [change for command, values in calls for change in command.changes(values, stamp, now, decided=decided)]
 
     def _next_stamp(self) -> int:
         """Returns a timestamp by the clock of some node; they ascend."""
@@ -224,11 +231,13 @@ class Cluster:
     ) -> None:
         there, now = self.committed[place], self.world.now
         for command, values in calls:
-            if command.conditional and (refusal := command.refusal(values, there, now)) is not None:
+            if not command.conditional:
+                continue
+            refusal = command.refusal(values, there, now, [one for one, _ in calls])
+            if refusal is not None:
                 end([refusal])
                 return
-        stamp = self._next_stamp()
-        changes = [change for command, values in calls for change in command.changes(values, stamp, now)]
+        changes = self._changes(calls)
         for _, change in changes:
             there.absorb(change)
         self._write(changes, needed, lambda: end([(True,)]))

@@ -36,6 +36,7 @@ class Table(NamedTuple):
         partition, clustering: The columns of the key.
         descending: Those of the clustering columns that are in descending order.
         static: Columns that a partition has once.
+        lifetime: Seconds that its cells live if nothing else is said, 0 for ever.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Table(NamedTuple):
     clustering: tuple[str, ...]
     descending: frozenset[str]
     static: frozenset[str]
+    lifetime: int = 0
 
     @property
     def all(self) -> list[str]:
@@ -69,21 +71,16 @@ def _tables() -> dict[str, Table]:
             columns = dict(re.findall(r"^\s*(\w+) ([a-z]+)(?: static)?(?: PRIMARY KEY)?,?\s*$", body, re.MULTILINE))
             static = re.findall(r"^\s*(\w+) [a-z]+ static", body, re.MULTILINE)
             [(partition, clustering)] = re.findall(r"PRIMARY KEY \(\((.*?)\)(.*)\)", body)
-            found[name] = Table(
-                name, columns, _names(partition), _names(clustering), _descending(text, name), frozenset(static)
-            )
+            [definition] = re.findall(rf"CREATE TABLE IF NOT EXISTS {name} \(.*?;", text, re.DOTALL)
+            descending = {each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _down(order)}
+            lifetime = sum(map(int, re.findall(r"default_time_to_live = (\d+)", definition)))
+            keys = _names(partition), _names(clustering), frozenset(descending)
+            found[name] = Table(name, columns, *keys, frozenset(static), lifetime)
         added = re.findall(r"ALTER TABLE (\w+) ADD IF NOT EXISTS (\w+) (\w+)( static)?", text)
         for name, column, kind, is_static in added:
             types, known = {**found[name].types, column: kind}, found[name].static
             found[name] = found[name]._replace(types=types, static=known | {column} if is_static else known)
     return found
-
-
-def _descending(text: str, table: str) -> frozenset[str]:
-    [definition] = re.findall(rf"CREATE TABLE IF NOT EXISTS {table} \(.*?;", text, re.DOTALL)
-    return frozenset(
-        name for order in re.findall(r"CLUSTERING ORDER BY \((.*?)\)", definition) for name in _down(order)
-    )
 
 
 def _down(order: str) -> list[str]:
@@ -117,9 +114,13 @@ class Cell(NamedTuple):
         """Returns whether this one stands beside another one."""
         if other is None or self.stamp != other.stamp:
             return other is None or self.stamp > other.stamp
-        return other.value is not None and (
-            self.value is None or (self.expires, self.value) > (other.expires, other.value)
-        )
+        return self._rank() > other._rank()
+
+    def _rank(self) -> tuple[int, float, bytes]:
+        """Returns what decides between equal timestamps: a delete stands beside all, what expires beside the rest."""
+        if self.value is None:
+            return 2, 0.0, b""
+        return (0, 0.0, _compared(self.value)) if self.expires == math.inf else (1, self.expires, _compared(self.value))
 
 
 @dataclass
@@ -140,8 +141,14 @@ class Row:
             if mine is not cell and cell.beats(mine):
                 self.cells[name] = cell
 
-    def alive(self, deleted: float, now: float) -> dict[str, Any] | None:
-        """Returns its values, given when it was deleted at the latest; None: it is not there."""
+    def alive(self, deleted: float, now: float, *, marked: bool = False) -> dict[str, Any] | None:
+        """Returns its values, or None if it is not there (for want of a marker, if it must have one).
+
+        Args:
+            deleted: When it was deleted at the latest, by deletes of more than this row.
+            now: Seconds.
+            marked: It must have a marker.
+        """
         deleted = max(deleted, self.deleted)
         values = {
             name: cell.value
@@ -150,7 +157,16 @@ class Row:
         }
         marker = self.marker
         there = marker is not None and marker.stamp > deleted and marker.expires > now
-        return values if values or there else None
+        return values if there or (values and not marked) else None
+
+    def told(self, names: Sequence[str], now: float) -> dict[str, Any]:
+        """Returns when the cells of these columns were written, and for how many seconds they live on."""
+        found: dict[str, Any] = {}
+        for name in names:
+            if (cell := self.cells.get(name)) is not None:
+                found[f"writetime({name})"] = cell.stamp
+                found[f"ttl({name})"] = None if cell.expires == math.inf else int(cell.expires - math.floor(now))
+        return found
 
 
 class Span(NamedTuple):
@@ -184,7 +200,14 @@ class Partition:
                     mine.absorb(row)
 
     def alive(
-        self, table: Table, now: float, where: Sequence[tuple[Any, str, Any]] = (), *, descending: bool = False
+        self,
+        table: Table,
+        now: float,
+        where: Sequence[tuple[Any, str, Any]] = (),
+        told: Sequence[str] = (),
+        *,
+        descending: bool = False,
+        marked: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Yields the rows that are there, in order, with the columns of their keys.
 
@@ -192,15 +215,17 @@ class Partition:
             table: Which table this is of.
             now: Seconds, when cells expire.
             where: Conditions; rows whose keys do not meet them may be left out.
+            told: Columns of which more is told.
             descending: In reversed order.
+            marked: Only those with a marker.
         """
         keys = self._keys(table, where)
         for key in reversed(keys) if descending else keys:
             names = dict(zip(table.clustering, key, strict=True))
             covering = [span.stamp for span in self.spans if _holds(span.conditions, names)]
-            values = self.rows[key].alive(max([self.deleted, *covering]), now)
+            values = self.rows[key].alive(max([self.deleted, *covering]), now, marked=marked)
             if values is not None:
-                yield names | values
+                yield names | values | self.rows[key].told([name for name in told if name in values], now)
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
         """Returns keys in order: one if it is given, those in the range of the first column, or all."""
@@ -225,9 +250,10 @@ class Partition:
                     high = min(high, ends(ordered, at, key=_first))
         return [key for _, key in ordered[low:high]]
 
-    def statics(self, now: float) -> dict[str, Any]:
+    def statics(self, now: float, told: Sequence[str] = ()) -> dict[str, Any]:
         """Returns the static values."""
-        return self.static.alive(self.deleted, now) or {}
+        values = self.static.alive(self.deleted, now) or {}
+        return values | self.static.told([name for name in told if name in values], now)
 
 
 def _first(entry: tuple[Key, Key]) -> Any:  # noqa: ANN401 - of any type
@@ -269,6 +295,13 @@ def _ordered(value: Any) -> Any:  # noqa: ANN401 - of any type
     return _position(value.int) if isinstance(value, UUID) else value
 
 
+def _compared(value: Any) -> bytes:  # noqa: ANN401 - of any type
+    """Returns a value as Cassandra compares those of equal timestamps: by their bytes, without signs."""
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    return struct.pack(">q", value) if isinstance(value, int) else _encode("", value) or b""
+
+
 @lru_cache(maxsize=100_000)
 def _position(number: int) -> ids.Position:
     return ids.parse_position(f"{number:032x}")
@@ -295,9 +328,10 @@ class Command:
     """
 
     def __init__(self, cql: str) -> None:
+        self.text = cql
         self.verb = cql.split(maxsplit=1)[0]
-        self._markers: list[str] = []
-        """The types of its values, in order."""
+        self.markers: list[tuple[str, str]] = []
+        """The names and types of its values, in order."""
         match = re.search(r"(?:FROM|INTO|UPDATE) (\w+(?:\.\w+)?)", cql)
         assert match is not None, cql
         self.table = TABLES.get(match[1]) or Table(match[1], {}, (), (), frozenset(), frozenset())
@@ -317,14 +351,17 @@ class Command:
     limit: Value | None = None
     descending = False
 
-    def _value(self, text: str, kind: str) -> Value:
+    def _value(self, text: str, name: str, kind: str) -> Value:
         text = text.strip()
         if text == "?":
-            number = len(self._markers)
-            self._markers.append(kind)
+            number = len(self.markers)
+            self.markers.append((name, kind))
             return lambda values: values[number]
         constant = None if text == "null" else text[1:-1] if text.startswith("'") else int(text)
         return lambda _values: constant
+
+    def _value_of(self, column: str, text: str) -> Value:
+        return self._value(text, column, self.table.types[column])
 
     def _conditions(self, text: str) -> list[Condition]:
         found: list[Condition] = []
@@ -332,20 +369,20 @@ class Command:
             if value.startswith("("):
                 names = _names(name)
                 parts = value[1:-1].split(",")
-                kinds = [self.table.types[each] for each in (names * len(parts))[: len(parts)]]
-                all_of = partial(_all, [self._value(one, kind) for one, kind in zip(parts, kinds, strict=True)])
+                columns = (names * len(parts))[: len(parts)]
+                all_of = partial(_all, [self._value_of(*one) for one in zip(columns, parts, strict=True)])
                 found.append((names if name.startswith("(") else name, sign, all_of))
             else:
                 kind = self.table.types.get(name, "")
-                found.append((name, sign, self._value(value, f"list {kind}" if sign == "IN" else kind)))
+                found.append((name, sign, self._value(value, name, f"list {kind}" if sign == "IN" else kind)))
         return found
 
     def _using(self, text: str) -> None:
         for name, value in re.findall(r"(TIMESTAMP|TTL) (\?|\d+)", text):
             if name == "TTL":
-                self.ttl = self._value(value, "int")
+                self.ttl = self._value(value, name, "int")
             else:
-                self.stamp = self._value(value, "bigint")
+                self.stamp = self._value(value, name, "bigint")
 
     def _read_select(self, text: str) -> None:
         match = re.fullmatch(r"SELECT (.*?) FROM \S+(?: WHERE (.*?))?(?: ORDER BY (.*?))?(?: LIMIT (\S+))?\s*", text)
@@ -358,15 +395,13 @@ class Command:
             first = match[3].split(",")[0].split()
             self.descending = (first[1] == "DESC") != (first[0] in table.descending)
         if match[4]:
-            self.limit = self._value(match[4], "int")
+            self.limit = self._value(match[4], "LIMIT", "int")
 
     def _read_insert(self, text: str) -> None:
         match = re.fullmatch(r"INSERT INTO \S+ \((.*?)\)\s+VALUES\s+\((.*?)\)\s*(?:USING (.*))?", text.strip())
         assert match is not None, text
         names, values = _names(match[1]), match[2].split(",")
-        self.assignments = [
-            (name, self._value(value, self.table.types[name])) for name, value in zip(names, values, strict=True)
-        ]
+        self.assignments = [(name, self._value_of(name, value)) for name, value in zip(names, values, strict=True)]
         self._using(match[3] or "")
 
     def _read_update(self, text: str) -> None:
@@ -374,7 +409,7 @@ class Command:
         assert match is not None, text
         self._using(match[1] or "")
         pairs = [one.split(" = ") for one in match[2].split(",")]
-        self.assignments = [(name.strip(), self._value(value, self.table.types[name.strip()])) for name, value in pairs]
+        self.assignments = [(name.strip(), self._value_of(name.strip(), value)) for name, value in pairs]
         self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
 
     def _read_delete(self, text: str) -> None:
@@ -386,12 +421,23 @@ class Command:
 
     # What it does
 
+    @property
+    def scans(self) -> bool:
+        """Whether it is about all partitions of its table."""
+        return self.verb == "SELECT" and not self.where
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is about rows, not only static columns."""
+        clustering = self.table.clustering
+        return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
+
     def places(self, values: Sequence[Any]) -> list[Place]:
         """Returns the partitions that it is about."""
         keys: list[Key] = [()]
         for value in self._partition_key:
             given = value(values)
-            some = given if isinstance(given, list | tuple) else [given]
+            some = sorted(given) if isinstance(given, list | tuple) else [given]
             keys = [(*key, one) for key in keys for one in some]
         return [(self.table.name, key) for key in keys]
 
@@ -400,20 +446,21 @@ class Command:
         given = dict(self.assignments) | {name: value for name, _, value in self.where if isinstance(name, str)}
         return [given[name] for name in self.table.partition]
 
-    def changes(self, values: Sequence[Any], stamp: int, now: float) -> list[Change]:
+    def changes(self, values: Sequence[Any], stamp: int, now: float, *, decided: bool = False) -> list[Change]:
         """Returns what it writes.
 
         Args:
             values: Of its markers.
             stamp: The timestamp, unless it has one of its own.
             now: Seconds, from when lifetimes count.
+            decided: It is part of a conditional write, which keeps rows that it writes from its deletes of ranges.
         """
         stamp = self.stamp(values) if self.stamp is not None else stamp
-        seconds = self.ttl(values) if self.ttl is not None else 0
-        expires = now + seconds if seconds else math.inf
-        return [(place, self._partition(values, stamp, expires)) for place in self.places(values)]
+        seconds = self.ttl(values) if self.ttl is not None else self.table.lifetime
+        expires = math.floor(now) + seconds if seconds else math.inf
+        return [(place, self._partition(values, stamp, stamp - decided, expires)) for place in self.places(values)]
 
-    def _partition(self, values: Sequence[Any], stamp: int, expires: float) -> Partition:
+    def _partition(self, values: Sequence[Any], stamp: int, stamp_of_ranges: int, expires: float) -> Partition:
         table, found = self.table, Partition()
         given = {name: value(values) for name, value in self.assignments}
         of_rows = [one for one in self.where if one[0] not in table.partition]
@@ -427,10 +474,11 @@ class Command:
             elif whole and table.clustering:
                 row.deleted = stamp
             elif of_rows:
-                found.spans.add(Span(tuple((name, sign, value(values)) for name, sign, value in of_rows), stamp))
+                conditions = tuple((name, sign, value(values)) for name, sign, value in of_rows)
+                found.spans.add(Span(conditions, stamp_of_ranges))
             else:
                 found.rows.clear()
-                found.deleted = stamp
+                found.deleted = stamp_of_ranges
             return found
         if self.verb == "INSERT":
             row.marker = Cell(stamp, "", expires)
@@ -440,24 +488,33 @@ class Command:
                 target.cells[name] = Cell(stamp, value, math.inf if value is None else expires)
         return found
 
-    def refusal(self, values: Sequence[Any], there: Partition, now: float) -> tuple[Any, ...] | None:
-        """Returns what Cassandra answers if a condition does not hold; None: all do."""
+    def refusal(
+        self, values: Sequence[Any], there: Partition, now: float, together: Sequence[Command]
+    ) -> tuple[Any, ...] | None:
+        """Returns what Cassandra answers if a condition does not hold; None: all do. Of several rows it is the first.
+
+        Args:
+            values: Of its markers.
+            there: The partition.
+            now: Seconds.
+            together: All of its batch, or itself. Where none is about rows, their columns are not read, and those
+                without markers do not count. The answer to a batch has the key as well.
+        """
+        table = self.table
         keys = {name: value(values) for name, value in self.assignments}
         keys |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
-        # A statement about a static column names no row.
-        where = [(name, "=", keys.get(name)) for name in self.table.clustering]
-        rows = list(there.alive(self.table, now, where))
+        where = [(name, "=", keys[name]) for name in table.clustering if name in keys]
+        marked = not any(one.is_of_rows for one in together)
+        rows = list(there.alive(table, now, where, marked=marked))
         statics = there.statics(now)
-        found = (rows[0] if rows else {}) | statics if rows or statics else None
-        if self.creates:
-            if not rows:
-                return None
-            given = dict(zip(self.table.partition, self.places(values)[0][1], strict=True)) | rows[0]
-            return (False, *(given.get(name) for name in self.table.all))
-        names = [name for name, _, _ in self.demands]
+        partition = dict(zip(table.partition, self.places(values)[0][1], strict=True))
+        found = partition | (rows[0] if rows else {}) | statics if rows or statics else None
+        if self.creates:  # It does not read the static columns.
+            return (False, *map((partition | rows[0]).get, table.all)) if rows else None
         if _holds([(name, sign, value(values)) for name, sign, value in self.demands], found or {}):
             return None
-        return (False,) if found is None else (False, *(found.get(name) for name in names))
+        names = [*table.partition, *table.clustering] if len(together) > 1 else []
+        return (False,) if found is None else (False, *map(found.get, [*names, *(name for name, _, _ in self.demands)]))
 
     def wanted(self, values: Sequence[Any]) -> Callable[[Key], bool]:
         """Returns what says which rows it may select, by their keys."""
@@ -479,15 +536,19 @@ class Command:
         on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
         for place, partition in there.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))
-            statics = partition.statics(now)
-            if statics and not on_rows and self.table.static & {*self.columns}:
-                rows = iter(list(partition.alive(self.table, now, descending=self.descending)) or [{}])
+            statics = partition.statics(now, self._told)
+            if statics and not on_rows:
+                rows = iter(list(partition.alive(self.table, now, (), self._told, descending=self.descending)) or [{}])
             else:
-                rows = partition.alive(self.table, now, on_rows, descending=self.descending)
+                rows = partition.alive(self.table, now, on_rows, self._told, descending=self.descending)
             for row in rows:
                 whole = keys | statics | row
                 if all(self._selects(whole, *one) for one in on_rows):
                     yield whole
+
+    @cached_property
+    def _told(self) -> list[str]:
+        return re.findall(r"(?:writetime|ttl)\((\w+)\)", ", ".join(self.columns))
 
     def _selects(self, row: Mapping[str, Any], name: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
         if isinstance(name, tuple):
@@ -499,7 +560,7 @@ class Command:
     def decoded(self, row: bytes) -> list[Any]:
         """Returns the values of a serialized row."""
         found, at = [], 0
-        for kind in self._markers:
+        for _, kind in self.markers:
             (size,) = _SIZE.unpack_from(row, at)
             at += 4
             found.append(UNSET if size == -2 else None if size < 0 else _decode(kind, row[at : at + size]))
@@ -509,7 +570,7 @@ class Command:
     def body(self, rows: Rows) -> bytes:
         """Returns an answer as it comes over a connection."""
         cells = [
-            _encode(self.table.types.get(name, "blob"), value)
+            _encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
             for row in rows
             for name, value in zip(self.columns, row, strict=True)
         ]

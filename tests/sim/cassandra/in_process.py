@@ -144,7 +144,7 @@ class InProcessCluster(Cluster):
             )
 
     def _insert(self, text: str, *values: object) -> None:
-        self._write(self._changes(cql.command(text), values), 1, lambda: None)
+        self._write(self._changes([(cql.command(text), values)]), 1, lambda: None)
 
 
 class InProcessDriver(Driver):
