@@ -1,0 +1,324 @@
+"""The simulated cluster, on which histories are played, answers each request as a real node does."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuey.ids import EPOCH_TICKS
+from queuey.storage import cassandra as store
+from queuey.storage.cassandra.clocks import light_checks
+from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.options import parse_url
+from tests.cassandra.both import (
+    NEW_VALUES,
+    Both,
+    TableStatements,
+    Values,
+    encoded,
+    product_statements,
+)
+from tests.servers import keyspaces
+from tests.sim.cassandra.cql import command
+
+if TYPE_CHECKING:
+    from tests.servers.plugin import Cassandra
+
+WRITES_PER_TABLE = 25
+EXAMPLES = 40
+SHORT = 1
+"""A lifetime that ends in the test (seconds)."""
+LONGER = 3.5
+"""Seconds after which it has ended, by the clock of each."""
+
+
+@pytest.fixture(scope="module")
+def both(cassandra: Cassandra) -> Iterator[Both]:
+    """A node and the simulated cluster, both without any data at first."""
+    real = Driver(parse_url(keyspaces.make(cassandra)), keyspaces.OPTIONS)
+    try:
+        assert real.ready(60), real.problem()
+        real.run(Statement("DELETE FROM migrations WHERE singleton = 0"))
+        yield Both(real)
+    finally:
+        real.close()
+
+
+# Every statement
+
+
+class Play:
+    """Random requests about one table, made of the product's statements.
+
+    Args:
+        both: Where they are sent.
+        table: Its name.
+
+    Attributes:
+        answers: Of each statement: whether some rows came, or the write was applied.
+    """
+
+    def __init__(self, both: Both, table: str) -> None:
+        self._both = both
+        self.statements = TableStatements(table)
+        self._values = Values(table)
+        self._rng = self._values.rng
+        self.answers: defaultdict[Statement, set[bool]] = defaultdict(set)
+
+    def not_met(self) -> list[str]:
+        """Returns the statements of which no answer had anything in it, or no write was applied, or none refused."""
+        never = [one for one in self.statements.all if True not in self.answers[one]]
+        return [
+            one.cql for one in never + [one for one in self.statements.conditional if False not in self.answers[one]]
+        ]
+
+    def write(self) -> None:
+        """Sends a write; a conditional one that is refused is sometimes sent again, with the values that were told."""
+        statement = self._rng.choice([*self.statements.conditional, *self.statements.plain])
+        one = command(statement.cql)
+        partition = self._values.partition(one)
+        if not one.conditional:
+            rows = [self._values.of(one, partition) for _ in range(self._rng.choice((1, 1, 3)))]
+            as_bytes = self._rng.random() < 0.5 and " IN (" not in statement.cql
+            self._both.ask(encoded(statement, rows) if as_bytes else Request(statement, rows[0]))
+            self.answers[statement] |= {True}
+            return
+        further = self._rng.sample(self.statements.further, self._rng.randrange(len(self.statements.further) + 1))
+        calls = [(each, self._values.of(command(each.cql), partition)) for each in further]
+        values, demands = self._values.of(one, partition), len(one.demands)
+        for _ in range(2):
+            [(applied, *seen)] = self._both.ask(Request(statement, values, serial="SERIAL", further=calls))
+            for each in (statement, *further):
+                self.answers[each].add(applied)
+            if applied or not demands or self._rng.random() < 0.5:
+                return
+            values = values[:-demands] + (seen[-demands:] or [None] * demands)
+
+    def read(self, statement: Statement) -> None:
+        """Sends a read, with Python values and as bytes."""
+        one = command(statement.cql)
+        values = self._values.of(one, self._values.partition(one))
+        level = "SERIAL" if self.statements.conditional and " IN (" not in statement.cql else "QUORUM"
+        rows = self._both.ask(Request(statement, values, level))
+        self.answers[statement].add(any(value is not None and value != 0 for row in rows for value in row))
+        if not one.scans:
+            self._both.ask(encoded(statement, [values]))
+
+
+@pytest.mark.parametrize("table", sorted({command(one.cql).table.name for one in product_statements()}))
+def test_statements(both: Both, table: str) -> None:
+    """Each statement about a table gives, writes and refuses what it does on a real node; each of it happens."""
+    play = Play(both, table)
+    for number in range(10 * WRITES_PER_TABLE):
+        if number >= WRITES_PER_TABLE and not play.not_met():
+            return
+        play.write()
+        for statement in play.statements.reads:
+            play.read(statement)
+    assert play.not_met() == []
+
+
+def test_all_statements_are_found() -> None:
+    """No statement of the product is made where this suite does not see it: in a function."""
+    sources = {path.name: path.read_text() for path in Path(store.__file__).parent.rglob("*.py")}
+    found = set()
+    for name, source in sources.items():
+        outers = ast.walk(ast.parse(source)) if "Statement(" in source else ()
+        for outer in outers:
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
+                found |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
+    assert found == {"step_run.py"}  # Those of RowStatements, whose objects are asked.
+    assert {*store.PREPARED} - {*product_statements()} == {light_checks.NOW}
+
+
+# Lifetimes
+
+
+def test_lifetimes(both: Both) -> None:
+    """What was written for a second is gone after it, for those who read and for those who compare."""
+    some = [one for one in product_statements() if "TTL ?" in one.cql]
+
+    def send(statement: Statement, expected: object) -> Rows:
+        one = command(statement.cql)
+        values = [{"TTL": SHORT, "TIMESTAMP": 1}.get(name, NEW_VALUES.get(kind)) for name, kind in one.markers]
+        if not one.conditional:
+            return both.ask(Request(statement, values))
+        return both.ask(Request(statement, [*values[:-1], expected], serial="SERIAL"))
+
+    for statement in some:
+        rows = send(statement, None)
+        if rows and not rows[0][0]:  # It was written before, as the lock of migrations is.
+            assert send(statement, rows[0][-1]) == [(True,)]
+    time.sleep(LONGER)
+    for table in sorted({command(one.cql).table.name for one in some}):
+        for each in TableStatements(table).reads:
+            values = [NEW_VALUES[kind] for _, kind in command(each.cql).markers]
+            if "singleton" not in each.cql and "count(" not in each.cql:
+                assert both.ask(Request(each, values)) == []
+    for statement in some:
+        assert send(statement, None) in ([], [(True,)])
+    assert len(some) >= 8
+
+
+def test_lifetime_of_a_table(both: Both) -> None:
+    """What is written without a lifetime has that of its table, but not what is written for ever."""
+    read = Statement("SELECT process, ttl(tails) FROM heartbeats WHERE process = ?")
+    for process, using in (("ends", ""), ("stays", " USING TTL 0"), ("ends later", " USING TTL 9000")):
+        both.ask(Request(Statement(f"INSERT INTO heartbeats (process, tails) VALUES (?, ?){using}"), (process, "x")))
+        assert both.ask_roughly(Request(read, (process,)))
+
+
+# Writes in any order of their timestamps
+
+_KEY = "qid = 7777 AND partition = ?"
+WRITES = [
+    Statement(cql)
+    for cql in (
+        "INSERT INTO claims (qid, partition, number, body) VALUES (7777, ?, ?, ?) USING TIMESTAMP ? AND TTL ?",
+        f"UPDATE claims USING TIMESTAMP ? AND TTL ? SET body = ? WHERE {_KEY} AND number = ?",
+        f"UPDATE claims USING TIMESTAMP ? AND TTL ? SET last_number = ? WHERE {_KEY}",
+        f"DELETE body FROM claims USING TIMESTAMP ? WHERE {_KEY} AND number = ?",
+        f"DELETE last_number FROM claims USING TIMESTAMP ? WHERE {_KEY}",
+        f"DELETE FROM claims USING TIMESTAMP ? WHERE {_KEY} AND number = ?",
+        f"DELETE FROM claims USING TIMESTAMP ? WHERE {_KEY} AND number >= ? AND number < ?",
+        f"DELETE FROM claims USING TIMESTAMP ? WHERE {_KEY} AND number > ? AND number <= ?",
+        f"DELETE FROM claims USING TIMESTAMP ? WHERE {_KEY} AND number >= ?",
+        f"DELETE FROM claims USING TIMESTAMP ? WHERE {_KEY}",
+    )
+]
+READS = [
+    (f"SELECT number, body, last_number FROM claims WHERE {_KEY}", ()),
+    (f"SELECT number, body, last_number FROM claims WHERE {_KEY} AND number > ? AND number <= ?", (0, 2)),
+    (f"SELECT number, last_number FROM claims WHERE {_KEY} AND number >= ? LIMIT ?", (1, 1)),
+    (f"SELECT number, body FROM claims WHERE {_KEY} ORDER BY number DESC LIMIT ?", (2,)),
+    (f"SELECT number FROM claims WHERE {_KEY} AND number IN ?", ([3, 0],)),
+]
+TIMES = (
+    "SELECT number, body, writetime(body), ttl(body), last_number, writetime(last_number), ttl(last_number) "
+    f"FROM claims WHERE {_KEY}"
+)
+CHOICES: dict[str, st.SearchStrategy[Any]] = {
+    "number": st.integers(0, 2),
+    "body": st.sampled_from((b"", b"\0", b"a", b"\xff", None, UNSET)),
+    "last_number": st.sampled_from((-1, 0, 1, 256, None)),
+    "TIMESTAMP": st.integers(1, 3),
+    # Those of one sequence differ, or it would matter in which second of the node's clock each was written.
+    "TTL": st.sampled_from((0, SHORT, 1000, 90_000)),
+}
+
+
+_INSERT, _SET, _SET_STATIC, _UNSET, _UNSET_STATIC, _REMOVE, _REMOVE_UP, _REMOVE_DOWN, _REMOVE_FROM, _REMOVE_ALL = WRITES
+TIES: list[tuple[Statement, list[Any]]] = [
+    *((_INSERT, [None, 1, body, 1, ttl]) for body in (b"a", b"\xff", UNSET) for ttl in (0, 1000)),
+    *((_SET, [1, ttl, body, None, 1]) for body in (b"b", b"") for ttl in (0, 2000)),
+    *((_SET_STATIC, [1, ttl, number, None]) for number in (-1, 1, 256) for ttl in (0, 3000)),
+    *((_SET, [1, 0, None, None, 1]), (_UNSET, [1, None, 1]), (_REMOVE, [1, None, 1])),
+    *((_SET_STATIC, [1, 0, None, None]), (_UNSET_STATIC, [1, None]), (_REMOVE_ALL, [1, None])),
+    *((_REMOVE_UP, [1, None, first, first + 1]) for first in (0, 1)),
+    *((_REMOVE_DOWN, [1, None, first, first + 1]) for first in (0, 1)),
+    (_REMOVE_FROM, [1, None, 1]),
+]
+"""Writes of one timestamp."""
+
+
+@st.composite
+def writes(draw: st.DrawFn) -> tuple[Statement, list[Any]]:
+    """A write, with None in place of the partition's number."""
+    statement = draw(st.sampled_from(WRITES))
+    names = [name for name, _ in command(statement.cql).markers]
+    return statement, [draw(CHOICES[name]) if name in CHOICES else None for name in names]
+
+
+def _send(both: Both, partition: int, number: int, statement: Statement, values: Sequence[Any]) -> bool:
+    """Sends a write; returns whether it ends within the test."""
+    names = [name for name, _ in command(statement.cql).markers]
+    given = dict(zip(names, values, strict=True))
+    ttl: int = given.get("TTL", 0)
+    others = {"partition": partition, "TTL": ttl + 100 * number if ttl > SHORT else ttl}
+    both.ask(Request(statement, [others.get(name, value) for name, value in zip(names, values, strict=True)]))
+    return ttl == SHORT
+
+
+def _read(both: Both, partition: int) -> None:
+    for cql, values in READS:
+        both.ask(Request(Statement(cql), (partition, *values)))
+
+
+def test_ties(both: Both) -> None:
+    """The same one of any two writes and deletes with equal timestamps stands, with its lifetime."""
+    for partition, pair in enumerate(itertools.combinations(TIES, 2), 10_000):
+        for number, one in enumerate(pair):
+            _send(both, partition, number, *one)
+        both.ask_roughly(Request(Statement(TIMES), (partition,)))
+
+
+def test_timestamps(both: Both) -> None:
+    """The same stands after writes and deletes in any order of their timestamps, and ends with its lifetime."""
+    partitions, ending = itertools.count(1), []
+
+    @settings(max_examples=EXAMPLES)
+    @given(st.lists(writes(), min_size=2, max_size=8))
+    def equal(some: list[tuple[Statement, list[Any]]]) -> None:
+        partition = next(partitions)
+        ends = [_send(both, partition, number, *one) for number, one in enumerate(some)]
+        if any(ends):  # What is read before that depends on the second.
+            ending.append(partition)
+            return
+        _read(both, partition)
+        both.ask_roughly(Request(Statement(TIMES), (partition,)))
+
+    equal()
+    assert EXAMPLES / 8 < len(ending) < EXAMPLES * 7 / 8
+    time.sleep(LONGER)
+    for partition in ending:
+        _read(both, partition)
+
+
+# Transactions in doubt, and clocks
+
+
+def test_doubt(both: Both) -> None:
+    """A conditional write in doubt was made or not; sent again it is decided, and leaves the same either way."""
+    [change] = TableStatements("ledger").conditional
+    [find] = TableStatements("ledger").reads
+    doubts = 0
+    for piece in range(8):
+        where = ("in doubt", piece)
+        before = (9000, b"before", 1, *where, None)
+        assert both.ask(Request(change, before, serial="SERIAL")) == [(True,)]
+        request = Request(change, (9000, b"after", 2, *where, 1), serial="SERIAL")
+        both.weather.stuck = 1.0
+        for ask in (both.of_real, both.of_simulated):
+            try:
+                assert ask(request._replace(timeout=1e-4)) == [(True,)]
+            except InDoubt:
+                doubts += 1
+        both.weather.stuck = 0.0
+        for ask in (both.of_real, both.of_simulated):
+            assert ask(Request(find, where, "SERIAL")) in ([(1, b"before")], [(2, b"after")])
+            assert ask(request) in ([(True,)], [(False, 2)])
+        assert both.ask(Request(find, where, "SERIAL")) == [(2, b"after")]
+        assert both.ask(request) == [(False, 2)]
+    assert doubts > 8  # All those of the simulated cluster, and some of the node.
+
+
+def test_clocks(both: Both) -> None:
+    """A node that is asked by name tells its time, as a value and as bytes."""
+    both.real.await_pools(60)
+    for driver, ask in ((both.real, both.of_real), (both.simulated, both.of_simulated)):
+        [first, *_] = driver.hosts()
+        as_bytes = Encoded(light_checks.NOW, 0, (b"",), b"", "ONE", light_checks.decode, host=first.address)
+        earliest = time.time()
+        [(ticks,)] = ask(as_bytes)
+        [(value,)] = ask(Request(light_checks.NOW, (), "ONE", host=first.address))
+        assert earliest - 1 < (ticks - EPOCH_TICKS) / 1e7 <= (value.time - EPOCH_TICKS) / 1e7 + 0.1 < time.time() + 1
