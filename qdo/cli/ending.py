@@ -50,7 +50,7 @@ async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
 
 
 def end_child_if_blocked(seconds: float) -> None:
-    """Ends a child whose interpreter is held for so long. Its parent would kill it before, unless that is gone."""
+    """Ends a child if its interpreter is blocked for that long and no parent is left to kill it."""
 
     def postpone() -> None:
         while True:

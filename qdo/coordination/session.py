@@ -386,7 +386,7 @@ class Session:
         return others
 
     def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
-        """Returns the offset that a node holds; None, with a word in the log, if this program cannot read it."""
+        """Returns the offset that a node holds; None if it cannot be decoded (logged once per partition)."""
         if node is None:
             return CommittedOffset()
         try:

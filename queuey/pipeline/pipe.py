@@ -253,7 +253,7 @@ def _told(error: Exception) -> str:
 
 
 def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
-    """Leaves out what messages only brought along, and checks the rest.
+    """Drops input columns and validates the output.
 
     Raises:
         OptionError: The columns are not those of a write.

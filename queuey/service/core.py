@@ -161,7 +161,7 @@ class Core:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
-        """Makes everything run in a server's loop, before anything has begun; None: the loop has ended."""
+        """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
         self._calls = calls
 
     @property

@@ -290,7 +290,7 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
-            whom = f"By {standing.worker}." if standing.worker else "By whom was not said."
+            whom = f"By {standing.worker}." if standing.worker else "The worker gave no name."
             text = f"It is claimed until {iso(standing.expires)}, delivered {times}. {whom}"
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
         case "waiting":

@@ -72,7 +72,7 @@ class Name:
 
         Raises:
             NameTaken: It has another message.
-            StoreBusy: Others change it all the time.
+            StoreBusy: Too many concurrent changes of the name.
             StoreUnavailable: It failed.
         """
         for number in range(TRIES):
@@ -134,7 +134,7 @@ class Name:
             await self.settle(named)
 
     def _busy(self) -> StoreBusy:
-        return StoreBusy(f'Others change what "{self._name}" stands for all the time. Try again later.')
+        return StoreBusy(f'Too many concurrent changes of name "{self._name}". Try again later.')
 
     # Steps
 
@@ -197,7 +197,7 @@ class NameUseCases:
         Raises:
             NameTaken: Another message has it.
             ClaimsRefused: The queue's consistency level does not allow claims, nor names.
-            StoreBusy: Others change the value of the name all the time.
+            StoreBusy: Too many concurrent changes of the name.
             StoreUnavailable: See its ``outcome``.
         """
         return await self._store_draft(queue, name, draft, in_thread, free_only=True)

@@ -120,4 +120,4 @@ class QueueAccess:
         raise self._busy()
 
     def _busy(self) -> StoreBusy:
-        return StoreBusy(f"Queue {self.queue.name!r} is being changed all the time.")
+        return StoreBusy(f"Queue {self.queue.name!r} changed {ATTEMPTS} times while this request ran. Try again.")

@@ -175,7 +175,7 @@ class Reader:
             if queues == [source.access.queue for source in sources]:
                 waiter.found_nothing(wait)
                 return responses
-        raise StoreBusy("A queue is being changed all the time.")
+        raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
     def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
         left = self._room(sources)

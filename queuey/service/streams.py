@@ -29,7 +29,7 @@ from queuey.service.unread.mark_news import MarkNews
 from queuey.service.watching import Waiter
 
 MOST_EARLY = 256
-"""Max partitions whose last early message a stream remembers; beyond the lowest it gives none."""
+"""Max partitions tracked for early messages; with more, the lowest are dropped and get none."""
 MOST_MARKS = 16
 """Max marks in a cursor, which each event has."""
 LOOK = TICKS_PER_SECOND // 4

@@ -80,7 +80,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
                 if 0 < rate < MIN_RATE:
                     yield f"{where}{kind} {rate}, which must be 0 or at least {MIN_RATE}"
                 if burst and not rate:
-                    yield f"{where}{kind}_burst, which says nothing without {kind} beside it"
+                    yield f"{where}{kind}_burst, which needs {kind}"
 
 
 def _given(own: OwnRates) -> Iterator[tuple[str, float | None]]:

@@ -20,7 +20,7 @@ _TICKS_PER_MS = ids.TICKS_PER_SECOND // 1000
 
 
 class At(msgspec.Struct, frozen=True, gc=False):
-    """A place: as a start the first position that is read, as an end the first one that is not."""
+    """A bound: inclusive as a start, exclusive as an end."""
 
     position: Position
 

@@ -2,9 +2,8 @@
 
 A :class:`Store` is eleven small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
 :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
-:class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. Jobs are a further contract beside these;
-none of these needs to change for them, because a message is always named by ``(queue.qid, partition, position)`` and
-every read is bounded by a horizon the store reports.
+:class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always named by
+``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
 
 Rules for every implementation:
 

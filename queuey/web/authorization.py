@@ -246,9 +246,9 @@ class Authorization:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
     def know(self, request: Request) -> None:
-        """Brings the caller into memory; may wait for an issuer, and then nothing else in this request does.
+        """Authenticates the caller ahead of the view. Blocks if an issuer has to be asked, so that the view does not.
 
-        What is wrong with its credential shows when the request is handled.
+        An error of the credential is kept, and raised when the request is handled.
         """
         try:
             self.caller(request)

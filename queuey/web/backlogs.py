@@ -29,7 +29,7 @@ class Backlogs:
         service: Has the queues.
         patterns: Applications, and patterns of their queues' names.
         clock: Monotonic seconds.
-        queues, partitions: So many are shown at most.
+        queues, partitions: Max queues and partitions shown.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coro
 
 
 PATHS, SHORT_PATH = 1024, 200
-"""How many paths are kept with what they lead to, and bytes of the longest of them."""
+"""Max cached routes, and max bytes of a cached path."""
 
 
 class View:

@@ -159,7 +159,7 @@ def _crashed(text: str, request: Request) -> Response:
 
 
 def refusal(status: int, why: str) -> Response:
-    """Returns the answer to what is no request."""
+    """Answers bytes that are not a valid request."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections
         response.headers += (("Retry-After", "1"),)

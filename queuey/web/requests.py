@@ -477,7 +477,7 @@ def bad_json(why: object) -> InvalidRequest:
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:
-    """Reads ``a=1&b=2``; of a name given twice the last one counts.
+    """Reads ``a=1&b=2``; if a name is repeated, the last value wins.
 
     Raises:
         InvalidRequest: It is not percent-encoded UTF-8, or has too many fields.
@@ -506,7 +506,7 @@ def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[st
 
     Args:
         request: The request.
-        known: The names of the fields that mean something.
+        known: Names of the known fields.
 
     Raises:
         InvalidRequest: The query is malformed, or names an unknown field and asks for ``strict``.

@@ -152,10 +152,10 @@ def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> 
     [
         ("[rates]\nuser = -1", "rates.user (from PATH) is '-1'"),
         ("[rates]\nuser = 1e-9", "user 1e-09, which must be 0 or at least 0.001. (rates from PATH)"),
-        ("[rates]\nuser_burst = 5", "user_burst, which says nothing without user beside it. (rates from PATH)"),
+        ("[rates]\nuser_burst = 5", "user_burst, which needs user. (rates from PATH)"),
         ("[rates]\nusers = 5", "Unknown setting rates.users in PATH; did you mean rates.user or rates.user_burst?"),
         ("[rates.applications.shop]\nusers = 5", "`users`"),
-        ("[rates.applications.shop]\nuser_burst = 5", "applications.shop.user_burst, which says nothing without user"),
+        ("[rates.applications.shop]\nuser_burst = 5", "applications.shop.user_burst, which needs user"),
         ("[rates.applications]\nshop = 5", "rates.applications (from PATH)"),
         ("rates = 5", "Expected fields as in"),
     ],

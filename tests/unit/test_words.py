@@ -22,6 +22,7 @@ RECORD = Path(__file__).with_name("words.toml")
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
 ROLE = re.compile(r":(?:class|meth|func|attr|mod|data|exc|obj):`(?:[^`<]*<)?[~!]?(?P<name>[^`<>()]+)(?:\(\))?>?`")
 CAPITALS = re.compile(r"(?<![:`])(`{1,2})(?P<name>[A-Z_][A-Z0-9_]+(?:\.[A-Za-z_]+)*)\1(?!`)")
+CODE = re.compile(r"`[^`]*`")
 TERMS = {
     *HTTPMethod,
     *("CONNECTED", "SUSPENDED", "LOST"),  # states of a ZooKeeper session
@@ -170,7 +171,7 @@ def phrases_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
 
 def names_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
     for line, text in source.docstrings:
-        for word in re.findall(r"[A-Za-z]+", text):
+        for word in re.findall(r"[A-Za-z]+", CODE.sub("", text)):
             yield ("words", word.lower()), line, word
     for line, name in source.bindings:
         plain = name.lstrip("_")

@@ -464,7 +464,7 @@ class PartitionWork:
         return self.state == "filling"
 
     def _keep_gap_fillers(self) -> bool:
-        """Drops messages that fill no gap, or would too late; returns True if anything is left to do."""
+        """Drops messages outside the gaps, and those whose retry is after the deadline; returns whether any is left."""
         for timer, held in self._timers.items():
             if timer.when() > self._deadline:
                 self.partition_queue.leave(held)

@@ -47,7 +47,7 @@ def timing(
     patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the times that all processes of a Cassandra store go by, or have them go by others."""
+    """Show or set the timing parameters of a Cassandra store."""
     from queuey.storage.cassandra.admin import stored_timing
 
     be_quiet()

@@ -181,7 +181,7 @@ class ArchiveRun:
         return ids.ticks_to_seconds(self._store.now())
 
     def searches(self, damaged: list[str]) -> list[Search]:
-        """Returns where to search for buckets: not where manifests match.
+        """Returns a search for each queue, without the buckets whose manifests match.
 
         Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number of
         all manifests grows for ever.

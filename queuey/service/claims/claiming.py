@@ -26,7 +26,7 @@ from queuey.service.claims.turns import PartitionRotation
 from queuey.service.core import GivenUp
 
 IsLate = Callable[[float], bool]
-"""Tells, given the boot time of a decision, if its claims may be over before their caller hears of them."""
+"""Returns whether claims decided at this boot time may expire before the answer arrives."""
 
 
 class ClaimDelivery(msgspec.Struct, gc=False):

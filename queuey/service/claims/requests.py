@@ -349,8 +349,8 @@ def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest
 
 
 def too_late() -> StoreUnavailable:
-    """Returns the error of a claim that would be over before its caller has the answer."""
-    return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
+    """Returns the error of a claim that would expire before its answer arrives."""
+    return StoreUnavailable("The claim would expire before this answer arrives. Claim again.", outcome="unknown")
 
 
 class ClaimUndecided(StoreUnavailable):

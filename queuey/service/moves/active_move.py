@@ -208,7 +208,7 @@ class ActiveMove:
                 queue = await self.in_thread(partial(self._source, fresh=True))
             else:
                 return turn
-        raise StoreBusy(f"Queue {self.move.source!r} is being changed all the time.")
+        raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await self._claims.core.in_thread(work)
@@ -246,7 +246,7 @@ class ActiveMove:
                 return max(position for _, position in posted.locations)
             except QueueChanged:
                 self._target(fresh=True)
-        raise StoreBusy(f"Queue {self.move.target!r} is being changed all the time.")
+        raise StoreBusy(f"Queue {self.move.target!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     def _target(self, *, fresh: bool = False) -> Queue:
         queue = self._row(self.move.target, self.move.target_qid, fresh=fresh)

@@ -116,7 +116,7 @@ class ScheduleUseCases:
             NotAllowed: The name is that of a schedule of a queue that the caller may not manage.
             TooManySchedules: The application has as many as it may have.
             TimeZoneUnknown: This machine does not know the schedule's time zone.
-            RecordChanged: Others change it all the time.
+            RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_TRIES):
             record = self._store.record(states.KIND, application, name)
@@ -173,7 +173,7 @@ class ScheduleUseCases:
 
         Raises:
             ScheduleNotFound: There is none of that name that the caller may manage.
-            RecordChanged: Others change it all the time.
+            RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_TRIES):
             record = self._find(application, name, may_see)
@@ -189,7 +189,7 @@ class ScheduleUseCases:
 
         Raises:
             ScheduleNotFound: There is none of that name that the caller may manage.
-            StoreBusy: It is being fired all the time.
+            StoreBusy: Other processes fire the schedule at the same time.
             StoreUnavailable: It failed. If it had begun, any process goes on with it.
         """
         for _ in range(_TRIES):
@@ -209,7 +209,7 @@ class ScheduleUseCases:
                 self._runner.watch()
             self._runner.know(record)
             return _report(record)
-        raise StoreBusy(f"Schedule {name!r} is being fired all the time. Try again.")
+        raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find(self, application: str, name: str, may_see: MaySee) -> Record:
         record = self._store.record(states.KIND, application, name)

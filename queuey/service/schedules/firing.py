@@ -82,7 +82,7 @@ class FireUseCases:
                 return await ended("unknown", error=GONE)
             [(partition, position)] = posted.locations
             return await ended("published", partition=partition, message_id=ids.to_hex(position))
-        raise StoreBusy(f"Queue {firing.queue!r} is being changed all the time.")
+        raise StoreBusy(f"Queue {firing.queue!r} changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
         """Posts a message under its key; returns None if the queue was purged or made anew since."""

@@ -367,7 +367,7 @@ class _ChunkAttempt:
         self.expired = 0
 
     def write(self, wanted: Mask) -> None:
-        """Writes rows at the ids that count for them."""
+        """Writes rows under their reserved ids."""
         newest = self._entry.newest(self.rows.indexes)
         for number in np.unique(newest[wanted]).tolist():
             of_it = wanted & (newest == number)

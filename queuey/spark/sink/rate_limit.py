@@ -11,7 +11,7 @@ from queuey.storage import Ledger
 
 
 class RateLimit:
-    """Turns at a rate.
+    """Paces chunks to a number of rows per second.
 
     Args:
         ledger: Where turns are given.

@@ -118,7 +118,7 @@ def _steadily(
                 if isinstance(options.selection, Pattern):
                     return ()
                 raise
-    raise QueueChanged(f"queue {queue.name!r} changes all the time")
+    raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
 
 
 def weight(part: QueueSlice) -> float:

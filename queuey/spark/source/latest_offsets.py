@@ -77,7 +77,7 @@ def _front(store: Store, queue: Queue) -> QueueHorizon | None:
                 queue = store.queue(queue.application, queue.name, fresh=True)
             except QueueNotFound:
                 return None
-    raise QueueChanged(f"queue {queue.name!r} changes all the time")
+    raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
 
 
 def _restricted(front: QueueHorizon, selection: Selection, *, missing: bool) -> QueueHorizon:

@@ -72,7 +72,7 @@ def _scanned(
 
     Raises:
         QueueNotFound: The queue is gone, or is not the one that was planned for.
-        QueueChanged: It changes all the time.
+        QueueChanged: The queue changed during every attempt.
     """
     lower = one.lower
     for _ in range(TRIES):
@@ -92,7 +92,7 @@ def _scanned(
             del queues[one.queue]
         else:
             return
-    raise QueueChanged(f"queue {one.queue!r} changes all the time")
+    raise QueueChanged(f"queue {one.queue!r} changed {TRIES} times while it was read")
 
 
 def await_horizon(store: Store, queue: Queue, upper: Position) -> None:

@@ -1,13 +1,13 @@
 """Where a message lies: retention classes, bucket widths, and the buckets that may hold a range of ids.
 
 A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
-A **bucket** is a Cassandra partition of one queue partition: a width and a number. Width index 0 is as wide as the
-class, so a queue with few messages has its live ones in the present bucket and the one before. Width index 1 to 4 are
-narrow, for partitions that get many messages. Width index 5 to 7 hold messages written under given ids (``put``, bulk
-loads): all other buckets only ever grow at ids that no reader's horizon has passed.
+A **bucket** is one Cassandra partition of a queue partition: a class, a width index and a number. Width index 0 is as
+wide as the class, so a queue with few messages has its live ones in the present bucket and the one before. Width index
+1 to 4 are narrow, for partitions that get many messages. Width index 5 to 7 hold messages written under given ids
+(``put``, bulk loads): all other buckets only ever grow at ids that no reader's horizon has passed.
 
-A **bucket** is class and bucket. Buckets with width index 0 of the queue's own class are always read; every other
-bucket is recorded in ``bucket index`` before a message is written to it.
+Buckets with width index 0 of the queue's own class are always read; every other bucket is recorded in the bucket index
+(:mod:`.bucket_index`) before a message is written to it.
 """
 
 from __future__ import annotations

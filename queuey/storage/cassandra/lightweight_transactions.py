@@ -3,8 +3,8 @@
 A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next transaction,
 or may never be. One read does not show which. So the same statement is sent again until Cassandra says that it was
 applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a fresh random
-token (``ver``) and demands the one it has seen, so that sending it again does no harm, and a refusal that shows our own
-token means that it was applied before::
+token (column ``version``) and demands the one it has seen, so that sending it again does no harm, and a refusal that
+shows our own token means that it was applied before::
 
     send ──applied──────────────────────────────► DONE
      ▲ │ └─refused, shows our token─────────────► DONE

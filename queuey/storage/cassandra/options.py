@@ -132,9 +132,11 @@ class CassandraOptions:
 
 def _check_level(name: str, level: Level) -> None:
     if level.write is not None and level.write not in WRITE_LEVELS:
-        raise SettingsError(f"{name}: {level.write!r} is no level to write at (one of {', '.join(WRITE_LEVELS)}).")
+        levels = ", ".join(WRITE_LEVELS)
+        raise SettingsError(f"{name}: {level.write!r} is not a write consistency level. Use one of {levels}.")
     if level.read is not None and level.read not in READ_LEVELS:
-        raise SettingsError(f"{name}: {level.read!r} is no level to read at (one of {', '.join(READ_LEVELS)}).")
+        levels = ", ".join(READ_LEVELS)
+        raise SettingsError(f"{name}: {level.read!r} is not a read consistency level. Use one of {levels}.")
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def parse_url(text: str) -> DataCentreTarget:
     keyspace = unquote(parts.path.removeprefix("/"))
     if not _KEYSPACE.fullmatch(keyspace):
         raise SettingsError(
-            f"{keyspace!r} is no keyspace: a letter, then up to 47 letters, digits and underscores are."
+            f"{keyspace!r} is not a valid keyspace name: use a letter, then up to 47 letters, digits or underscores."
         )
     return DataCentreTarget(tuple(hosts), keyspace.lower(), ports.pop() if ports else DEFAULT_PORT)
 

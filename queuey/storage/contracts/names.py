@@ -25,7 +25,7 @@ class Names(ABC):
         """Returns the value of a name; None: it was not used, or long ago.
 
         Raises:
-            StoreBusy: It is being changed all the time.
+            StoreBusy: Too many concurrent changes of the name.
         """
 
     @abstractmethod

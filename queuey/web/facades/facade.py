@@ -242,4 +242,4 @@ def _is_of_another_site(request: Request) -> bool:
 
 
 def _busy(match: Match) -> StoreBusy:
-    return StoreBusy(f"Queue {match['queue']!r} is deleted all the time.")
+    return StoreBusy(f"Queue {match['queue']!r} was deleted again and again while this request ran. Try again.")

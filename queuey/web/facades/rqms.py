@@ -218,7 +218,7 @@ def _number(text: object, least: float) -> float:
         number = float(str(text))
     except ValueError:
         number = math.nan
-    if not number >= least:  # which no number is that is none
+    if not number >= least:  # also refuses NaN
         raise validators.BadField(f'"{validators.show(text)}" is no number from {least:g} on')
     return number
 

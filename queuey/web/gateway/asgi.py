@@ -83,7 +83,7 @@ log = logging.getLogger(__name__)
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
 TURN_TIMEOUT = 0.05
-"""Timeout for the read before this one, in seconds."""
+"""Timeout for the running read to finish before the next one starts anyway, in seconds."""
 MAX_MEMORY = 256 * 1024 * 1024
 """Max bytes of bodies and responses in memory."""
 MAX_WAIT = 5.0

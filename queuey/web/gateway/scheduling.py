@@ -256,7 +256,7 @@ class LoopScheduler:
     """
 
     TURN = 0.0004
-    """Max time of the requests begun in one turn of the loop, in seconds, by their tenants' last ones."""
+    """Max loop time that one turn may start, in seconds, estimated from each tenant's previous request."""
     BEGUN = 8
     """Max requests begun in a turn."""
     PIECES = 2

@@ -146,13 +146,13 @@ def _checked(method: str, read: _Fields, *, is_old: bool) -> Head:
     if len(read.target) > TARGET_BYTES:
         raise Refused(f"Longer than {TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
-        raise Refused("No tunnels are made here")
+        raise Refused("CONNECT is not supported")
     head = Head(method, _target(read.target), read.found)
     by_name = dict(read.found)
     if len(by_name) < len(read.found):
         _refuse_twice([name for name, _ in read.found])
     if b"host" not in by_name and not is_old:
-        raise Refused("No Host is named")
+        raise Refused("Missing Host header")
     head.is_old = is_old
     tokens = _tokens(read.found) if b"connection" in by_name else set()
     head.keeps = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
@@ -179,7 +179,7 @@ def _target(target: bytes) -> tuple[bytes, bytes]:
     if not target.startswith(b"/"):
         match = _ABSOLUTE.match(target)
         if match is None:
-            raise Refused("It does not ask for a path")
+            raise Refused("Request target is not a path")
         target = target[match.end() :]
         if not target.startswith(b"/"):
             target = b"/" + target
@@ -193,7 +193,7 @@ def _length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:
-            raise Refused("A body has a length or, in HTTP/1.1, chunks")
+            raise Refused("Transfer-Encoding needs HTTP/1.1, and no Content-Length")
         if coding.strip().lower() != b"chunked":
             raise Refused("Only chunked is understood")
         return None

@@ -255,7 +255,7 @@ Every message has one, and their texts may have others: what is decoded takes me
 _BESIDE_BODY = 128 * 1024
 """Max bytes of an item beside its body: far more than all fields may take, however they are escaped."""
 _WRITTEN, _WRITTEN_MORE = 8, 32
-"""Bytes of JSON that one of a body may take, escaped as \\u0041 and in base64, and what comes to all of them."""
+"""Max JSON bytes per body byte (escaped as ``\\u0041``, or base64 of it), and a constant on top."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
 _decode_loose_batch = msgspec.json.Decoder(_LooseBatch).decode
 _decode_item_body = msgspec.json.Decoder(_ItemBody).decode

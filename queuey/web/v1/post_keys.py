@@ -33,8 +33,6 @@ def read_key(request: Request) -> str | None:
         return None
     text = value.strip()
     if _KEY.fullmatch(text) is None:
-        problem = (
-            f'"{validators.show(text)}" is no key: 1 to {LONGEST_KEY} characters of visible ASCII without ",;\\ are, '
-        )
-        raise InvalidRequest({"idempotency_key": problem + "or any ASCII in quotation marks"})
+        rule = f'use 1 to {LONGEST_KEY} visible ASCII characters without " , ; \\, or a quoted string'
+        raise InvalidRequest({"idempotency_key": f'"{validators.show(text)}" is not a valid key: {rule}'})
     return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text

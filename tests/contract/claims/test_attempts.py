@@ -86,7 +86,7 @@ def test_who_has_a_message(store: Store) -> None:
     queue = make_queue(store)
     places = say(store, queue, "a", "b")
     service, access = enter(store, queue)
-    for worker, place, whom in (("ann:1", places[0], "By ann:1."), ("", places[1], "By whom was not said.")):
+    for worker, place, whom in (("ann:1", places[0], "By ann:1."), ("", places[1], "The worker gave no name.")):
         blocking(service.claims).claim(access, limit=1, ttl=60, worker=worker)
         [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "claimed"]
         assert reason.text.endswith(whom)

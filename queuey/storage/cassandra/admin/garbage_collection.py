@@ -121,7 +121,7 @@ class GarbageCollector:
         """Returns uid and qid of the queue of that name.
 
         Read as a lightweight transaction, which first finishes or discards a change of the row that is still in doubt:
-        a pending delete that is levelled because its purge was never made must not be needed later.
+        a pending delete that is removed because its purge was never made must not be needed later.
         """
         rows = self._driver.run(
             _IN_USE, (pending.application, pending.name), consistency=self._options.catalogue_serial

@@ -52,7 +52,7 @@ class Standing(NamedTuple):
 
 
 def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
-    """Writes the times of a keyspace in which none stand; returns them."""
+    """Writes the first times of a keyspace; returns them."""
     [(there,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if there is not None:
         return None

@@ -1,8 +1,8 @@
 """The ledger in Cassandra: one row for each piece of work, changed by lightweight transactions only.
 
-A change demands the token (``ver``) that was read with the value it replaces, and writes a fresh one. So it is safe to
-send it again while it is in doubt, whatever values callers choose, and a value that comes back (A, B, A) is not taken
-for one that never went.
+A change demands the token (column ``version``) that was read with the value it replaces, and writes a fresh one. So it
+is safe to send it again while it is in doubt, whatever values callers choose, and a value that comes back (A, B, A) is
+not taken for one that never went.
 """
 
 from __future__ import annotations

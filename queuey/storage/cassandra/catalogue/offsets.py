@@ -1,7 +1,7 @@
 """Offsets of consumer groups in Cassandra.
 
 The offsets of a group are one Cassandra partition. A call reads it, decides about each change, and writes the accepted
-ones in one conditional batch on the partition's ``ver``; if another call was faster, it begins again.
+ones in one conditional batch on the partition's ``version``; if another call was faster, it begins again.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class QueueCache:
                 return row
             if now > until:
                 raise StoreUnavailable(
-                    f"Cassandra takes {now - row.read_at:.2f} s to read the row of queue {name!r}, which may be used "
-                    f"for {self._timing.kept.row_age:g} s only: nothing can be written to it until Cassandra is faster"
+                    f"Reading the row of queue {name!r} took {now - row.read_at:.2f} s. A write needs a row at most "
+                    f"{self._timing.kept.row_age * YOUNG:g} s old; Cassandra is too slow"
                 )
             self._closing.wait(pause)
             pause *= 2

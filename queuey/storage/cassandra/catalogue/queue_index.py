@@ -55,7 +55,7 @@ class QueueIndex:
         self._driver.run(_ADD, values, consistency=self._options.catalogue_write)
 
     def remove(self, application: str, name: str, uid: int) -> None:
-        """Strikes a queue out; to be done when it is certain that it is not and will not be.
+        """Removes a queue from the index. Call it only when the queue's row is gone for good.
 
         Does not fail: what stays is not listed, and what has been decided about the queue must be answered.
         """

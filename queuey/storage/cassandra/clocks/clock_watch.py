@@ -90,7 +90,7 @@ class ClockWatch:
 
     @property
     def hidden(self) -> float:
-        """Seconds that the machine may have stood still for without that a check has shown it."""
+        """Longest suspend of the machine, in seconds, that no check would have revealed."""
         return 2 * self._clock_check.error
 
     @property

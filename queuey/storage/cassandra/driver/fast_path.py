@@ -1,8 +1,8 @@
-"""The short way to a node, for what is asked all the time: writes of rows, reads of one page, appends to claim logs.
+"""The fast path to a node, for frequent requests: writes of rows, reads of one page, appends to claim logs.
 
 The driver costs some 150 us of CPU a request and several a row. Here requests are encoded by their callers
-and go over the driver's own connections, past its futures, plans and timers. Only what happens all the time is dealt
-with; the rest goes through the driver, with all its rules::
+and go over the driver's own connections, past its futures, plans and timers. Only frequent requests take it;
+the rest goes through the driver, with all its rules::
 
     sent ──(result)──────────────────────────────► answered
       ├──(no answer for a while)──► sent to another node as well *; the first result counts. Of requests to nodes

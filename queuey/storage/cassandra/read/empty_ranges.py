@@ -1,6 +1,6 @@
 """Ranges of buckets in which nothing was found, and nothing ever will be.
 
-Places of new ids only grow at or above the horizon (see :mod:`..bucketing`), and what is dead there stays dead. So a
+Buckets for new ids only gain rows at or above the horizon (see :mod:`..bucketing`), and dead rows stay dead. So a
 range below it that a reader found empty need not be read again: of a busy queue that is mostly the wide bucket beside
 its narrow ones, half of all queries. That holds only where a read meets all acknowledged writes; elsewhere nothing is
 noted (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).

@@ -82,13 +82,13 @@ class PolledArrivals:
         self._readings = 0
         """How often the record was read since it could not be, or need not be."""
         self._missed = False
-        """An earlier one did not."""
+        """The record could not be read the last time."""
         self._lately: Recent[int, float] = Recent(clock.boottime, lambda: KEPT, MOST_DUE)
         """When something was stored in partitions (boot time), while the record is followed."""
         self._next_due = math.inf
         """When the next watch is due (boot time)."""
         self._noting = threading.Lock()
-        """For the two above."""
+        """Guards ``_lately``, ``_next_due`` and ``_early``."""
         self._turns = 0
         self._early = 0
         """Watches of those who read early."""
@@ -100,7 +100,7 @@ class PolledArrivals:
         self._shown: list[tuple[float, int]] = []
         """A heap: when what was stored in a partition is shown (boot time)."""
         self._planned: set[tuple[float, int]] = set()
-        """The same."""
+        """The members of ``_shown``."""
         self._arriving: list[tuple[float, int]] = []
         """A heap: when delayed messages of this process in a partition become due (boot time)."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-poll")

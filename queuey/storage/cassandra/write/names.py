@@ -102,7 +102,7 @@ def find(name: str, new_version: Callable[[], int]) -> Steps[Found]:
             continue
         yield from removed(row.ids)
         row = yield Swap(row, _restored(row, new_version()))
-    raise StoreBusy(f'Others change what "{name}" stands for all the time.')
+    raise StoreBusy(f'Too many concurrent changes of name "{name}". Try again.')
 
 
 def find_shown(name: str, new_version: Callable[[], int]) -> Steps[Found]:

@@ -1,6 +1,6 @@
-"""Undoing writes that failed, timed out or came late: undo writes.
+"""Undo writes: deletes of messages whose write failed, timed out or came late.
 
-an undo write is a DELETE of one id at the level of the write, stamped at least as high as the write, so that no hint
+An undo write is a DELETE of one id at the level of the write, stamped at least as high as the write, so that no hint
 and no slow replica brings the message back once a quorum has it. States::
 
     trying ──(all confirmed before the deadline)──► answered: none

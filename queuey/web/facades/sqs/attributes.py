@@ -15,7 +15,7 @@ from queuey.service.claims import Backlog
 from queuey.web.facades.sqs.errors import SqsError, invalid
 
 ACCOUNT = "000000000000"
-"""The account in URLs and ARNs. Whose queues a request is about follows from its access key."""
+"""The account in URLs and ARNs. The access key decides whose queues a request means."""
 RETENTION = 345_600
 MAX_MESSAGE = 1_048_576
 """Max bytes of a message with its attributes, and of a batch."""
