@@ -22,7 +22,7 @@ RECORD = Path(__file__).with_name("words.toml")
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
 ROLE = re.compile(r":(?:class|meth|func|attr|mod|data|exc|obj):`(?:[^`<]*<)?[~!]?(?P<name>[^`<>()]+)(?:\(\))?>?`")
 CAPITALS = re.compile(r"(?<![:`])(`{1,2})(?P<name>[A-Z_][A-Z0-9_]+(?:\.[A-Za-z_]+)*)\1(?!`)")
-CODE = re.compile(r"`[^`]*`")
+CODE = re.compile(r"(`+)[^`]+\1")
 TERMS = {
     *HTTPMethod,
     *("CONNECTED", "SUSPENDED", "LOST"),  # states of a ZooKeeper session
