@@ -95,11 +95,12 @@ def test_whoever_waits_has_a_deadline() -> None:
 
 
 async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], None]]) -> list[int]:
-    """Asks so many things, one after another; answers wait in a list, the latest is given first."""
-    return [
-        await called(lambda done, at=at: waiting.append(lambda: done(number * 100 + at, None)))
-        for at in range(sum(counts))
-    ]
+    """Asks so many things, one after another; what answers each of them is put into a list."""
+
+    def ask(value: int, done: Done) -> None:
+        waiting.append(partial(done, value, None))
+
+    return [await called(partial(ask, number * 100 + at)) for at in range(sum(counts))]
 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9), st.integers(1, 10))
@@ -122,7 +123,7 @@ def test_results_in_order(plans: list[list[int]], running: int, held: int) -> No
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        found = []
+        found: list[Any] = []
         for result in side_by_side(tasks(), most_running=running, most_held=held):
             assert len(begun) - len(found) <= held + 1
             found.append(result)

@@ -24,6 +24,7 @@ from queuey.storage.cassandra.bucket_index import (
 from queuey.storage.cassandra.bucketing import CLASSES, PUT, Bucket
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Request
+from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions, Level
 from tests import strategies
 from tests.unit.cassandra.simulated import BOOTED, CalmDriver
@@ -70,7 +71,7 @@ class Record:
 
     def set_low_watermark(self, ticks: int) -> None:
         """Has a low watermark be recorded."""
-        values = (9999, bucket_index.uuid_of((ticks, 0)), *KEY)
+        values = (9999, uuid_of((ticks, 0)), *KEY)
         self.driver.run(bucket_index.SET_LOW_WATERMARK, values)
 
     def raises(self, known: BucketLookup, ticks: int, *, part: int = 1) -> bool:

@@ -50,8 +50,8 @@ def driver() -> CalmDriver:
 
 @pytest.fixture
 def undo_writer(driver: CalmDriver) -> Iterator[UndoWriter]:
-    """An undo writer that uses it, and keeps five that nobody waits for any more."""
-    found = UndoWriter(driver, Clock(), kept=5)
+    """An undo writer that uses it."""
+    found = UndoWriter(driver, Clock())
     yield found
     found.close(0.0)
 
@@ -96,8 +96,9 @@ def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     assert {*answers.wait()} == {"unknown"}
 
 
-def test_the_oldest_are_given_up(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     """Of too many that nobody waits for any more the oldest are given up, and counted."""
+    undo_writer = UndoWriter(driver, Clock(), kept=5)
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     for number in range(25):
         answers = Answers()
@@ -105,6 +106,7 @@ def test_the_oldest_are_given_up(driver: CalmDriver, undo_writer: UndoWriter) ->
         assert answers.wait() == ["unknown"]
     assert undo_writer.pending + undo_writer.abandoned == 25
     assert undo_writer.abandoned >= 10
+    undo_writer.close(0.0)
 
 
 def test_some_at_a_time(driver: CalmDriver, undo_writer: UndoWriter) -> None:
@@ -135,7 +137,8 @@ def test_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
 
 def test_broken_driver(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """A driver that raises what it never should stops nothing: the delete is tried again."""
-    answers, broken = Answers(), []
+    answers = Answers()
+    broken: list[int] = []
 
     def breaks(_request: object) -> None:
         if len(broken) < 2:
