@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
+from queuey.errors import StoreUnavailable
+from queuey.messages import LogEntry, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import APPENDS, QUEUES, Wire
@@ -39,18 +39,6 @@ def outcome_of(store: CassandraStore, queue: Queue, entry: LogEntry) -> str:
     return failed.value.outcome
 
 
-def test_straggler(store: CassandraStore, wire: Wire, queue: Queue) -> None:
-    """What reaches Cassandra after the same entry was settled changes nothing any more."""
-    gate = wire.straggle(APPENDS)
-    assert outcome_of(store, queue, LogEntry(2, b"mine")) == "unknown"
-    assert begun_entry(store, queue, LogEntry(2, b"mine")).result(60) is True
-    assert enter(store, queue, LogEntry(3, b"three"))
-    gate.open()
-    gate.passed()
-    entries = [LogEntry(1, b"one"), LogEntry(2, b"mine"), LogEntry(3, b"three")]
-    assert store.read_log(queue, 1, 1, newest=True) == LogPage(3, entries)
-
-
 def test_row_that_cannot_be_read(store: CassandraStore, wire: Wire, queue: Queue) -> None:
     """An append that needs the queue's row, and cannot read it, sends nothing."""
     store._rows.forget(queue.application, queue.name)
@@ -68,15 +56,3 @@ def test_no_thread_is_held(store: CassandraStore, wire: Wire, queue: Queue) -> N
     assert store._pool.submit(lambda: "free").result(60) == "free"
     gate.open()
     assert [answer.result(60) for answer in answers].count(True) == 1
-
-
-def test_closing_leaves_doubt(store: CassandraStore, wire: Wire, queue: Queue) -> None:
-    """Whoever waits for an append when the store is closed is told that it is in doubt."""
-    gate = wire.hold(APPENDS, answered=True)
-    answer = begun_entry(store, queue, LogEntry(2, b"mine"))
-    gate.passed()
-    store.close(0.2)
-    with pytest.raises(StoreClosed) as closed:
-        answer.result(60)
-    assert closed.value.outcome == "unknown"
-    gate.open()

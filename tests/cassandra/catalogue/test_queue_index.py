@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry
+from queuey.storage.cassandra.catalogue.queue_index import SHARDS
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from tests.cassandra.conftest import OpenStore
 
@@ -27,12 +27,3 @@ def test_cost(open_with: OpenStore, application: str) -> None:
     before = store._driver.requests
     assert len(store.list_queues(application, start="queue-3", limit=5)) == 5
     assert store._driver.requests - before <= 2 * SHARDS + 1
-
-
-def test_nothing_is_left(store: CassandraStore, application: str) -> None:
-    """Queues that were deleted, and creations that came too late, leave nothing in the index."""
-    queue, _ = store.create_queue(application, "queue", QueueSpec())
-    assert store._create_row(application, "queue", QueueSpec()) == (store._rows.current(queue), False)
-    assert store._index.scan(application, "").take(9) == [IndexEntry("queue", queue.uid)]
-    store.delete_queue(queue)
-    assert store._index.scan(application, "").take(9) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -32,24 +33,29 @@ from tests.unit.cassandra.simulated import CalmDriver
 ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 12, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
-WRITE = Statement(f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(ROW)})")
+WRITE = Statement(
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(ROW)}) IF NOT EXISTS", idempotent=False
+)
+AGAIN = Statement(f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(ROW)})")
 REFUSED = StoreUnavailable("no node is up")
 
 
 class Cached:
     """The rows of a process, and Cassandra, where a queue has one."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - options of any type
-        self.driver = CalmDriver()
+    def __init__(self, driver: CalmDriver | None = None, row: tuple[Any, ...] = ROW, **options: Any) -> None:  # noqa: ANN401 - options of any type
+        self.driver = driver or CalmDriver()
         self.clock = self.driver.clock()
         chosen, deadline = CassandraOptions(**options), Deadline(15, self.clock.boottime)
         transactions = LightweightTransactions(self.driver, chosen, self.clock, threading.Event(), deadline)
         self.rows = QueueCache(self.driver, chosen, TimingInForce(chosen, self.clock), self.clock, transactions)
-        self.write("queue", ROW)
+        if driver is None:
+            self.write("queue", row)
 
     def write(self, name: str, row: tuple[Any, ...]) -> None:
         """Has a row stand in Cassandra; nothing of it was asked for."""
-        self.driver.run(WRITE, ("app", name, *row))
+        for statement in (WRITE, AGAIN):
+            self.driver.run(statement, ("app", name, *row))
         self.driver.sent.clear()
 
     def slow(self, seconds: float, times: int = 1000) -> None:
@@ -190,6 +196,33 @@ def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
         cached.rows.young("app", "queue")
     assert refused.value.outcome == "none"
     assert len(cached.driver.sent) == 6
+
+
+def test_the_reach_is_raised_for_all() -> None:
+    """Once raised, every process sees it; nobody lowers it, or raises that of a queue that has changed."""
+    cached = Cached(row=(1, 2, 0, 60, *ROW[4:]))
+    other = Cached(cached.driver)
+    row, old = cached.rows.current(QUEUE), other.rows.current(QUEUE)
+    raised = cached.rows.cover(row, {1000, CLASSES[0] + 1}, 5 * SHORTEST)
+    assert (raised.longest_ttl, raised.longest_row, raised.queue) == (1024, 16 * SHORTEST, QUEUE)
+    cached.driver.sent.clear()
+    assert cached.rows.cover(raised, {1024}, 16 * SHORTEST) is raised
+    assert cached.driver.sent == []
+    found = other.rows.cover(old, {2000}, 2 * SHORTEST)
+    assert (found.longest_ttl, found.longest_row) == (2048, 16 * SHORTEST)
+    change = Statement(
+        "UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False
+    )
+    cached.driver.run(change, (78, "app", "queue", 77), serial="SERIAL")
+    with pytest.raises(QueueChanged):
+        cached.rows.cover(raised, {5000}, SHORTEST)
+
+
+def test_ids_that_readers_have_passed_wait() -> None:
+    """Before a longer message is written under an old id no process uses a row that does not cover it."""
+    cached, began = Cached(row_age=0.2, levels={}), time.monotonic()
+    cached.rows.cover(cached.rows.current(QUEUE), (), 2 * SHORTEST, given=True)
+    assert time.monotonic() - began >= 0.2
 
 
 @given(st.integers(1, MAX_TTL))
