@@ -6,7 +6,6 @@ A rule is for statements, takes effect on the next so many requests of them, and
     gate = wire.hold(INSERTS, answered=True)   # they are sent, their answers wait
     wire.fail(INSERTS)                   # they are not sent, and it is said that nothing was written
     wire.lose(INSERTS)                   # they are sent, their answers are lost
-    gate = wire.straggle(INSERTS)        # they are given up at once, and reach Cassandra when the gate is opened
     wire.stumble(INSERTS)                # beginning them raises what a driver never should
     wire.meanwhile(INSERTS, meddle)      # when Cassandra has answered them, something is done first
 
@@ -28,7 +27,7 @@ from uuid import UUID
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import bucket_index, message_codec
-from queuey.storage.cassandra.catalogue import queue_cache, queues
+from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.clocks import light_checks
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.store import claim_logs
@@ -43,7 +42,6 @@ LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
 CLOCKS = (light_checks.NOW,)
 QUEUES = (queue_cache.FIND,)
 APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
-CHANGES = (queues._UPDATE, queues._PURGE, queues._DELETE)
 
 ALWAYS = math.inf
 """How often a rule takes effect that stays."""
@@ -96,7 +94,6 @@ class Rule:
         before, after: Where they wait before they are sent, and their answers after.
         sent: They are.
         error: Is told instead of the answer.
-        hasty: It is told before anything else.
         stumbles: Nothing of this happens: the call that was to begin the request fails.
         then: Is done when they are answered, or are not to be sent, before that is told.
     """
@@ -107,7 +104,6 @@ class Rule:
     after: Gate | None = None
     sent: bool = True
     error: StoreUnavailable | None = None
-    hasty: bool = False
     stumbles: bool = False
     then: Callable[[], object] | None = None
 
@@ -118,8 +114,6 @@ class Rule:
             ask: Sends it and waits for the answer.
             tell: Takes the answer.
         """
-        if self.hasty:
-            tell(None, self.error)
         if self.before is not None:
             self.before.wait()
         answer: Answer = ask() if self.sent else (None, None)
@@ -130,13 +124,12 @@ class Rule:
             self.after.wait()
         if self.then is not None:
             self.then()
-        if not self.hasty:
-            tell(*(answer if self.error is None else (None, self.error)))
+        tell(*(answer if self.error is None else (None, self.error)))
 
 
 @dataclass
 class Log:
-    """Which statements were sent, in order; how many side by side each time that some were; rows at which levels.
+    """Which statements were sent, in order; how many side by side each time that some were.
 
     Also the rows and bytes of the answers that messages were read by, the bytes of the longest of them, and those of
     each round that was waited for.
@@ -144,7 +137,6 @@ class Log:
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
-    levels: dict[Statement, set[str]] = field(default_factory=dict)
     bytes: int = 0
     rows: int = 0
     longest: int = 0
@@ -152,7 +144,7 @@ class Log:
 
     def clear(self) -> None:
         """Forgets all of it."""
-        for what in (self.statements, self.rounds, self.levels, self.round_bytes):
+        for what in (self.statements, self.rounds, self.round_bytes):
             what.clear()
         self.bytes = self.rows = self.longest = 0
 
@@ -201,12 +193,6 @@ class Wire:
     def lose(self, which: Which, times: float = 1, then: Callable[[], object] | None = None) -> None:
         """Loses the answers."""
         self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
-
-    def straggle(self, which: Which, times: float = 1) -> Gate:
-        """Gives requests up at once, and sends them when the gate is opened."""
-        gate = Gate()
-        self._add(Rule(_chosen(which), times, before=gate, error=InDoubt("timed out"), hasty=True))
-        return gate
 
     def stumble(self, which: Which, times: float = 1) -> None:
         """Raises an error that no driver should from the calls that begin requests."""
@@ -284,7 +270,6 @@ class _Interposed(LastingDriver):
         send = super().send
         if isinstance(request, Encoded):
             if request.decode is None or request.host is not None:
-                self._wire.log.levels.setdefault(request.statement, set()).add(request.consistency)
                 request = request._replace(timeout=PATIENCE)
             else:
                 request = request._replace(decode=partial(self._weighed, request.decode))

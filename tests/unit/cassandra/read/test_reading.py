@@ -13,8 +13,9 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_of
-from queuey.storage.cassandra import PREPARED, bucketing
+from queuey.storage.cassandra import PREPARED, bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.driver import Encoded, fast_path
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import Extent, Probe, Rounds
@@ -300,8 +301,9 @@ def test_partitions_that_are_read_together() -> None:
 
 @pytest.mark.parametrize("bodies", [False, True])
 @pytest.mark.parametrize("descending", [False, True])
-def test_what_reads_send_is_prepared_before(descending: bool, bodies: bool) -> None:  # noqa: FBT001
-    """A read goes on in the thread that delivers all answers, which cannot wait for a statement to be prepared."""
+def test_what_threads_that_must_not_wait_send_is_prepared(*, descending: bool, bodies: bool) -> None:
+    """Reads go on in the thread that delivers all answers; others write, undo writes and read rows of queues."""
     for time_bucket in (Bucket(kind, place_at(START).bucket) for kind in range(len(bucketing.NAMES))):
         call = reading.query((7, 1), Probe(time_bucket, FIRST, END, 1, descending, bodies), "QUORUM")
         assert call.statement in PREPARED
+    assert {*message_codec.INSERT, *message_codec.DELETE, queue_cache.FIND} <= {*PREPARED}
