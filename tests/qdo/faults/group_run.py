@@ -159,7 +159,7 @@ class GroupRun:
         yield
         self.journal.add(Fault(start, now(), kind, worker))
 
-    def posting(self, queues: Queues) -> contextlib.AbstractContextManager[None]:
+    def posting(self, queues: Queues) -> contextlib.AbstractContextManager[object]:
         """Has messages posted to all queues all the time."""
         return running([Producer(name, queues, self.journal, self._seed, PAUSE).run for name in PRODUCERS])
 
