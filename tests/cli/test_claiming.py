@@ -44,7 +44,7 @@ def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str
     sending.start()
     with replace_in(claiming, LONGEST_WAIT, 0.5):
         ended = run("claim", queue, "--wait", "60", "--json")
-    sending.join()
+    sending.join(60)
     assert (ended.code, [line["body"] for line in ended.json_lines]) == (0, ["late"])
 
 

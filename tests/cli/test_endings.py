@@ -16,6 +16,7 @@ import pytest
 
 from queuey.client import Client
 from tests.commands import Run
+from tests.contract.samples import eventually
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment, free_port
 
@@ -37,15 +38,14 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     with ending(subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
         assert process.stdin is not None
         assert process.stderr is not None
+        standard_input = process.stdin
         process.stdin.write(b"1\n2\n3\n4\n")
         process.stdin.flush()
-        while client.info(queue).count < 4:
-            time.sleep(0.02)
+        assert eventually(lambda: client.info(queue).count == 4)
         # The next line is read when the answers for those before it have come.
         process.stdin.write(b"5\n")
         process.stdin.flush()
-        while _unread(process.stdin) or not _sleeps(process.pid):
-            time.sleep(0.02)
+        assert eventually(lambda: not _unread(standard_input) and _sleeps(process.pid))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         err = process.stderr.read().decode()

@@ -209,11 +209,11 @@ class Blocking:
         self._wait(self._client.close())
         self._wait(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(60)
         self._loop.close()
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(300)
 
     def _iterate(self, values: AsyncGenerator[Any]) -> Iterator[Any]:
         async def following() -> Any:  # noqa: ANN401 - one of the values

@@ -183,12 +183,12 @@ def test_a_send_that_is_called_off_is_in_doubt(path: Path) -> None:
 
         async def hold(_: httpx2.Request) -> httpx2.Response:
             asked.set()
-            await asyncio.Event().wait()
+            await asyncio.sleep(600)
             return ok()
 
         async with AsyncClient(ONE, key="k", transport=httpx2.MockTransport(hold), receipts=path) as client:
             sending = asyncio.ensure_future(client.send("q", "x"))
-            await asked.wait()
+            await asyncio.wait_for(asked.wait(), 60)
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
@@ -248,7 +248,7 @@ for number in range(300):
     commands = [[sys.executable, "-c", program, str(path), str(one)] for one in range(1, 5)]
     with ExitStack() as started:
         running = [started.enter_context(ending(subprocess.Popen(command))) for command in commands]
-        assert [process.wait() for process in running] == [0] * 4
+        assert [process.wait(300) for process in running] == [0] * 4
     counts: dict[tuple[int, str], int] = {}
     for line in lines(path):
         counts[line["partition"], line["id"]] = counts.get((line["partition"], line["id"]), 0) + 1

@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
         thread.start()
         yield f"https://127.0.0.1:{server.server_port}"
         server.shutdown()
-        thread.join()
+        thread.join(60)
 
 
 def test_an_unknown_authority_is_refused(url: str) -> None:
@@ -73,7 +73,7 @@ def test_a_server_without_tls() -> None:
         ):
             client.heartbeat()
         server.shutdown()
-        thread.join()
+        thread.join(60)
     assert "Start the service" not in str(caught.value)
 
 

@@ -43,7 +43,7 @@ def test_threads_are_added_up_and_outlived() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(60)
         assert len(metrics._present) <= 4
     requests, received, delivered = metrics.total()
     assert (sum(requests["r", 200][1:]), received, delivered) == (2000, 4000, 6000)

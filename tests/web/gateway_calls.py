@@ -157,7 +157,7 @@ class Request:
     async def receive(self) -> dict[str, Any]:
         """Gives the next piece of the body."""
         if self.hold is not None and len(self.pieces) <= (not self.chunked):
-            await self.hold.wait()
+            await asyncio.wait_for(self.hold.wait(), 600)
         if self.pieces and not (self.broken and len(self.pieces) == 1):
             return {"type": "http.request", "body": self.pieces.pop(0), "more_body": True}
         if self.trailers:

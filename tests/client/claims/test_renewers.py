@@ -267,7 +267,7 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
 
     async def run(call: Call[None], within: float | None = None) -> None:
         sent.append(call.path)
-        await answered.wait()
+        await asyncio.wait_for(answered.wait(), 60)
 
     async def work() -> None:
         renewer = AsyncClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call

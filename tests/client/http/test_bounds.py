@@ -77,7 +77,7 @@ def serving(serve: Serve) -> Iterator[str]:
         finally:
             ended.set()
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            thread.join(60)
 
 
 @pytest.fixture(params=["sync", "async"])

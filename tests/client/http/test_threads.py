@@ -28,7 +28,7 @@ class Outer(msgspec.Struct):
 '''
 
 def read():
-    barrier.wait()
+    barrier.wait(60)
     assert decode(answer, shapes.Outer).messages[0].id == "a"
 
 sys.setswitchinterval(1e-6)
@@ -42,7 +42,7 @@ for number in range(50):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
 """
 
 

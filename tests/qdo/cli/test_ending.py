@@ -63,7 +63,7 @@ def test_a_message_that_hangs_its_workers_becomes_a_dead_letter(
     for body in ("blocking", "behind"):
         client.send(queue, body, partition=1)
     lives: list[list[str]] = []
-    while not lives or lives[-1][-1] != "done behind":
+    while len(lives) < 9 and (not lives or lives[-1][-1] != "done behind"):
         options = ("--stalled-after", "2", "--session-timeout", "2", "--attempts", "3")
         with hire("handlers:blocking", "--queue", queue, *options) as worker:
             lives.append(worker.said(1))

@@ -152,7 +152,7 @@ def test_a_queue_that_a_key_does_not_show_is_not_said_to_be_missing(hire: Hire, 
     """It may exist, so the worker names the right that it lacks."""
     words = ["app", "key-add", "queuey", "--allow", "read,claim", "--queues", "others-*", "--data", str(served.data)]
     with served.command(*words, "--json") as made:
-        hire.variables["QUEUEY_KEY"] = json.loads(made.communicate()[0])["secret"]
+        hire.variables["QUEUEY_KEY"] = json.loads(made.communicate(timeout=100)[0])["secret"]
     with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1", "--on-failure", "skip") as worker:
         assert worker.ended() == 1
     assert f"lacks 1 of the rights that this worker needs: read for '{queue}'." in "".join(worker.log)

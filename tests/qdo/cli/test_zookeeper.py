@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Group
-from tests.qdo.cli.workers import Hire, wait_until_behind_nothing
+from tests.qdo.cli.workers import SECONDS, Hire, wait_until_behind_nothing
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.servers.served import Served, environment
 
@@ -27,8 +28,10 @@ def test_from_first_message_to_forgotten_group(
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
     hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="8"))
     with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
+        deadline = time.monotonic() + 2 * SECONDS
         while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
             assert {one.process.poll(), other.process.poll()} == {None}
+            assert time.monotonic() < deadline
         first = [client.send(queue, "first", partition=number) for number in (1, 2, 3)]
         wait_until_behind_nothing(run)
         one.process.kill()

@@ -191,5 +191,7 @@ class Hire:
 def wait_until_behind_nothing(run: Run) -> None:
     """Waits until every partition of the group has an owner and nothing is behind its offset."""
     found: dict[str, Any] = {"lag": None, "partitions": []}
+    deadline = time.monotonic() + 2 * SECONDS
     while not found["partitions"] or found["lag"] != 0 or not all(line["offset"] for line in found["partitions"]):
+        assert time.monotonic() < deadline, found
         found = run("status", "--json").json

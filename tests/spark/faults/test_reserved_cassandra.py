@@ -72,4 +72,4 @@ def test_attempts_that_end_at_any_step_are_done_again(clustered: Kept) -> None:
             pool.submit(scenario, clustered, f"s{at}-{when}-{'late' if late else 'early'}", at, when, late=late)
             for at, when, late in cases
         ]
-    assert [problem for one in running if (problem := one.result())] == []
+    assert [problem for one in running if (problem := one.result(3600))] == []

@@ -48,7 +48,7 @@ class Follower:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(60)
 
     def _run(self) -> None:
         while not self._ended.wait(0.2):

@@ -42,7 +42,7 @@ def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> No
             rows: list[Row] = []
             while not all(writer.done() for writer in writers):
                 rows += query.batch(ReadMaxRows(50)) or []
-        sent = Counter(text for writer in writers for text in writer.result())
+        sent = Counter(text for writer in writers for text in writer.result(60))
         while len(rows) < sum(sent.values()):
             rows += query.batch(ReadMaxRows(50)) or []
         assert Counter(values(rows)) == sent

@@ -187,7 +187,7 @@ def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
 
     def between() -> None:
         stopped.release()
-        go.acquire()
+        assert go.acquire(timeout=60)
 
     def work() -> None:
         try:
@@ -201,14 +201,14 @@ def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
     mortal._between = between
     thread = threading.Thread(target=work)
     thread.start()
-    stopped.acquire()
+    assert stopped.acquire(timeout=60)
     while not ended.is_set():
         try:
             yield
         finally:
             go.release()
-            stopped.acquire()
-    thread.join()
+            assert stopped.acquire(timeout=60)
+    thread.join(60)
 
 
 def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup) -> None:

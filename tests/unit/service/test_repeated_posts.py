@@ -178,7 +178,7 @@ def test_given_up(first: tuple[WriteUndone, ...]) -> None:
 
     async def leave() -> None:
         task = asyncio.ensure_future(posting.use_cases.post(QUEUE, [Draft("x")]))
-        await posting.store.begun.wait()
+        await asyncio.wait_for(posting.store.begun.wait(), 60)
         task.cancel()
         await task
 

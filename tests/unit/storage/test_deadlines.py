@@ -101,14 +101,14 @@ def test_outside_of_calls_nothing_ends(deadline: Deadline) -> None:
     with deadline.running():
         thread = threading.Thread(target=lambda: found.append(deadline.left(99)))
         thread.start()
-        thread.join()
+        thread.join(60)
     assert found == [99]
 
 
 def test_waiting_ends_with_the_call() -> None:
     """Who waits for something that never comes is told when the call's time is over."""
     lock = threading.Lock()
-    lock.acquire()
+    assert lock.acquire(timeout=60)
     deadline = Deadline(0.05)
     with deadline.running(), pytest.raises(StoreUnavailable):
         deadline.wait(lock.acquire)

@@ -223,7 +223,7 @@ def test_a_thread_that_waits(owner: Caller, q: str, settling: list[int]) -> None
         thread.join(0.01)
     assert replies == []
     owner.post("q", "next", X_Partition="1")
-    thread.join()
+    thread.join(60)
     assert (bodies(replies[0].messages), len(replies[0].json["acknowledged"])) == (["next"], 1)
     assert settling == [1]
 

@@ -175,7 +175,7 @@ def test_waiting_for_messages(owner: Caller, q: str) -> None:
     timer = threading.Timer(0.3, lambda: owner.post("q", "later", X_Partition="2"))
     timer.start()
     assert bodies(owner.claim(wait=20)) == ["later"]
-    timer.join()
+    timer.join(60)
 
 
 def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:

@@ -399,7 +399,7 @@ def test_clients_that_leave_break_nothing(
     async def work(gateway: Gateway) -> Reply:
         between.instead(Store.begin_append, held)
         task = asyncio.create_task(Request(body=b"x").to(gateway))
-        await held.begun.wait()
+        await asyncio.wait_for(held.begun.wait(), 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         between.passing(Store.begin_append)
@@ -420,7 +420,7 @@ def test_writes_that_end_after_the_loop(run: Run, owner: Caller, between: Interp
 
     async def work(gateway: Gateway) -> None:
         task = asyncio.create_task(Request(body=b"x").to(gateway))
-        await held.begun.wait()
+        await asyncio.wait_for(held.begun.wait(), 60)
         task.cancel()
 
     run(work)

@@ -36,7 +36,7 @@ class Claim(Request):
         """Gives the end of the body, and then nothing until the client leaves."""
         if self.pieces:
             return await super().receive()
-        await self._left.wait()
+        await asyncio.wait_for(self._left.wait(), 600)
         return {"type": "http.disconnect"}
 
     def begin(self, gateway: Gateway) -> asyncio.Task[None]:

@@ -62,7 +62,7 @@ class Leaving(Request):
         """Gives the end of the body, and then nothing until the client leaves."""
         if self.pieces:
             return await super().receive()
-        await self.left.wait()
+        await asyncio.wait_for(self.left.wait(), 600)
         return {"type": "http.disconnect"}
 
 

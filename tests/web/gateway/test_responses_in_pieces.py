@@ -48,7 +48,7 @@ class Slow(Request):
 
     async def send(self, message: dict[str, Any]) -> None:
         """Takes a part."""
-        await self.takes.wait()
+        await asyncio.wait_for(self.takes.wait(), 600)
         await super().send(message)
 
 

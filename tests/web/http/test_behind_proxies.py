@@ -93,7 +93,7 @@ class Service:
         """Ends it."""
         asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(60)
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
@@ -113,7 +113,7 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
         yield service, port
     finally:
         process.terminate()
-        process.wait()
+        process.wait(60)
         service.close()
 
 

@@ -153,7 +153,7 @@ def test_no_more_is_read_than_is_served() -> None:
         go_on = asyncio.Event()
 
         async def wait(head: Head, exchange: Connection) -> None:
-            await go_on.wait()
+            await asyncio.wait_for(go_on.wait(), 60)
             await echo(head, exchange)
 
         given = Given(connections(asyncio.get_running_loop(), wait))
@@ -264,7 +264,7 @@ def test_leaving_is_told() -> None:
         await given.give(GET)
         await given.end()
         given.lose()
-        await gone.wait()
+        await asyncio.wait_for(gone.wait(), 60)
 
     play(work)
     assert heard in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, LEFT])
@@ -308,7 +308,7 @@ def test_too_many_connections(listener: socket.socket) -> None:
         go_on = asyncio.Event()
 
         async def wait(head: Head, exchange: Connection) -> None:
-            await go_on.wait()
+            await asyncio.wait_for(go_on.wait(), 60)
             await echo(head, exchange)
 
         every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)

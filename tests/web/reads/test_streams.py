@@ -75,12 +75,12 @@ class Reader(Request):
         if self.pieces:
             self.pieces.clear()
             return {"type": "http.request", "body": b"", "more_body": False}
-        await self.leaves.wait()
+        await asyncio.wait_for(self.leaves.wait(), 600)
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
         """Takes a part, while it takes any."""
-        await self.takes.wait()
+        await asyncio.wait_for(self.takes.wait(), 600)
         await super().send(message)
 
     @property

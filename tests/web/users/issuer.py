@@ -151,7 +151,7 @@ class KeyServer:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Answers one request."""
         if self.behaviour == "hang":
-            self.closing.wait()
+            self.closing.wait(600)
             return
         handler.send_response({"redirect": 302, "fail": 500}.get(self.behaviour, 200))
         if self.behaviour == "redirect":
@@ -174,7 +174,7 @@ class KeyServer:
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(60)
 
 
 @contextlib.contextmanager
