@@ -215,6 +215,7 @@ def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
     assert all_come(client, jobs)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -> None:
     """What is done is acknowledged once the service is back; what failed is delivered again, and never acknowledged."""

@@ -58,6 +58,7 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     assert [message.body for message in client.read_all(queue)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_ctrl_c_while_serve_starts(seconds: float, tmp_path: Path) -> None:
     """Ctrl-C in the first moments ends the service without a word, whatever is being imported."""
@@ -112,6 +113,7 @@ def test_direction_of_writing(run: Run, client: Client, queue: str) -> None:
     assert run("queue", "delete", name, "--yes").text == f"\\u202e{queue[:20]} is deleted.\n"
 
 
+@pytest.mark.needs_programs
 def test_tail_says_when_the_service_is_away(tmp_path: Path) -> None:
     """Tail says once that the service is away and once that it is back, and goes on where it was."""
     with Served(tmp_path) as first, first.client() as client:

@@ -32,6 +32,7 @@ def test_a_program(program: ModuleType, typo: str, meant: str, monkeypatch: pyte
     assert meant in without.text + without.err
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize(
     "line",
     ["queuey --help", "queuey queue --help", "queuey settings", "qdo --help", "qdo work --help", "qdo --version"],

@@ -10,7 +10,8 @@ import pytest
 
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import read_profile
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application
+from tests.client.live import served as serving
 from tests.client.scripted import Blocking, async_client, sync_client
 from tests.in_process import InProcess
 
@@ -54,9 +55,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The service as a process of its own."""
-    with served(tmp_path_factory.mktemp("service")) as running:
+    with serving(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
@@ -73,17 +74,17 @@ def opened(kind: str, url: str, key: str, app: Application | None = None) -> Ite
 
 
 @pytest.fixture
-def over_socket(kind: str, service: Served) -> Iterator[Any]:
+def over_socket(kind: str, served: Served) -> Iterator[Any]:
     """A client of either kind on the service as a process of its own."""
-    profile = read_profile(service.profile)
+    profile = read_profile(served.profile)
     with opened(kind, profile.url, profile.key) as client:
         yield client
 
 
-@pytest.fixture(params=["in process", "over a socket"])
+@pytest.fixture(params=["in process", "over_socket"])
 def queuey(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
     """A client of either kind on the real service, in this process and over a socket."""
-    if request.param == "over a socket":
+    if request.param == "over_socket":
         yield request.getfixturevalue("over_socket")
         return
     with opened(kind, LOCAL, LOCAL_KEY, request.getfixturevalue("app")) as client:

@@ -10,9 +10,9 @@ from tests.pages import to_run
 PAGE = "docs/client.md"
 
 
-def test_the_examples_run(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of the page runs, in order, against a service that was only started."""
-    monkeypatch.setenv("QUEUEY_PROFILE", str(service.profile))
+    monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile))
     examples = to_run(PAGE)
     assert len(examples) >= 10
     assert {example.language for example in examples} == {"python"}

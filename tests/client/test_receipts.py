@@ -234,6 +234,7 @@ def test_a_torn_line_spoils_no_other(path: Path) -> None:
     assert json.loads(whole)["id"] == message_id(1)
 
 
+@pytest.mark.needs_programs
 def test_several_processes_append_whole_lines(path: Path) -> None:
     """Lines of processes that write at the same time do not mix, and none is lost."""
     program = """

@@ -159,6 +159,7 @@ def test_every_error_is_drawn_in_the_tree() -> None:
     assert made <= drawn
 
 
+@pytest.mark.needs_programs
 def test_importing_loads_no_http_library_and_reads_nothing() -> None:
     """An import costs little and does nothing: no HTTP library, no event loop, no look at environment or files."""
     program = """

@@ -398,6 +398,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             File(tmp_path / name).ask()
 
 
+@pytest.mark.needs_programs
 def test_a_command_is_run_without_a_shell(connect: Connect, tmp_path: Path) -> None:
     """What it prints is the token; it is run again at a 401, and gets no input."""
     script = Script(only("run-2"))
@@ -409,6 +410,7 @@ def test_a_command_is_run_without_a_shell(connect: Connect, tmp_path: Path) -> N
         Command("echo '$HOME' `id`").ask()
 
 
+@pytest.mark.needs_programs
 def test_a_command_that_fails_hangs_or_floods_is_ended() -> None:
     """Its time and its output are bounded; what it started is ended with it, and its arguments are not shown."""
     with pytest.raises(TokenError, match=r"^token_command no-such-program cannot be run: No such file"):

@@ -49,6 +49,7 @@ def test_each_release_has_a_record() -> None:
     assert versions[-1] == present or present.is_devrelease
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("version", recording.COMMITS)
 def test_each_release_has_its_commit(version: str) -> None:
     """The commit of a release is in the history, carries its version, and has a record here."""

@@ -90,9 +90,9 @@ def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.L
     assert "could" not in caplog.text
 
 
-def test_a_run_leaves_decisions_alone(service: Served) -> None:
+def test_a_run_leaves_decisions_alone(served: Served) -> None:
     """What a handler, here a coroutine, has released or acknowledged by itself stays so, whatever it raises then."""
-    profile = read_profile(service.profile)
+    profile = read_profile(served.profile)
 
     async def handle(job: Any) -> None:  # noqa: ANN401 - of this kind
         await (job.ack() if job.body == "done" else job.release(delay=600, reason="not now"))
@@ -127,9 +127,9 @@ def test_a_run_that_ends_with_the_error(queuey: Queuey, queue: str) -> None:
         jobs.run(fail, on_error="stop")
 
 
-def test_a_coroutine_function_needs_the_other_client(service: Served) -> None:
+def test_a_coroutine_function_needs_the_other_client(served: Served) -> None:
     """A client for threads would await nothing, and acknowledge jobs that were not begun."""
-    profile = read_profile(service.profile)
+    profile = read_profile(served.profile)
 
     async def handle(_job: Any) -> None:  # noqa: ANN401 - of either kind
         """Does nothing."""

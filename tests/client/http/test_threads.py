@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FIRST_ANSWERS = """
 import sys
 import types
@@ -46,6 +48,7 @@ for number in range(50):
 """
 
 
+@pytest.mark.needs_programs
 def test_first_answers_of_a_shape_in_several_threads() -> None:
     """Threads that are the first to read an answer of some shape do not crash the process."""
     root = Path(__file__).parents[3]

@@ -93,6 +93,7 @@ def test_killed_run(ledger: Later) -> None:
         lease(ledger).take()
 
 
+@pytest.mark.needs_programs
 def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
     """The lease of a process that is gone is free at once where that can be seen."""
     program = (

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from queuey.client import ConnectionLost, InvalidRequest, NotAllowed, QueueNotFound
 from queuey.client.claims.held import SOON, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
@@ -133,6 +135,7 @@ os._exit(len(left) or not calls)
 """
 
 
+@pytest.mark.needs_programs
 def test_a_child_leaves_claims_to_its_parent() -> None:
     """A process that was forked neither renews nor releases what its parent holds, and renews claims of its own."""
     command = [sys.executable, "-W", "ignore", "-c", FORKED]

@@ -13,6 +13,8 @@ from deploy.local import jars
 from deploy.local.errors import CannotFetch
 from tests.replacing import replace
 
+pytestmark = pytest.mark.needs_programs
+
 BUNDLE = jars.Bundle("things-1.0", ("org.things:things:1.0", "org.more:more:2.0"))
 
 

@@ -11,6 +11,8 @@ import pytest
 from deploy.local import java
 from deploy.local.errors import NoJava
 
+pytestmark = pytest.mark.needs_programs
+
 
 @pytest.mark.parametrize(
     ("text", "major"),

@@ -185,6 +185,7 @@ def test_the_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "a mistake" in str(record.exc_info[1])
 
 
+@pytest.mark.needs_programs
 def test_a_forked_process_has_a_loop_of_its_own() -> None:
     """The thread of the process before is not there; another one is started."""
     core = Core()
@@ -218,6 +219,7 @@ def test_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "no thread could be started" in caplog.text
 
 
+@pytest.mark.needs_programs
 def test_work_at_the_end_of_the_process_is_dropped() -> None:
     """When the process ends, work that comes then is no error."""
     ended = subprocess.run([sys.executable, "-c", AT_THE_END], check=True, capture_output=True, text=True, timeout=300)

@@ -55,6 +55,7 @@ child.communicate(b"\\n")
 """
 
 
+@pytest.mark.needs_programs
 def test_usage_includes_children() -> None:
     """A child's memory, handles and threads are its parent's as well; a process that has ended has none."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:

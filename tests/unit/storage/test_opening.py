@@ -137,6 +137,7 @@ def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.needs_programs
 def test_the_embedded_store_needs_no_cassandra_driver(tmp_path: Path) -> None:
     """Without cassandra-driver the SQLite store works as ever."""
     from queuey.storage.sqlite import open_store  # noqa: PLC0415 - only this test needs a store
@@ -146,6 +147,7 @@ def test_the_embedded_store_needs_no_cassandra_driver(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["application", "a"])
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("command", [["serve"], ["doctor"], ["app", "list"]])
 def test_a_missing_driver_names_the_extra(command: list[str]) -> None:
     """A Cassandra store without its driver says what to install, in one line."""
@@ -155,6 +157,7 @@ def test_a_missing_driver_names_the_extra(command: list[str]) -> None:
     assert f". Install it: {install_command('cassandra')}" in line
 
 
+@pytest.mark.needs_programs
 def test_the_cassandra_store_needs_no_sqlite_driver() -> None:
     """Without apsw a Cassandra store is looked at as ever; here nobody answers at the address."""
     ended = run_without("apsw", "app", "list", "--store", "cassandra://127.0.0.1:1/k")

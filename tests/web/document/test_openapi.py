@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pyramid.interfaces import IRoutesMapper
 
@@ -125,6 +126,7 @@ def test_headers_and_parameters_are_documented() -> None:
     assert all("503" in e["responses"] for p, path in paths.items() for e in path.values() if "{" in p)
 
 
+@pytest.mark.needs_programs
 def test_a_process_that_made_the_document_ends_well() -> None:
     """No type of the API makes msgspec free a value wrongly when the interpreter's last collection clears it."""
     program = "from queuey.web.v1.spec import document; document()"

@@ -137,6 +137,7 @@ def _send(port: int, data: bytes, quiet: float = PATIENCE) -> bytes:
     return found
 
 
+@pytest.mark.needs_programs
 def test_no_request_is_hidden_in_another(front: tuple[Service, int]) -> None:
     """What the service has seen was answered by the proxy as a request of its own, and no more."""
     service, port = front
