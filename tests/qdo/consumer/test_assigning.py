@@ -65,6 +65,29 @@ async def test_a_later_assignment_replaces_the_earlier(system: System) -> None:
         assert flat(await consumer.poll(timeout=0)) == []
 
 
+async def test_positions_are_chosen_as_anywhere(system: System) -> None:
+    """By seek, pause and resume, and by where to start."""
+    queue = await system.queue()
+    sent = await system.send(queue, 4)
+    async with AsyncConsumer(system.connect(), settings=READS) as consumer:
+        (one,) = await consumer.assign({queue.name: [1]})
+        await consumer.seek(one, sent[1])
+        assert bodies(await collect(consumer, 2)) == [3, 4]
+        assert consumer.position(one) == sent[3]
+        await consumer.seek(one, sent[2])
+        assert await consumer.lag() == {one: 1}
+        consumer.pause([one])
+        assert flat(await consumer.poll(timeout=0.05)) == []
+        consumer.resume([one])
+        assert bodies(await collect(consumer, 1)) == [4]
+    async with AsyncConsumer(system.connect(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
+        await late.assign({queue.name: [1]})
+        while late.position(one) is None:
+            assert flat(await late.poll(timeout=0.01)) == []
+        await system.send(queue, 1, first=5)
+        assert bodies(await collect(late, 1)) == [5]
+
+
 async def test_without_a_group_nothing_is_committed(system: System) -> None:
     """A commit is refused with the reason, and so is what would commit by itself."""
     queue = await system.queue()

@@ -11,6 +11,7 @@ from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import OwnedOffset, Session
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
+from queuey.client import GroupNotFound
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 from tests.qdo.unit.samples import message_id
 from tests.replacing import replace
@@ -158,6 +159,18 @@ async def test_commits_are_mirrored_to_the_service(system: System) -> None:
     await consumer.commit()
     await consumer.close()
     assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
+
+
+async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
+    """The service hears of no group then."""
+    queue = await system.queue()
+    await system.send(queue, 1)
+    consumer = await system.consumer(queue, group="quiet")
+    await collect(consumer, 1)
+    await consumer.commit()
+    await consumer.close()
+    with pytest.raises(GroupNotFound):
+        await system.client.offsets(queue.name, "quiet")
 
 
 async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:

@@ -11,7 +11,7 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed, QueuePage
-from tests.qdo.consumer.conftest import System, bodies, collect
+from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 SOON = 0.05
 """Seconds between looks; the shortest there can be."""
@@ -61,6 +61,17 @@ async def test_names_are_found_without_the_queues_between_them(system: System) -
     client.queue_page = counted  # type: ignore[method-assign]
     assert set(await discover(client, subscribe(wanted, []))) == set(wanted)
     assert listed <= 4 * len(wanted)
+
+
+async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
+    """As soon as a read finds it gone; the others go on."""
+    queue, other = await system.queue(partitions=2), await system.queue()
+    consumer = await system.consumer(queue, other, discover=3600)
+    await until(lambda: len(consumer.assignment) == 3)
+    await system.client.delete_queue(queue.name)
+    await until(lambda: consumer.assignment == {Partition(other, 1)})
+    await system.send(other, 1)
+    assert bodies(await collect(consumer, 1)) == [1]
 
 
 async def test_whoever_may_read_but_not_list_names_his_queues(system: System) -> None:

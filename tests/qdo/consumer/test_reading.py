@@ -49,6 +49,17 @@ async def test_what_comes_later_is_handed_out_too(system: System) -> None:
         assert [message.id for message in batch.messages] == [sent]
 
 
+async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
+    """What the queue's read delay still hides stays hidden, though it is stored."""
+    hidden, shown = await system.queue(read_delay=3600), await system.queue()
+    consumer = await system.consumer(hidden, shown)
+    await system.send(hidden, 5)
+    (sent,) = await system.send(shown, 1)
+    assert [message.id for message in await collect(consumer, 1)] == [sent]
+    await system.client.update_queue(hidden.name, read_delay=0)
+    assert bodies(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
+
+
 async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
     """While nobody polls, reading stops; when room is made it goes on."""
     queue = await system.queue(partitions=4)

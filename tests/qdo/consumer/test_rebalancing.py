@@ -125,6 +125,24 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
     assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
+async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
+    """What they raise is logged; partitions come and go all the same."""
+    queue = await system.queue(partitions=2)
+    for partition in (1, 2):
+        await system.send(queue, 1, partition)
+
+    def fail(partitions: frozenset[Partition]) -> None:
+        raise RuntimeError("on purpose")
+
+    names = ("on_assign", "on_revoke", "on_lost")
+    first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks=dict.fromkeys(names, fail))
+    await collect(first, 2)
+    second = await system.consumer(queue)
+    assert len(second.assignment) == 1
+    await until(lambda: len(first.assignment) == 1)
+    assert "on purpose" in caplog.text
+
+
 async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
     """It may say where to begin."""
     queue = await system.queue()
@@ -228,7 +246,7 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System
     found = await collect(consumer, 4, most=4)
     await system.service.expire(session_of(consumer))
     with pytest.raises((NotOwner, SessionLost)):
-        await consumer.commit()
+        await consumer.commit({Partition(queue, 1): found[-1].id})
     await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])
     assert bodies(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
     assert bodies(found) == [5, 6, 7, 8]

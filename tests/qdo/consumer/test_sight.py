@@ -143,14 +143,18 @@ async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(gro
     assert {each.queue for each in group.given["a"]} == {orders}
 
 
-async def test_what_nobody_sees_any_more_stays_until_it_is_gone(group: GroupWithKeys) -> None:
-    """A key that is limited while its member runs takes no partition away if nobody else may have it."""
+async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
+    group: GroupWithKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that is limited while its member runs takes no partition away if nobody else may have it, and is logged."""
+    caplog.set_level(logging.WARNING, "qdo.consumer")
     orders, mails = await group.queues("orders", "mails")
     leader, _ = await group.join("a", group.key(orders), orders, mails)
     other, transport = await group.join("b", group.full, orders, mails)
     await until(lambda: both(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
     transport.key = group.key(orders)
     await until(lambda: leader.unseen == {mails.name})
+    assert f"no member that wants these queues may see them: {mails.name}" in caplog.text
     assert both(mails) <= other.assignment
     await group.system.client.delete_queue(mails.name)
     await until(lambda: not both(mails) & other.assignment and not leader.unseen)

@@ -293,14 +293,6 @@ A, B, C = member("a", static=True), member("b"), member("c")
 SIX = {QUEUES[0]: 6}
 
 
-def test_a_plan_of_nothing_is_a_first_target() -> None:
-    """Without a target everything is shared out anew, and there is nothing to wait for."""
-    made = plan(group(A, B), SIX, None, 0.0, 10.0)
-    assert Counter(made.target.owners.values()) == {"a": 3, "b": 3}
-    assert made.target.static == {"a"}
-    assert made.recheck is None
-
-
 def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
     """While it is away nothing moves; when it comes back in time nothing has moved."""
     before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
@@ -310,16 +302,6 @@ def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
     assert away.recheck == 110.0
     assert plan(group(B, C), SIX, away.target, 109.9, 10.0) == away
     assert plan(group(A, B, C), SIX, away.target, 109.9, 10.0).target == before
-
-
-def test_a_static_member_that_stays_away_is_gone() -> None:
-    """At the instant announced its partitions go to the others."""
-    before = plan(group(A, B), SIX, None, 0.0, 10.0).target
-    away = plan(group(B), SIX, before, 100.0, 10.0)
-    gone = plan(group(B), SIX, away.target, away.recheck or 0.0, 10.0)
-    assert set(gone.target.owners.values()) == {"b"}
-    assert gone.target.absent == {}
-    assert gone.recheck is None
 
 
 def test_a_member_that_is_leaving_is_given_nothing() -> None:

@@ -97,6 +97,15 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
     assert (await system.client.get_raw(queue.name, page.messages[1])).body == text
 
 
+async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
+    """A message whose headers fill all that the service keeps becomes a dead letter that says what it lacks."""
+    queue = await system.queue()
+    (sent,) = await stored(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
+    await bury(system, queue, sent)
+    (dead_letter,) = await letters(system, queue)
+    assert (dead_letter.headers, dead_letter.lost, dead_letter.body) == ({}, 1, "x")
+
+
 async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
     """It has as many partitions and the same consistency, and grows when that one did."""
     queue = await system.queue(partitions=2, consistency="weak")

@@ -79,8 +79,7 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     await until(lambda: bool(workers.seen))
     worker.stop()
     await until(lambda: worker._drained is not None)
-    coordinator = await workers.system.coordinator()
-    await coordinator.join(Member(worker.consumer.member), lambda _: None, replace=True)
+    await workers.system.service.expire(session_of(worker.consumer))
     await until(task.done)
     go_on.set()
     assert await task == exit_codes.UNFINISHED

@@ -218,6 +218,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
     assert setup.table.held == {}
     assert setup.table.states == {}
     assert all(row.state == "lost" for row in rows)
+    assert setup.owner.stopped.issuperset(row for row in rows if row.notified)
     with pytest.raises(SessionLost):
         await setup.table.record({ONE: FIRST})
     await setup.table.abandon()

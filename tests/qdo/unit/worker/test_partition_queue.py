@@ -163,28 +163,6 @@ def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
     return messages
 
 
-def test_a_held_message_holds_up_only_its_own_key() -> None:
-    """Others go on; the end stays before the held one until it is done, then passes everything."""
-    partition_queue = KeyedQueue(key_by("header:key"), 2, 100)
-    messages = fed(partition_queue, "abab")
-    first = partition_queue.take(2)
-    assert first is not None
-    assert [one.headers["key"] for one in first.messages] == ["a", "a"]
-    held = partition_queue.settle(first, 0, failed=True)
-    other = partition_queue.take(10)
-    assert other is not None
-    assert [one.headers["key"] for one in other.messages] == ["b", "b"]
-    partition_queue.settle(other, 2)
-    assert (partition_queue.take(10), partition_queue.end) == (None, None)
-    assert held is not None
-    partition_queue.finish(held)
-    assert partition_queue.end == messages[1].id
-    rest = partition_queue.take(10)
-    assert rest is not None
-    partition_queue.settle(rest, 1)
-    assert partition_queue.end == messages[3].id
-
-
 def test_work_is_shared_out_evenly() -> None:
     """One run does not take everything while other places stay empty."""
     partition_queue = KeyedQueue(key_by("header:key"), 4, 1000)

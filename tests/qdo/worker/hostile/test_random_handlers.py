@@ -18,15 +18,12 @@ import pytest
 
 from qdo.worker import exit_codes
 from queuey.client import Outgoing
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
-from tests.qdo.contract.conftest import backend, service
+from tests.qdo.contract.backends import LONG_ENOUGH
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
 from tests.qdo.worker.test_misbehaving import dead
 from tests.servers.served import Served, environment
-
-__all__ = ["backend", "service"]
 
 ATTEMPTS = 3
 MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
@@ -175,11 +172,18 @@ async def test_every_message_is_done_or_dead(
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", MODES)
 async def test_handlers_of_all_kinds_leave_nothing_undone(
-    workers: Workers, supervise: Supervise, service: Service, mode: str, seed: int
+    workers: Workers, supervise: Supervise, tmp_path: Path, mode: str, seed: int
 ) -> None:
-    """On both coordination services; also handlers that hang, swallow their cancellation and hang the whole worker."""
+    """Also with handlers that hang, swallow their cancellation and hang the whole worker."""
     chance = random.Random(f"{mode} {seed}")
-    options = ["--coordination", service.url, "--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
+    options = [
+        "--coordination",
+        f"local://{tmp_path}/coordination",
+        "--session-timeout",
+        str(LONG_ENOUGH),
+        "--stalled-after",
+        "5s",
+    ]
     if chance.random() < 0.5:
         options += ["--name", "worker", "--grace", "1m"]
     await Play(workers, supervise, mode)(chance, KINDS, 10, *options)
