@@ -126,7 +126,9 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
     await group.start()
     await until(lambda: setup.owner.have == PARTITIONS)
     await setup.join(OTHER)
-    await until(lambda: sorted(group.table.states.values()) == ["owned", "owned", "revoking", "revoking"])
+    await until(
+        lambda: sorted(row.state for row in group.table.held.values()) == ["owned", "owned", "revoking", "revoking"]
+    )
     await pause()
     assert setup.owner.times("revoke") == []
     setup.owner.assigning.set()

@@ -147,24 +147,6 @@ def test_heads_of_packets_are_found(bodies: list[bytes], size: int) -> None:
     ]
 
 
-def test_a_silent_server_is_left(ends: tuple[socket.socket, socket.socket]) -> None:
-    """After two thirds of the timeout without an answer the connection counts as broken, whatever is sent."""
-    ours, theirs = ends
-    wire, handler, _, hand = make(ours)
-    wire.send(REQUEST)
-    theirs.sendall(GREETING)
-    handler.select([wire], [], [], 1.0)
-    wire.recv(PIECE)
-    for _ in range(4):
-        hand.now += 1
-        assert handler.select([], [wire], [], 1.0)[1] == [wire]
-    hand.now += 0.1
-    with pytest.raises(TimeoutError):
-        handler.select([], [wire], [], 1.0)
-    with pytest.raises(TimeoutError):
-        handler.select([wire], [], [], 1.0)
-
-
 def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
     """Whatever kazoo allows: others have to be tried while there is time."""
     ours, _ = ends
@@ -184,16 +166,6 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
     assert handler.select([wire], [], [], 3600.0) == ([], [], [])
     with pytest.raises(TimeoutError):
         handler.select([wire], [], [], 3600.0)
-
-
-def test_a_session_that_has_ended_connects_no_more() -> None:
-    """Or kazoo would begin another one."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        handler = Handler(SessionLease(5.0), None)
-        handler.create_connection(server.getsockname()).close()
-        handler.over = True
-        with pytest.raises(ConnectionRefusedError):
-            handler.create_connection(server.getsockname())
 
 
 def test_it_is_known_why_a_connection_failed() -> None:
