@@ -156,5 +156,9 @@ def simulated(_: pytest.FixtureRequest) -> Service:
 BACKENDS = {"local": local, "simulated": simulated, "zookeeper": zookeeper}
 once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
 """For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: on one is enough."""
-from_outside = pytest.mark.parametrize("backend", ["local", "zookeeper"], indirect=True)
+from_outside = pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=pytest.mark.needs_programs) for name in ("local", "zookeeper")],
+    indirect=True,
+)
 """For tests with members in other processes, which the simulated tree does not reach."""

@@ -25,6 +25,7 @@ SESSIONS = 1.5
 """For so many times of its session a member is held up. Where that must not end it, the session is one that outlasts a
 pause of the machine, in which nobody gives signs of life."""
 
+pytestmark = pytest.mark.needs_programs
 on = partial(pytest.mark.parametrize, "backend", indirect=True)
 """Each case is played on one service; that such a member stays is played on both."""
 
