@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Page, PartitionInfo, Queue, Slice
 from queuey.storage.cassandra import CassandraStore
@@ -115,9 +117,15 @@ class InProcessCluster(Cluster):
                 self._change_schema(request.statement.cql)
                 end([], None)
 
-    def let_pass(self, delay: float) -> None:
-        """Lets a read delay (seconds) of what was stored last be over, unless a write is on its way."""
-        self.time.skip_to(self._stored_at + round(delay * 1e9), self._nothing_is_written)
+    def let_pass(self, delay: float, quiet: float) -> None:
+        """Lets a read delay of what was stored last be over, unless a write is on its way.
+
+        Args:
+            delay: Seconds.
+            quiet: Seconds in which nothing must have been stored.
+        """
+        if self.time.wall() >= self._stored_at + quiet * 1e9:
+            self.time.skip_to(self._stored_at + round(delay * 1e9), self._nothing_is_written)
 
     def _nothing_is_written(self) -> bool:
         # Statistics would read the time, which stands still meanwhile.
@@ -265,9 +273,12 @@ class InProcessStore(CassandraStore):
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
         cluster.stores.append(self)
 
-    def _let_pass(self, queue: Queue) -> None:
-        if queue.read_delay is None and (delay := self.read_delay(queue)) <= LONGEST_SKIP:
-            self._nodes.let_pass(delay)
+    def _let_pass(self, queue: Queue, *parts: Slice) -> None:
+        ahead = any(part.ahead for part in parts)
+        if queue.read_delay is None or ahead:
+            delay = self.read_delay(structs.replace(queue, read_delay=None))
+            if delay <= LONGEST_SKIP:
+                self._nodes.let_pass(delay, QUIET if ahead else 0.0)
 
     @property
     def clock_difference(self) -> float:
@@ -276,17 +287,17 @@ class InProcessStore(CassandraStore):
 
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """See the base class."""
-        self._let_pass(queue)
+        self._let_pass(queue, *slices)
         return super().read(queue, slices)
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the base class."""
-        self._let_pass(queue)
+        self._let_pass(queue, part)
         return super().begin_read(queue, part, done)
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the base class."""
-        self._let_pass(queue)
+        self._let_pass(queue, part)
         return super().begin_look(queue, part, done)
 
     def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
@@ -297,6 +308,9 @@ class InProcessStore(CassandraStore):
 
 LONGEST_SKIP = 5.0
 """Seconds of a read delay that passes at once; no test waits for a longer one, and claims live for less than some."""
+QUIET = 1.0
+"""Seconds after the last message until a claim waits for nothing but the read delay: what it delivers before that is
+delivered before the delay is over, as on a real node."""
 KEYSPACE = "simulated"
 TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 
