@@ -8,7 +8,6 @@ driver.
 from __future__ import annotations
 
 import queue
-import random
 import re
 import threading
 import time
