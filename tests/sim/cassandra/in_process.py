@@ -71,7 +71,7 @@ class PresentWorld(World):
         super().__init__(0)
 
     @property
-    def now(self) -> float:  # type: ignore[override]  # the base class sets it
+    def now(self) -> float:
         """See the base class."""
         return self._time.wall() / 1e9
 

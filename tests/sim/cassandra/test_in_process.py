@@ -1,0 +1,101 @@
+"""The simulated node of the contract suite: its time, which goes on by leaps, and who may ask for what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.message_codec import INSERT
+from queuey.storage.cassandra.options import CassandraOptions
+from tests.backends import APP, PROMPT, SimulatedLocation
+from tests.contract.samples import begun, eventually, make_queue, new, say, shown_bodies
+from tests.replacing import replace
+from tests.sim.cassandra.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
+
+SECOND = 10**9
+READ = Statement("SELECT number FROM migrations WHERE singleton = 0")
+OTHER = Statement("SELECT name FROM migrations WHERE singleton = 0")
+
+
+def test_time_goes_on_only_where_that_is_safe() -> None:
+    """A leap is made if it leads ahead and nothing speaks against it; both clocks make it."""
+    time = SkippingTime()
+    boot, wall = time.boottime(), time.wall()
+    time.skip_to(wall + 100 * SECOND, lambda: False)
+    time.skip_to(wall - 100 * SECOND, lambda: True)
+    assert time.wall() < wall + 90 * SECOND
+    time.skip_to(wall + 100 * SECOND, lambda: True)
+    assert time.wall() >= wall + 100 * SECOND
+    assert time.boottime() >= boot + 90 * SECOND
+
+
+def test_nobody_reads_the_time_while_it_is_decided() -> None:
+    """A thread that asks for the time while a leap is decided gets it after the leap: no id is made in between."""
+    time = SkippingTime()
+    target = time.wall() + 100 * SECOND
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.append(time.wall()))
+
+    def safe() -> bool:
+        reader.start()
+        reader.join(0.2)
+        return not found
+
+    time.skip_to(target, safe)
+    reader.join(10)
+    assert found[0] >= target
+
+
+def test_a_write_on_its_way_keeps_the_read_delay() -> None:
+    """The delay passes before a read, unless a message is on its way, which would come too late then."""
+    held: list[tuple[Any, ...]] = []
+    ask = InProcessCluster.ask
+
+    def hold(
+        cluster: InProcessCluster,
+        request: Request | Encoded,
+        end: Callable[[Rows | None, StoreUnavailable | None], None],
+    ) -> None:
+        if request.statement in INSERT:
+            held.append((cluster, request, end))
+        else:
+            ask(cluster, request, end)
+
+    store = SimulatedLocation().open()
+    try:
+        store.create_application(APP)
+        queue = make_queue(store, read_delay=None, consistency=PROMPT)
+        say(store, queue, "a")
+        with replace(InProcessCluster.ask, hold):
+            answer = begun(store, queue, [new("b")])
+            assert eventually(lambda: bool(held))
+            assert shown_bodies(store, queue) == []
+        ask(*held.pop())
+        assert len(answer.result(60)) == 1
+        assert shown_bodies(store, queue) == ["a", "b"]
+    finally:
+        store.close()
+
+
+def test_the_thread_of_answers_prepares_nothing() -> None:
+    """Statements that were not prepared are refused in the thread that brings answers, as by the real driver."""
+    driver = InProcessDriver(TARGET, CassandraOptions(), cluster=make())
+    found: list[StoreUnavailable | None] = []
+    ended = threading.Event()
+
+    def told(_rows: Rows | None, error: StoreUnavailable | None) -> None:
+        found.append(error)
+        ended.set()
+
+    driver.send(Request(READ), lambda _rows, _error: driver.send(Request(OTHER), told))
+    assert ended.wait(10)
+    driver.prepare([OTHER])
+    ended.clear()
+    driver.send(Request(READ), lambda _rows, _error: driver.send(Request(OTHER), told))
+    assert ended.wait(10)
+    driver.close()
+    assert isinstance(found[0], StoreUnavailable)
+    assert found[1] is None
