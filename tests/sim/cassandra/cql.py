@@ -21,6 +21,7 @@ from uuid import UUID
 
 from queuey import ids
 from queuey.storage.cassandra.driver import UNSET, Encoded, Rows
+from tests.sim.cassandra.values import SIZE, compared, decode, encode
 
 SCHEMA = Path(__file__).parents[3] / "cql"
 NEVER = -math.inf
@@ -120,7 +121,7 @@ class Cell(NamedTuple):
         """Returns what decides between equal timestamps: a delete stands beside all, what expires beside the rest."""
         if self.value is None:
             return 2, 0.0, b""
-        return (0, 0.0, _compared(self.value)) if self.expires == math.inf else (1, self.expires, _compared(self.value))
+        return (0, 0.0, compared(self.value)) if self.expires == math.inf else (1, self.expires, compared(self.value))
 
 
 @dataclass
@@ -293,13 +294,6 @@ _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.
 
 def _ordered(value: Any) -> Any:  # noqa: ANN401 - of any type
     return _position(value.int) if isinstance(value, UUID) else value
-
-
-def _compared(value: Any) -> bytes:  # noqa: ANN401 - of any type
-    """Returns a value as Cassandra compares those of equal timestamps: by their bytes, without signs."""
-    if isinstance(value, float):
-        return struct.pack(">d", value)
-    return struct.pack(">q", value) if isinstance(value, int) else _encode("", value) or b""
 
 
 @lru_cache(maxsize=100_000)
@@ -561,20 +555,20 @@ class Command:
         """Returns the values of a serialized row."""
         found, at = [], 0
         for _, kind in self.markers:
-            (size,) = _SIZE.unpack_from(row, at)
+            (size,) = SIZE.unpack_from(row, at)
             at += 4
-            found.append(UNSET if size == -2 else None if size < 0 else _decode(kind, row[at : at + size]))
+            found.append(UNSET if size == -2 else None if size < 0 else decode(kind, row[at : at + size]))
             at += max(0, size)
         return found
 
     def body(self, rows: Rows) -> bytes:
         """Returns an answer as it comes over a connection."""
         cells = [
-            _encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
+            encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
             for row in rows
             for name, value in zip(self.columns, row, strict=True)
         ]
-        packed = [_SIZE.pack(-1) if cell is None else _SIZE.pack(len(cell)) + cell for cell in cells]
+        packed = [SIZE.pack(-1) if cell is None else SIZE.pack(len(cell)) + cell for cell in cells]
         return struct.pack(">iiii", 2, 4, len(self.columns), len(rows)) + b"".join(packed)
 
 
@@ -594,32 +588,3 @@ def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any 
     if name == "timeuuid_as_blob(id)":
         return row["id"].bytes
     return row.get(name)
-
-
-_SIZE = struct.Struct(">i")
-_FORMATS = {
-    kind: struct.Struct(text) for kind, text in {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}.items()
-}
-
-
-def _decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
-    if kind.startswith("list "):
-        (count,), at, found = _SIZE.unpack_from(data), 4, []
-        for _ in range(count):
-            (size,) = _SIZE.unpack_from(data, at)
-            found.append(_decode(kind.removeprefix("list "), data[at + 4 : at + 4 + size]))
-            at += 4 + size
-        return found
-    if kind in _FORMATS:
-        return _FORMATS[kind].unpack(data)[0]
-    if kind == "timeuuid":
-        return UUID(bytes=data)
-    return data.decode() if kind == "text" else data
-
-
-def _encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
-    if value is None or isinstance(value, bytes):
-        return value
-    if kind in _FORMATS:
-        return _FORMATS[kind].pack(value)
-    return value.bytes if isinstance(value, UUID) else str(value).encode()

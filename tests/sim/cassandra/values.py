@@ -1,0 +1,42 @@
+"""Values as bytes: how requests and answers carry them, and how Cassandra compares them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+from uuid import UUID
+
+SIZE = struct.Struct(">i")
+_FORMATS = {
+    kind: struct.Struct(text) for kind, text in {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}.items()
+}
+
+
+def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
+    if kind.startswith("list "):
+        (count,), at, found = SIZE.unpack_from(data), 4, []
+        for _ in range(count):
+            (size,) = SIZE.unpack_from(data, at)
+            found.append(decode(kind.removeprefix("list "), data[at + 4 : at + 4 + size]))
+            at += 4 + size
+        return found
+    if kind in _FORMATS:
+        return _FORMATS[kind].unpack(data)[0]
+    if kind == "timeuuid":
+        return UUID(bytes=data)
+    return data.decode() if kind == "text" else data
+
+
+def encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
+    if value is None or isinstance(value, bytes):
+        return value
+    if kind in _FORMATS:
+        return _FORMATS[kind].pack(value)
+    return value.bytes if isinstance(value, UUID) else str(value).encode()
+
+
+def compared(value: Any) -> bytes:  # noqa: ANN401 - of any type
+    """Returns a value as Cassandra compares those of equal timestamps: by their bytes, without signs."""
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    return struct.pack(">q", value) if isinstance(value, int) else encode("", value) or b""
