@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -41,6 +42,18 @@ def until(
         if time.monotonic() > deadline:
             raise AssertionError(f"{condition} is still false after {seconds} s")
         time.sleep(every)
+
+
+def join(*threads: threading.Thread, seconds: float = PATIENCE_SECONDS) -> None:
+    """Waits until threads have ended.
+
+    Raises:
+        AssertionError: One is still alive after this time.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+        assert not thread.is_alive(), f"{thread} is still alive after {seconds} s"
 
 
 async def until_async(

@@ -10,6 +10,7 @@ from pathlib import Path
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
+from tests.waiting import PATIENCE_SECONDS
 
 APP = "acme"
 ROOM = 400_000
@@ -67,7 +68,7 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
 def test_full_disk(tmp_path: Path) -> None:
     """What was acknowledged is there, what was refused is not, readers go on, and space is all it takes to recover."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        kept, unknown, found = pool.submit(use, tmp_path / "data").result()
+        kept, unknown, found = pool.submit(use, tmp_path / "data").result(PATIENCE_SECONDS)
     assert len(kept) > 50
     assert [body for body in kept if body not in found] == []
     assert set(found) - set(kept) <= set(unknown)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage import Store, sqlite
 from tests.servers.processes import ending
 from tests.servers.served import environment
+from tests.waiting import until
 
 APP = "acme"
 COUNT = 3000
@@ -56,8 +56,7 @@ def bodies(store: Store, name: str) -> Counter[tuple[int, str]]:
     queue = store.queue(APP, name, fresh=True)
     ends = (info.newest for info in store.inspect(queue)[1])
     latest = max(end for end in ends if end is not None)
-    while store.horizon(queue) <= latest[0]:
-        time.sleep(0.05)
+    until(lambda: store.horizon(queue) > latest[0], every=0.05)
     parts = (Slice(number, limit=1000) for number in range(1, PARTITIONS + 1))
     return Counter((one.partition, str(one.body)) for part in parts for page in store.scan(queue, part) for one in page)
 

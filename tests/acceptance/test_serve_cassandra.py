@@ -23,6 +23,7 @@ from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
 from tests.servers.served import Served, environment
+from tests.waiting import PATIENCE_SECONDS
 
 TLS = Path(__file__).parent / "tls"
 NOBODY = "cassandra://127.0.0.1:1/nowhere"
@@ -123,7 +124,7 @@ def test_what_any_worker_stores_reaches_a_claim_that_waits(url: str, tmp_path: P
         for number in range(POSTS):
             with connect() as client:
                 client.send("orders", str(number))
-        assert sorted(claiming.result(), key=int) == [str(number) for number in range(POSTS)]
+        assert sorted(claiming.result(PATIENCE_SECONDS), key=int) == [str(number) for number in range(POSTS)]
         assert pair.end(signal.SIGTERM) == 0
         assert "Traceback" not in pair.output
 
@@ -152,9 +153,11 @@ def test_what_one_service_stores_comes_early_from_another(served: Served, url: s
                 client.send("inbox", str(number))
                 acknowledged.append(time.monotonic())
                 time.sleep(0.1)
-        came = quick.result()
+        came = quick.result(PATIENCE_SECONDS)
         assert sorted(int(body) for body, _, _ in came) == list(range(POSTS))
-        assert [(body, early) for body, early, _ in steady.result()] == [(str(n), False) for n in range(POSTS)]
+        assert [(body, early) for body, early, _ in steady.result(PATIENCE_SECONDS)] == [
+            (str(n), False) for n in range(POSTS)
+        ]
         took = sorted(at - acknowledged[int(body)] for body, early, at in came if early)
         assert len(took) > POSTS / 2
         assert took[len(took) // 2] < 1
@@ -240,10 +243,10 @@ def test_commands_without_cassandra() -> None:
     with ThreadPoolExecutor() as at_once:  # Each waits for Cassandra for a while before it gives up.
         listing = at_once.submit(command, "app", "list", "--store", NOBODY)
         examination = at_once.submit(command, "doctor", "--store", NOBODY)
-    ended = listing.result()
+    ended = listing.result(PATIENCE_SECONDS)
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
-    ended = examination.result()
+    ended = examination.result(PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout.startswith("fail  nodes")) == (1, True)
 
 

@@ -32,6 +32,7 @@ from queuey.storage.cassandra.clocks import light_checks
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.store import claim_logs
 from tests.servers.keyspaces import LastingDriver
+from tests.waiting import PATIENCE_SECONDS
 
 INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
@@ -115,13 +116,13 @@ class Rule:
             tell: Takes the answer.
         """
         if self.before is not None:
-            self.before.wait()
+            assert self.before.wait(PATIENCE_SECONDS)
         answer: Answer = ask() if self.sent else (None, None)
         for gate in (self.before, self.after):
             if gate is not None:
                 gate.note()
         if self.after is not None:
-            self.after.wait()
+            assert self.after.wait(PATIENCE_SECONDS)
         if self.then is not None:
             self.then()
         tell(*(answer if self.error is None else (None, self.error)))

@@ -26,6 +26,7 @@ from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
 from tests.replacing import replace
+from tests.waiting import PATIENCE_SECONDS
 
 W, S, D, C = 3.0, 1.0, 5.0, 1.0
 """Write deadline, clock difference, read delay and age of rows: seconds of the world's time."""
@@ -204,7 +205,7 @@ class Reader:
             f"acknowledged, below the cursor, never shown: {ids.to_hex(position)}"
             for attempt in attempts
             if end_of(attempt) == "acknowledged"
-            for position in attempt.result()
+            for position in attempt.result(PATIENCE_SECONDS)
             if position < self.cursor and position not in seen
         ]
 

@@ -169,7 +169,7 @@ def test_tasks_that_need_a_token_share_one_answer() -> None:
         async with async_client(script, token=source) as client:
 
             async def beat() -> None:
-                while len(asked) < 2:
+                while len(asked) < 2:  # bounded: by the calls beside it
                     loops.append(1)
                     await asyncio.sleep(0)
 
@@ -299,12 +299,12 @@ def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> 
     assert kept.due()
     kept.failed(TokenError("away"))
     assert not kept.due()
-    assert kept.result() == "Bearer a"
+    assert kept.result() == "Bearer a"  # bounded: the result of the last call
     clock.now = 1600
     assert kept.due()
     kept.failed(TokenError("away"))
     with pytest.raises(TokenError, match="away"):
-        kept.result()
+        kept.result()  # bounded: the result of the last call
     kept.keep(Token("b", 1620.0))
     clock.now = 1609
     assert not kept.due()

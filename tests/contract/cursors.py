@@ -20,6 +20,7 @@ from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, StoreLocation
 from tests.contract.samples import make_queue, new
+from tests.waiting import PATIENCE_SECONDS, join
 
 Place = tuple[int, Position]
 FEW_OR_MANY = [30, pytest.param(150, marks=pytest.mark.slow)]
@@ -115,7 +116,9 @@ class Reader:
                 with suppress(StoreUnavailable):
                     self._step()
             newest = self._newest()
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while min(self.seen.cursors.values()) <= newest:
+                assert time.monotonic() < deadline, f"{self.seen.cursors} have not passed {newest}"
                 with suppress(StoreUnavailable):
                     self._step()
                 time.sleep(PAUSE)
@@ -183,7 +186,7 @@ def in_processes(
             pool.submit(_process, location, (application, name), messages, number, barrier, kinds)
             for number in range(processes)
         ]
-        return [job.result() for job in jobs]
+        return [job.result(PATIENCE_SECONDS) for job in jobs]
 
 
 def run(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
@@ -200,11 +203,11 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
     for thread in reading + writing:
         thread.start()
     for thread in writing:
-        thread.join()
+        join(thread)
     written()
     ended.set()
     for thread in reading:
-        thread.join()
+        join(thread)
     errors = [one.error for one in writers] + [one.error for one in readers]
     for error in errors:
         if error is not None:
@@ -263,7 +266,7 @@ def _process(
         queue = store.queue(*place)
         writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
         readers = [Reader(store, queue) for _ in range(2)]
-        barrier.wait()
+        barrier.wait(PATIENCE_SECONDS)
         run(writers, readers, barrier.wait)
         return Result(
             [place for writer in writers for place in writer.acknowledged], [reader.seen for reader in readers]

@@ -17,6 +17,7 @@ from queuey.ids import Position
 from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP
+from tests.waiting import PATIENCE_SECONDS
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -196,7 +197,7 @@ def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
     barrier = threading.Barrier(len(given))
 
     def run(argument: A) -> T:
-        barrier.wait()
+        barrier.wait(PATIENCE_SECONDS)
         return call(argument)
 
     with ThreadPoolExecutor(len(given)) as pool:

@@ -12,6 +12,7 @@ from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, Sto
 from queuey.messages import LONGEST_KEY, PostKey, PostResult, Queue, QueueSpec
 from queuey.storage import Store
 from tests.contract.samples import at_once, begun_once, eventually, make_queue, new, say, shown, shown_bodies
+from tests.waiting import join
 
 _keys = itertools.count(1)
 
@@ -253,7 +254,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
         except StoreUnavailable as error:
             assert error.outcome in {"none", "unknown"}  # noqa: PT017
         patiently(store, queue, key, key.text)
-    closer.join()
+    join(closer)
     assert sorted(map(str, shown_bodies(store, queue))) == sorted(key.text for key in keys)
     with pytest.raises(StoreClosed):
         posted(closing, queue, fresh_key())

@@ -22,6 +22,7 @@ from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
 from tests.servers.containers import DEFAULT_ENGINE, listens
 from tests.servers.served import environment, free_port
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "docker" / "Dockerfile"
@@ -169,7 +170,7 @@ def run_as_image(final: Stage, home: Path, programs: Path) -> None:
         assert not healthy(check, programs, given)
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from queuey.storage.cassandra.options import DataCentreTarget
 from tests.deploy import dockerfile
 from tests.servers.plugin import Cassandra, unique_name
 from tests.servers.served import environment, free_port
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
@@ -67,7 +68,7 @@ def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> 
         assert process.wait(300) == 0
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def run(words: list[str], given: dict[str, str]) -> str:

@@ -110,7 +110,7 @@ class WebProcess:
         """Everything printed by all its lives."""
         return self.earlier + self.served.output
 
-    def wait(self) -> None:
+    def wait_until_serving(self) -> None:
         """Waits until it serves."""
         self.served.wait_for("Queuey serves at")
 
@@ -122,7 +122,7 @@ class WebProcess:
         """Starts it again and waits until it serves."""
         self.earlier = self.output
         self.served = self._serve(self.served.port)
-        self.wait()
+        self.wait_until_serving()
 
     def pause(self) -> None:
         """Stops all its processes where they are."""
@@ -225,9 +225,9 @@ class Webs:
             for name in self._names:
                 self._processes[name] = WebProcess(partial(self._serve, name))
                 if not self._store.account:  # The first of them makes it, and its key.
-                    self._processes[name].wait()
+                    self._processes[name].wait_until_serving()
             for process in self._processes.values() if self._store.account else ():
-                process.wait()
+                process.wait_until_serving()
             if not self._store.account:
                 profile = self._processes["web-1"].served.profile
                 self.account = Account(profile.application, profile.key)

@@ -16,6 +16,7 @@ from tests.harness.nemesis import Step, hit, perform
 from tests.harness.plans import RUNS, Plan, verify
 from tests.harness.reports import BEGIN, END, Report
 from tests.harness.results import Result, Violation, kinds_of, too_few
+from tests.waiting import PATIENCE_SECONDS
 
 PLAN = Plan(7, "kill,pause", 60.0, slow=True, run="messages/cassandra")
 GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "kill", "web-1"), Fault(1, 2, "stall")])
@@ -77,7 +78,7 @@ def test_waves_follow_one_another() -> None:
 
     def do(step: Step) -> str:
         if step.target != "c":
-            together.wait()
+            assert together.wait(PATIENCE_SECONDS)
         return step.target.upper()
 
     begun = now()

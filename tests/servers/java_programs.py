@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.local import jars, java
+from tests.waiting import PATIENCE_SECONDS
 
 CURATOR = jars.Bundle("curator-recipes-5.9.0", ("org.apache.curator:curator-recipes:5.9.0",))
 COMPILER = jars.Bundle("ecj-3.32.0", ("org.eclipse.jdt:ecj:3.32.0",), alone=True)
@@ -71,9 +72,9 @@ class JavaProgram:
         for line in self.process.stdout:
             if line == "ready\n" or self._says(line):
                 return line
-        raise AssertionError(f"the program has ended with {self.process.wait()}")
+        raise AssertionError(f"the program has ended with {self.process.wait(PATIENCE_SECONDS)}")
 
     def close(self) -> None:
         """Kills the process."""
         self.process.kill()
-        self.process.communicate()
+        self.process.communicate(timeout=PATIENCE_SECONDS)

@@ -19,6 +19,7 @@ from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from queuey.storage.cassandra.timing import Timing
 from tests.servers.plugin import Cassandra, unique_name
+from tests.waiting import join
 
 
 class HandClock(Clock):
@@ -64,7 +65,7 @@ class LastingDriver(Driver):
 
     def close(self) -> None:
         """Ends the driver, not the connection."""
-        self._thread.join()
+        join(self._thread)
         self._cluster = self._session = self._fast_path = None
         self._prepared = {}
         super().close()

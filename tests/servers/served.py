@@ -149,7 +149,7 @@ class Served:
         while True:
             line = self._seen.get(timeout=START_SECONDS)
             if line is None:
-                raise AssertionError(f"ended without {text!r}, code {self.process.wait()}:\n{self.output}")
+                raise AssertionError(f"ended without {text!r}, code {self.process.wait(END_SECONDS)}:\n{self.output}")
             if text in line:
                 return line
 

@@ -340,7 +340,7 @@ def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value
         if (error := task.exception()) is not None:
             done(None, cast("Exception", error))
         else:
-            done(task.result(), None)
+            done(task.result(), None)  # bounded: it has ended
 
     def give_up() -> None:
         task.cancel()

@@ -100,7 +100,7 @@ class Run:
     def _drain(self) -> None:
         began = progress = self._passed()
         least = float("inf")
-        while (left := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:
+        while (left := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:  # bounded: by both
             if left < least:
                 least, progress = left, self._passed()
             time.sleep(0.2)

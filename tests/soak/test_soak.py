@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.processes import ending
+from tests.waiting import PATIENCE_SECONDS
 
 STATUS_LINES, SECONDS = 2, 60
 
@@ -26,7 +27,7 @@ def test_a_minute_of_everything_that_ctrl_c_ends(tmp_path: Path) -> None:
             lines.append(line)
             if len([shown for shown in lines if " s: " in shown]) == STATUS_LINES and " s: " in line:
                 process.send_signal(signal.SIGINT)
-        assert process.wait() == 0, "".join(lines)
+        assert process.wait(PATIENCE_SECONDS) == 0, "".join(lines)
     (path,) = tmp_path.glob("*/report.json")
     report = json.loads(path.read_text("utf-8"))
     assert report["violations"] == []

@@ -24,6 +24,7 @@ from queuey.web.v1.spec import document
 from tests.acceptance.fuzzing.operations import Target
 from tests.in_process import InProcess
 from tests.servers.served import Served
+from tests.waiting import join
 
 LABELS = [
     f"{method.upper()} {path}"
@@ -181,7 +182,7 @@ def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
     finally:
         target.close()
         server.shutdown()
-        thread.join()
+        join(thread)
         server.server_close()
         application.close()
         store.close()

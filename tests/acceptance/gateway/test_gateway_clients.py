@@ -23,6 +23,7 @@ from tests.acceptance.conftest import SLOTS
 from tests.acceptance.test_serve_stop import until
 from tests.acceptance.wire import JSON, Reply, Wire, bodies, credential, post
 from tests.servers.served import Served
+from tests.waiting import PATIENCE_SECONDS
 
 # Clients that leave while something is under way
 
@@ -51,7 +52,7 @@ def test_long_polls_beyond_the_slots(served: Served, queue: str) -> None:
     with ThreadPoolExecutor(len(waiting)) as pool:
         answers: list[Future[Reply]] = [pool.submit(wire.answer, "GET") for wire in waiting]
         until(lambda: sum(answer.done() for answer in answers) == 5)
-        refused = [answer.result() for answer in answers if answer.done()]
+        refused = [answer.result(PATIENCE_SECONDS) for answer in answers if answer.done()]
         assert {(reply.status, reply.headers["retry-after"]) for reply in refused} == {(503, "1")}
         with Wire(served) as other:
             for _ in range(20):
@@ -62,7 +63,9 @@ def test_long_polls_beyond_the_slots(served: Served, queue: str) -> None:
             assert full.status == 503
             assert sum(answer.done() for answer in answers) == 5
             assert other.ask(post(queue), b"news", "Content-Length: 4").status == 201
-        woken = [answer.result() for answer in answers if answer.result() not in refused]
+        woken = [
+            answer.result(PATIENCE_SECONDS) for answer in answers if answer.result(PATIENCE_SECONDS) not in refused
+        ]
     assert [[message["body"] for message in json.loads(reply.body)["messages"]] for reply in woken] == [
         ["news"]
     ] * SLOTS

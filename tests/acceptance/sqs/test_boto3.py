@@ -14,6 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.acceptance.sqs.conftest import Sqs, new_key
+from tests.waiting import join
 
 WAIT = 60.0
 """Seconds that a test waits for what has to happen."""
@@ -123,7 +124,7 @@ def test_waiting(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     timer.start()
     began = time.monotonic()
     got = client.receive_message(QueueUrl=url)
-    timer.join()
+    join(timer)
     assert [one["Body"] for one in got["Messages"]] == ["a"]
     assert time.monotonic() - began < 15
 

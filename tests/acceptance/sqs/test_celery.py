@@ -24,6 +24,7 @@ from tests.acceptance.sqs.conftest import Sqs
 from tests.acceptance.sqs.toolchains import REGION
 from tests.servers.processes import ending
 from tests.servers.served import environment
+from tests.waiting import PATIENCE_SECONDS
 
 MODULE = "tests.acceptance.sqs.celery_app"
 READY = 60.0
@@ -180,7 +181,7 @@ def test_killed(pool: str, sqs: Sqs, tmp_path: Path) -> None:
             lost = broker.tasks.long.delay("lost", 60)
             wait_until(lambda: bool(broker.records))
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(PATIENCE_SECONDS)
         assert len(broker.records) == 1
         with worker(broker, "second", "--pool", pool, "-c", "1"):
             kept = broker.tasks.long.delay("kept", 2)

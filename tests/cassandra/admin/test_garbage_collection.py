@@ -27,6 +27,7 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire
 from tests.contract.samples import enter
 from tests.replacing import replace
+from tests.waiting import PATIENCE_SECONDS
 
 TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
 
@@ -218,7 +219,7 @@ def test_several_at_once(reaping: CassandraStore, open_with: OpenStore, applicat
     reaping.purge_queue(queue)
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(one.reap) for one in stores * 2]:
-            future.result()
+            future.result(PATIENCE_SECONDS)
     assert rows_left(reaping, queue.qid) == {}
     assert pending_deletes(reaping, application) == []
 

@@ -28,6 +28,7 @@ from queuey.storage.cassandra.timing import SOON
 from tests.cassandra.interposed import ALWAYS, Wire
 from tests.contract.samples import becomes_healthy
 from tests.servers.plugin import Cassandra, unique_name
+from tests.waiting import PATIENCE_SECONDS
 
 OPTIONS = CassandraOptions(timeout=60.0)
 FIRST = cql_files.known()[0]
@@ -224,7 +225,7 @@ def test_several_at_once(target: DataCentreTarget, driver: Driver) -> None:
     started = threading.Barrier(3)
 
     def run(_: int) -> list[str]:
-        started.wait()
+        assert started.wait(PATIENCE_SECONDS)
         return names(migrate(target, OPTIONS, replication="1", running=RUNNING).migrations)
 
     with ThreadPoolExecutor(3) as pool:

@@ -17,6 +17,7 @@ from queuey.messages import OffsetChange, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from tests.servers import keyspaces
 from tests.servers.plugin import CassandraCluster
+from tests.waiting import join
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def test_every_step_counts_once(stores: list[CassandraStore], cassandra_nodes: C
             list(pool.map(work, range(8)))
     finally:
         ended.set()
-        disturber.join()
+        join(disturber)
     cassandra_nodes.wait_until_settled()
     until_it_works(lambda: stores[1].queue(APP, "queue", fresh=True))
     now = stores[1].queue(APP, "queue", fresh=True)

@@ -14,6 +14,7 @@ from queuey.storage.cassandra.driver import Statement, TooManyDead
 from tests.cassandra.conftest import DEFAULTS
 from tests.servers import keyspaces
 from tests.servers.plugin import PATIENT_NODE, CassandraOptions, start_cassandra
+from tests.waiting import until
 
 THRESHOLD = 1000
 """Dead rows after which the node refuses a read."""
@@ -92,8 +93,7 @@ def test_busy_partitions_do_not_walk_over_expired_records(strict_store: Cassandr
         ttl = 3600 if at == 0 else 1
         first, *further = [(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts]
         driver.run(*first, further=further)
-    while not walks_over_too_many(strict_store, queue):
-        time.sleep(0.1)
+    until(lambda: walks_over_too_many(strict_store, queue), every=0.1)
     places = say(strict_store, queue, 500)
     [page] = strict_store.read(queue, [Slice(1, (now, 0))])
     assert len(page.messages) == 100

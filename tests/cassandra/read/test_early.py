@@ -17,6 +17,7 @@ from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
 from tests.contract.read.test_early import bodies, read
 from tests.contract.read.test_streams import service_of
 from tests.contract.samples import eventually
+from tests.waiting import PATIENCE_SECONDS
 
 
 def early(scene: Scene, process: Process, queue: Queue) -> list[str]:
@@ -31,9 +32,9 @@ def test_cost(scene: Scene) -> None:
     """An early read is one query more, by rows and buckets in memory; before the horizon is reached, none."""
     process = scene.start()
     queue, service = scene.queue(process), service_of(process.store)
-    process.post(queue, *[message()] * 3).result()
+    process.post(queue, *[message()] * 3).result(PATIENCE_SECONDS)
     scene.world.advance(D + S)
-    process.post(queue, message("new")).result()
+    process.post(queue, message("new")).result(PATIENCE_SECONDS)
     scene.world.advance(0.01)
     read(service, queue)
     process.wire.log.clear()
@@ -59,7 +60,7 @@ def test_pending_values_of_names(scene: Scene) -> None:
     thread.start()
     gate.reached()
     scene.world.advance(0.1)
-    second.post(queue, message("beside")).result()
+    second.post(queue, message("beside")).result(PATIENCE_SECONDS)
     second.wire.log.clear()
     assert early(scene, second, queue) == ["beside"]
     assert second.wire.log.count(NAME_CHANGES) == 0

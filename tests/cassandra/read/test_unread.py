@@ -9,6 +9,7 @@ from queuey.storage.cassandra.catalogue import offsets
 from queuey.storage.cassandra.message_codec import IDS_UP
 from tests.cassandra.interposed import LOOKS, READS
 from tests.cassandra.scene import D, S, Scene, message
+from tests.waiting import PATIENCE_SECONDS
 
 QUEUES, MESSAGES, LIMIT = 40, 5, 3
 
@@ -20,7 +21,7 @@ def test_cost_of_counts(scene: Scene) -> None:
     store = process.store
     queues = [store.create_queue(scene.application, f"inbox-{n}", QueueSpec())[0] for n in range(QUEUES)]
     for queue in queues:
-        positions = process.post(queue, *[message("b" * 10_000)] * MESSAGES).result()
+        positions = process.post(queue, *[message("b" * 10_000)] * MESSAGES).result(PATIENCE_SECONDS)
     store.set_offsets(queues[-1], group_of("user:ann"), [OffsetChange(1, positions[2])])
     scene.world.advance(D + S)
     accesses = [QueueAccess(store, queue, lambda _: None) for queue in queues]

@@ -7,6 +7,7 @@ from typing import Any
 
 from queuey.messages import NewMessage, QueueSpec
 from tests.cassandra.conftest import OpenStore
+from tests.waiting import PATIENCE_SECONDS
 
 LONG = b"x" * (4 << 20)
 
@@ -22,6 +23,6 @@ def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, appli
         reads = [threads.submit(store.queue, application, "short", fresh=True) for _ in range(200)]
         sent: list[Future[Any]] = [*long, *short, *reads]
         for each in sent:
-            each.result()
+            each.result(PATIENCE_SECONDS)
     assert store.inspect(other)[1][0].count == 200
     assert store.inspect(queue)[1][0].count == 8

@@ -223,7 +223,7 @@ def test_a_claim_is_renewed_while_the_handler_runs(over_socket: Queuey) -> None:
         over_socket.send(jobs.name, "long")
         watch, others = Watch(), list[Claimed]()
         for job in jobs.claim(ttl=2, idle=0):
-            while watch.goes_on():
+            while watch.goes_on():  # bounded: by the watch
                 others += jobs.receive()
                 time.sleep(0.1)
             lost = job.lost

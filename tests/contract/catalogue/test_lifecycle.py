@@ -26,6 +26,7 @@ from tests.contract.samples import (
     shown_bodies,
     whole,
 )
+from tests.waiting import PATIENCE_SECONDS, join
 
 DIGEST = hashlib.sha256(b"key").digest()
 PLACE = (1, (77, 0))
@@ -135,7 +136,7 @@ def test_closing_again(store: Store) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     store.close()
     store.close(timeout=0.0)
     with pytest.raises(StoreClosed):
@@ -182,7 +183,7 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
     started = threading.Barrier(9)
 
     def write(n: int) -> None:
-        started.wait()
+        assert started.wait(PATIENCE_SECONDS)
         for _ in range(10_000_000):
             try:
                 kept.extend(say(store, queue, *[str(n)] * (n + 1)))
@@ -193,12 +194,12 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
     threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
-    started.wait()
+    assert started.wait(PATIENCE_SECONDS)
     while len(kept) < 50:
         pass
     store.close()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert [type(error) for error in refused] == [StoreClosed] * 8
     assert {getattr(error, "outcome", None) for error in refused} == {"none"}
     assert sorted(positions(shown(open_store(), queue))) == sorted(kept)

@@ -14,6 +14,7 @@ from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, PAGE
 from tests.contract.samples import at_once, begun_entry, enter, make_queue
+from tests.waiting import join
 
 
 def entries(first: int, last: int) -> list[LogEntry]:
@@ -236,6 +237,6 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
             assert answer.result(60) is True
         except StoreUnavailable as error:
             assert error.outcome == "unknown" or read(store, queue, 1, partition).last == 0  # noqa: PT017
-    closer.join()
+    join(closer)
     with pytest.raises(StoreClosed):
         enter(closing, queue, LogEntry(2, b"late"))

@@ -31,6 +31,7 @@ from tests.blocking import blocking
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
+from tests.waiting import PATIENCE_SECONDS
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
@@ -158,8 +159,8 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
         second = pool.submit(blocking(one.claims).claim, access, limit=9, ttl=60)
         slow.passing(Store.begin_append_entry)
         told[0]()
-        assert texts(first.result()) == ["b"]
-        assert texts(second.result()) == ["a"]
+        assert texts(first.result(PATIENCE_SECONDS)) == ["b"]
+        assert texts(second.result(PATIENCE_SECONDS)) == ["a"]
 
 
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:

@@ -12,6 +12,7 @@ from queuey.messages import Message, OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import begun, make_queue, new, say, shown_bodies, whole
+from tests.waiting import PATIENCE_SECONDS
 
 PLACE = (1, (ids.EPOCH_TICKS, 0))
 
@@ -27,7 +28,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "delete_queue": lambda store, queue: store.delete_queue(queue),
     "purge_queue": lambda store, queue: store.purge_queue(queue),
     "append": lambda store, queue: store.append(queue, [new("late")]),
-    "begin_append": lambda store, queue: begun(store, queue, [new("late")]).result(),
+    "begin_append": lambda store, queue: begun(store, queue, [new("late")]).result(PATIENCE_SECONDS),
     "append delayed": lambda store, queue: store.append(queue, [new("late", delay=5.0)]),
     "put": lambda store, queue: store.put(queue, [PLACE], new("late")),
     "fetch": lambda store, queue: store.fetch(queue, [PLACE]),

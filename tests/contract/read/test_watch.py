@@ -15,6 +15,7 @@ from queuey.storage import Store, watching
 from tests.backends import PROMPT
 from tests.contract.samples import eventually, make_queue, new, say, shown_bodies
 from tests.replacing import replace_in
+from tests.waiting import join
 
 LONG = 60.0
 """Seconds that no test waits: whoever waits so long was not woken."""
@@ -193,7 +194,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 
     assert watcher.waits(read)
     for thread in threads:
-        thread.join()
+        join(thread)
     assert sorted(seen) == sorted(stored)
 
 

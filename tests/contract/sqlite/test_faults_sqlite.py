@@ -29,6 +29,7 @@ from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.replacing import replace
+from tests.waiting import PATIENCE_SECONDS, join
 
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
@@ -187,7 +188,7 @@ class TestLocked:
             for _ in range(5):
                 start()
             for thread in threads:
-                thread.join()
+                join(thread)
             connection.execute("ROLLBACK")
         assert len(errors) == len(threads)
         stuck.close()
@@ -454,7 +455,7 @@ class TestPlace:
         try:
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                assert pool.submit(open_as_nobody, directory).result() == "StoreUnavailable"
+                assert pool.submit(open_as_nobody, directory).result(PATIENCE_SECONDS) == "StoreUnavailable"
             assert list(directory.iterdir()) == []
         finally:
             directory.rmdir()

@@ -34,6 +34,7 @@ from tests.contract.samples import (
     shown_bodies,
 )
 from tests.replacing import replace
+from tests.waiting import join
 
 
 def rows(directory: Path, table: str = "messages") -> int:
@@ -250,7 +251,7 @@ def test_two_stores_sweep_at_once(swept: Swept) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert sum(removed) == 500
     assert swept.rows() == 1
     other.close()
@@ -279,7 +280,7 @@ def test_others_go_on(swept: Swept) -> None:
             chain = pages(store, queue, Slice(partition=1, limit=7))
             assert [message.position for page in chain for message in page.messages] == kept
             seen.release()
-    sweeping.join()
+    join(sweeping)
     assert swept.rows() == len(kept)
     assert next(steps) > 5
 

@@ -29,6 +29,7 @@ from queuey.client.credentials.profile import Profile
 from tests.contract.samples import eventually
 from tests.qdo.consumer.conftest import WAIT
 from tests.qdo.consumer.controlled_transport import PATIENCE
+from tests.waiting import join
 
 Make = Callable[..., Consumer]
 
@@ -162,7 +163,7 @@ def test_another_thread_may_wake_and_close(make: Make) -> None:
         timer = threading.Timer(0.1, end)
         timer.start()
         assert consumer.poll(timeout=None) == []
-        timer.join()
+        join(timer)
     with pytest.raises(NotOwner, match="closed"):
         consumer.commit()
 
@@ -230,7 +231,7 @@ def test_ctrl_c_ends_a_poll_and_nothing_else(make: Make, client: Client, queue: 
             timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 poll_until(timer, consumer)
-            timer.join()
+            join(timer)
             send(client, queue, 1, first=first)
             assert numbers(consumer, 1) == [first]
 

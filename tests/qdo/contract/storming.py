@@ -58,11 +58,11 @@ async def live(url: str, group: str, member: str, session_timeout: float, seed: 
     """Joins, counts, and joins again when the session is lost."""
     chance = random.Random(f"{seed}-{member}")
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
-    while True:
+    while True:  # bounded: the test kills this program
         try:
             await coordinator.open()
             session = await coordinator.join(Member(member), lambda _: None)
-            while True:
+            while True:  # bounded: likewise
                 try:
                     await count(session, chance)
                 except CoordinationLost:

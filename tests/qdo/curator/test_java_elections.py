@@ -14,6 +14,7 @@ from qdo.curator.leader import LeaderElection, Recipe
 from tests.qdo.contract.zookeeper import plain
 from tests.servers import java_programs
 from tests.servers.plugin import ZooKeeper, unique_name
+from tests.waiting import PATIENCE_SECONDS, join
 
 pytestmark = pytest.mark.slow
 
@@ -59,8 +60,8 @@ class JavaContender:
     def kill(self) -> None:
         """Ends it with -9, if it runs."""
         self.process.kill()
-        self.process.wait()
-        self._reader.join()
+        self.process.wait(PATIENCE_SECONDS)
+        join(self._reader)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()

@@ -14,6 +14,7 @@ import pytest
 from queuey.client import Client
 from tests.qdo.curator.conftest import CuratorQueue, bodies
 from tests.servers.served import Served, environment
+from tests.waiting import PATIENCE_SECONDS
 
 PATIENCE = 120.0
 
@@ -48,7 +49,7 @@ def kill_once(
 def complete(served: Served, curator: CuratorQueue, *arguments: str) -> None:
     """Runs a command to its end."""
     with started(served, curator, *arguments) as process:
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, (out, err)
 
 

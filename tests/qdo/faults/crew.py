@@ -55,7 +55,7 @@ class Process:
     def kill(self) -> None:
         """Ends it by SIGKILL."""
         self.signal(signal.SIGKILL)
-        self.wait()
+        self.wait_for_end()
 
     def pause(self) -> None:
         """Stops it where it is."""
@@ -70,7 +70,7 @@ class Process:
         stat = Path(f"/proc/{self._process.pid}/stat")
         return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
 
-    def wait(self) -> int | None:
+    def wait_for_end(self) -> int | None:
         """Waits for its end; returns its code, or None if it does not end in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(LEAVE_SECONDS)
@@ -126,7 +126,7 @@ class Crew:
         process.told = True
         told = None if process.code is not None else now()
         process.signal(signal.SIGTERM)
-        code = process.wait()
+        code = process.wait_for_end()
         if code is None:
             process.signal(signal.SIGABRT)
         self._journal.add(Ended(now(), process.job.worker, told, code))

@@ -85,7 +85,7 @@ class GroupRun:
             data.mkdir()
             web = WebProcess(lambda port: Served(data, port=port))
             undo.callback(web.kill)
-            web.wait()
+            web.wait_until_serving()
             client = undo.enter_context(web.served.client())
             queues = Queues(client, self._counts)
             mute: Deed = lambda _slot, seconds: hit("pause", [web], seconds)  # noqa: E731 - as the others are

@@ -120,7 +120,7 @@ class Observer:
         coordinator = open_coordinator(self.url, self.group)
         try:
             await coordinator.open()
-            while stop is None or not stop.is_set():
+            while stop is None or not stop.is_set():  # bounded: the run sets it when its clients have ended
                 start = now()
                 try:
                     found = await coordinator.offsets()

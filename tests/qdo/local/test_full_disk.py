@@ -14,6 +14,7 @@ from qdo.errors import CoordinationLost
 from qdo.partitions import Partition
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.samples import some
+from tests.waiting import PATIENCE_SECONDS
 
 ROOM = 600_000
 """Bytes that a file may grow to while the disk is full."""
@@ -67,6 +68,6 @@ def run(path: Path) -> tuple[list[str], list[str | None]]:
 def test_a_full_disk_suspends(path: Path) -> None:
     """What was acknowledged stays, and the members commit again once they can."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        events, recorded = pool.submit(run, path).result()
+        events, recorded = pool.submit(run, path).result(PATIENCE_SECONDS)
     assert events == ["suspended", "connected"]
     assert recorded == ["end"] * 500

@@ -17,6 +17,7 @@ from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from queuey.client.credentials.profile import read_profile
+from tests.waiting import until, until_async
 
 
 def handle(message: Message, context: object) -> None:
@@ -28,8 +29,7 @@ def handle(message: Message, context: object) -> None:
     elif what == "hold":
         ctypes.PyDLL(None).usleep(int(float(how) * 1_000_000))  # In C, with the interpreter: no other thread runs.
     elif what == "wait":
-        while not Path(how).exists():
-            time.sleep(0.01)
+        until(Path(how).exists)
     else:
         time.sleep(_seconds(message))
     _say("done", message)
@@ -40,8 +40,7 @@ async def handle_async(message: Message, context: object) -> None:
     _say("begun", message)
     what, _, how = message.body.partition(" ")
     if what == "wait":
-        while not Path(how).exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.01)
+        await until_async(Path(how).exists)
     else:
         await asyncio.sleep(_seconds(message))
     _say("done", message)

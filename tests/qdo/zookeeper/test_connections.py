@@ -39,7 +39,7 @@ def link_of(session: Session) -> ZooKeeperLink:
 
 async def send_steadily(session: Session) -> None:
     """Has requests under way as commits that nobody waits for would be, whatever comes of them."""
-    while session.state == "connected":
+    while session.state == "connected":  # bounded: the test ends the connection
         asking = asyncio.ensure_future(session.target())
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0.1)  # more often than kazoo asks for signs of life

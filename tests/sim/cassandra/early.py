@@ -22,6 +22,7 @@ from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site
 from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
 from tests.sim.cassandra.threads import Event
 from tests.sim.world import begin
+from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class EarlySite(PostSite):
             ended.set()
 
         begin(self.core, call, done)
-        ended.wait()
+        assert ended.wait(PATIENCE_SECONDS)
         result, error = found
         if error is not None:
             raise error

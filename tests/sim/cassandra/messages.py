@@ -20,6 +20,7 @@ from tests.sim.cassandra.cluster import Cluster, Machine, Node, Weather, open_st
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.threads import Event, SimulatedThread, pause
 from tests.sim.world import Process, World
+from tests.waiting import PATIENCE_SECONDS
 
 Outcome = Literal["acknowledged", "none", "unknown"]
 APPLICATION, QUEUE = "acme", "orders"
@@ -137,7 +138,7 @@ def page_of(site: Site, queue: Queue, part: Slice) -> Page:
 
     if not site.store.begin_read(queue, part, done):
         return site.store.read(queue, [part])[0]
-    ended.wait()
+    assert ended.wait(PATIENCE_SECONDS)
     page, error = found
     if error is not None:
         raise error

@@ -150,7 +150,7 @@ class ConsumerMember(Member):
         partition = batch.partition
         for message in batch.messages:
             async with self._busy:
-                while not consumer.connected and self._stays.get(partition) is stay:  # noqa: ASYNC110 - no event says so
+                while not consumer.connected and self._stays.get(partition) is stay:  # noqa: ASYNC110 # bounded: by the history
                     await asyncio.sleep(0.1)
                 if self._stays.get(partition) is not stay:
                     return

@@ -12,6 +12,7 @@ import pytest
 
 from queuey.errors import TooManyRequests
 from queuey.web.gateway.scheduling import Contention, LoopScheduler
+from tests.waiting import PATIENCE_SECONDS
 
 Scenario = Callable[[LoopScheduler], Coroutine[Any, Any, None]]
 
@@ -124,10 +125,11 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
         await request()
         requests = [asyncio.create_task(request()) for _ in range(100)]
         seen = {0}
-        while not all(task.done() for task in requests):
-            before = begun
-            await asyncio.sleep(0)
-            seen.add(begun - before)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(task.done() for task in requests):
+                before = begun
+                await asyncio.sleep(0)
+                seen.add(begun - before)
         assert max(seen) == most
 
     play(scenario)

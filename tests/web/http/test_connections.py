@@ -22,6 +22,7 @@ from queuey.web.http.heads import Head, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
 from tests.replacing import replace_in
+from tests.waiting import PATIENCE_SECONDS, until_async
 from tests.web.http.given import Given, connections, echo, refusal, settle
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
@@ -317,8 +318,7 @@ def test_too_many_connections(listener: socket.socket) -> None:
         assert await opened[0][0].read() == b""
         for _, writer in opened[1:]:
             writer.write(GET)
-        while every.idle:  # noqa: ASYNC110 - everything runs here
-            await asyncio.sleep(0.001)
+        await until_async(lambda: not every.idle, every=0.001)
         assert await _ask(port) == b"HTTP/1.1 503 Se"
         go_on.set()
         assert (await opened[2][0].read(15)).startswith(b"HTTP/1.1 200 ")
@@ -364,8 +364,7 @@ def test_several_that_come_together_have_a_place_each(listener: socket.socket) -
         with contextlib.ExitStack() as stack:
             for _ in range(20):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            while len(every.idle) < 20:  # noqa: ASYNC110 - everything runs here
-                await asyncio.sleep(0)
+            await until_async(lambda: len(every.idle) >= 20, every=0)
             assert await asyncio.gather(*(_ask(port) for _ in range(20))) == [b"HTTP/1.1 200 OK"] * 20
         await every.stop()
 
@@ -383,9 +382,10 @@ def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.so
         with contextlib.ExitStack() as stack:
             for _ in range(count):
                 stack.enter_context(socket.create_connection(listener.getsockname()))
-            while len(every.idle) < count:
-                turns += 1
-                await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(every.idle) < count:
+                    turns += 1
+                    await asyncio.sleep(0)
             await every.stop()
 
     play(work)

@@ -18,6 +18,7 @@ from qdo.curator.items import encode
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
 from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, expire, until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ class Program:
     def kill(self) -> None:
         """Ends it by kill -9."""
         self._process.kill()
-        self._process.wait()
+        self._process.wait(PATIENCE_SECONDS)
         self._reader.join(PATIENCE)
         assert self._process.stdout is not None
         self._process.stdout.close()

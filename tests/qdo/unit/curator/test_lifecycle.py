@@ -9,6 +9,7 @@ import pytest
 
 from qdo.curator.lifecycle import REASONS, Event, Lifecycle, State
 from qdo.errors import QueueStopped
+from tests.waiting import join
 
 TABLE: list[tuple[State, Event, State]] = [
     ("latent", "start", "started"),
@@ -57,7 +58,7 @@ def test_a_state_changes(before: State, event: Event, after: State) -> None:
     assert ready.wait(60)
     assert lifecycle.happened(event)
     assert woken.wait(60)
-    thread.join()
+    join(thread)
 
 
 @pytest.mark.parametrize("state", get_args(State))

@@ -11,6 +11,7 @@ from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages
+from tests.waiting import PATIENCE_SECONDS
 
 PARTITION = Partition(QUEUE, 1)
 BLOCKED = 3
@@ -46,7 +47,7 @@ async def test_a_run_is_settled_once(why: str) -> None:
         number = int(message.id, 16)
         if number == BLOCKED:
             reached.set()
-            go.wait()
+            assert go.wait(PATIENCE_SECONDS)
         handled.append(number)
         if number == BLOCKED:
             ended.set()

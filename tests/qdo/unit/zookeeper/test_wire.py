@@ -18,6 +18,7 @@ from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, W
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.keepalive.exchange import PacketHeads
 from tests.qdo.unit.zookeeper.test_lease import Hand
+from tests.waiting import join
 
 GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)
 REQUEST = struct.pack(">iii", 8, 1, 3)
@@ -190,7 +191,7 @@ def test_callbacks_are_called_where_the_answer_is_put_in() -> None:
     answer.rawlink(note("before"))
     thread = threading.Thread(target=answer.set, args=(1,))
     thread.start()
-    thread.join()
+    join(thread)
     answer.rawlink(note("after"))
     assert [name for name, _ in called] == ["before", "after"]
     assert called[0][1] != called[1][1] == threading.get_ident()
@@ -216,6 +217,6 @@ def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
         thread = threading.Thread(target=answer.set)
         thread.start()
         answer.rawlink(called.append)
-        thread.join()
+        join(thread)
         tried += 1
         assert len(called) == tried

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from qdo import Jobs, delivery, set_state
+from tests.waiting import until
 
 jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
 slow_jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
@@ -53,8 +54,7 @@ def climb(gate: str, end: str = "") -> None:
     """Says how far it has come, waits at a gate, and fails if that is wanted."""
     for step in range(3):
         set_state({"step": step})
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    until(Path(gate).exists)
     set_state({"step": "last"})
     if end:
         raise ValueError(end)

@@ -58,7 +58,7 @@ async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 
         time.sleep(_FOR_EVER)  # noqa: ASYNC251 - it lets no other task run
     if kind == "task":
         await asyncio.create_task(_leave())
-    while kind in {"hang", "swallow"}:
+    while kind in {"hang", "swallow"}:  # bounded: its worker is killed
         try:
             await asyncio.sleep(_FOR_EVER)
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
 from tests.qdo.worker.test_misbehaving import dead
 from tests.servers.served import Served, environment
+from tests.waiting import PATIENCE_SECONDS
 
 ATTEMPTS = 3
 MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
@@ -54,7 +56,9 @@ class Supervised:
     async def stop(self) -> int:
         """Ends the worker as a supervisor does, and gives its code; one that is dying just then is started again."""
         told: set[str] = set()
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.log
             for pid in self.said("started")[-1:]:
                 if pid not in told and len(self.said("ended")) < len(self.said("started")):
                     told.add(pid)
@@ -129,7 +133,9 @@ class Play:
             [f"{handlers.__name__}:{handler}", "--queue", queue.name, *MODES[self._mode], *by, *options],
         )
         letters: set[str] = set()
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not bodies.keys() <= {*supervised.said("done"), *letters}:
+            assert time.monotonic() < deadline, (bodies, letters, supervised.log)
             assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
             await asyncio.sleep(0.1)
             letters = {str(body) for body, _ in await dead(self._workers, queue)}

@@ -33,8 +33,8 @@ class Answers:
         self.outcomes.append(outcome)
         self._left.release()
 
-    def wait(self) -> list[Outcome]:
-        """Waits for all."""
+    def all(self) -> list[Outcome]:
+        """Waits for all outcomes, and returns them."""
         for _ in range(self._count):
             assert self._left.acquire(timeout=PATIENCE)
         return self.outcomes
@@ -72,7 +72,7 @@ def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: Und
     late, in_time = Answers(), Answers()
     undo(undo_writer, late, 0.05)
     undo(undo_writer, in_time, 600.0, partition=2)
-    assert late.wait() == ["unknown"]
+    assert late.all() == ["unknown"]
     driver.fail = lambda _request: InDoubt("no answer")
     assert eventually(lambda: len(driver.waiting) == 2)
     driver.waiting[0]()
@@ -82,7 +82,7 @@ def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: Und
     assert undo_writer.pending == 2
     for answer in driver.waiting[2:]:
         answer()
-    assert in_time.wait() == ["none"]
+    assert in_time.all() == ["none"]
     assert eventually(lambda: (undo_writer.confirmed, undo_writer.pending) == (2, 0))
     assert {request.consistency for request in driver.sent} == {LEVEL.writes}
 
@@ -93,7 +93,7 @@ def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     answers = Answers(30_000)
     for number in range(30_000):
         undo(undo_writer, answers, 0.5, number=number)
-    assert {*answers.wait()} == {"unknown"}
+    assert {*answers.all()} == {"unknown"}
 
 
 def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
@@ -103,7 +103,7 @@ def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     for number in range(25):
         answers = Answers()
         undo(undo_writer, answers, 0.0, number=number)
-        assert answers.wait() == ["unknown"]
+        assert answers.all() == ["unknown"]
     assert undo_writer.pending + undo_writer.abandoned == 25
     assert undo_writer.abandoned >= 10
     undo_writer.close(0.0)
@@ -119,7 +119,7 @@ def test_some_at_a_time(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     driver.waiting[0]()
     assert eventually(lambda: len(driver.waiting) == FLYING + 1)
     undo_writer.close(0.0)
-    assert sorted(answers.wait()) == ["none", *["unknown"] * (FLYING + 9)]
+    assert sorted(answers.all()) == ["none", *["unknown"] * (FLYING + 9)]
 
 
 def test_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
@@ -132,7 +132,7 @@ def test_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     assert len(driver.sent) <= 4
     for answer in driver.waiting[:]:
         answer()
-    assert answers.wait() == ["none"] * 251
+    assert answers.all() == ["none"] * 251
 
 
 def test_broken_driver(driver: CalmDriver, undo_writer: UndoWriter) -> None:
@@ -147,5 +147,5 @@ def test_broken_driver(driver: CalmDriver, undo_writer: UndoWriter) -> None:
 
     driver.held, driver.fail = False, breaks
     undo(undo_writer, answers, 600.0)
-    assert answers.wait() == ["none"]
+    assert answers.all() == ["none"]
     assert len(broken) == 2
