@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +108,47 @@ def test_candidates_that_were_not_read_block() -> None:
     assert log.claim(limit=1, among=[1]) == [1]
     log.settle("release", 1)
     assert log.claim(among=[2, 4]) == [4]
+
+
+@pytest.mark.parametrize("what", ["release", "expiry"])
+def test_what_was_given_before_comes_first(what: str) -> None:
+    """A message that is to be given again comes before the later ones of its key, also those given with it."""
+    log = Partition("aaaa")
+    assert log.claim(limit=2) == [1, 2]
+    if what == "release":
+        log.settle("release", 2)
+        assert log.claim() == []
+        log.settle("release", 1)
+    else:
+        log.now += 32_000
+    assert log.claim(limit=1) == [1]
+    assert log.claim() == []
+    log.settle("acknowledge", 1)
+    assert log.claim() == [2, 3, 4]
+
+
+def test_showing_is_in_order() -> None:
+    """A poll that claims nothing is shown what it would get, and takes nothing from others."""
+    log = Partition("aabb")
+    draft = log.draft()
+    polls = [Poll(1, 30.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
+    assert log.give(draft, *polls) == [[1], [3, 4], [3, 4], [3, 4]]
+    assert log.give(log.draft(), Poll(3, 0.0, 1 << 20)) == [[1, 2, 3]]
+
+
+def test_a_dead_letter_frees_its_key() -> None:
+    """A message that was delivered often enough blocks its key until the entry that makes a dead letter of it."""
+    log = Partition("aab")
+    assert log.claim(limit=1) == [1]
+    log.settle("release", 1)
+    draft = log.draft()
+    polls = [Poll(9, 30.0, 1 << 20)]
+    draft.deliver(polls, log.messages, log.messages, most=1)
+    assert numbers(polls[0].given) == [3]
+    draft = log.draft()
+    draft.make_dead_letters([at(1)], "orders.dead")
+    draft.deliver(polls, log.messages, log.messages, most=1)
+    assert numbers(polls[0].given) == [2, 3]
 
 
 def test_what_expires_soon_is_given_to_nobody() -> None:
