@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from qdo.assignment import plan
-from qdo.coordination import Coordinator, Listen, Member, Session, TargetAssignment
+from qdo.coordination import Coordinator, Listen, Member, Session, TargetAssignment, coordinator
 from qdo.coordination.encoding import decode_offset
 from qdo.coordination.paths import GroupPaths
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.simulated import SimulatedService
 from tests.qdo.unit.group.owners import until
+from tests.replacing import replace_in
 from tests.sim.groups.tree import TreeLink
 
 T = TypeVar("T")
 SESSION_TIMEOUT = 600.0
-Call = Literal[
-    "assignment",
-    "lead",
-    "leader",
-    "members",
-    "target",
-    "set_target",
-    "set_sight",
-    "retire",
-    "claim",
-    "release",
-    "commit",
-]
+CALLS = {
+    method.__name__
+    for method in (
+        *(Session.assignment, Session.lead, Session.leader, Session.members, Session.target, Session.set_target),
+        *(Session.set_sight, Session.retire, Session.claim, Session.release, Session.commit),
+    )
+}
 Fault = Literal["refused", "in doubt", "expired", "stuck", "broken", "incompatible", "forbidden"]
 """What goes wrong with a call:
 
@@ -72,30 +67,24 @@ class FaultyCoordinator(Coordinator):
 
     async def open(self) -> None:
         """See the base class."""
-        await self._call("open", super().open)
+        await self.call("open", super().open)
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the base class."""
 
         async def begin() -> Session:
-            session = await join(member, listen, replace=replace)
-            for name in get_args(Call):
-                self._watch(session, name)
+            with replace_in(coordinator, Session, FaultySession):
+                session = await join(member, listen, replace=replace)
+            assert isinstance(session, FaultySession)
+            session.faulty = self
             self.session = session
             return session
 
         join = super().join
-        return await self._call("join", begin)
+        return await self.call("join", begin)
 
-    def _watch(self, session: Session, name: str) -> None:
-        method = getattr(session, name)
-
-        async def call(*arguments: Any) -> Any:  # noqa: ANN401 - passed on
-            return await self._call(name, lambda: method(*arguments), session)
-
-        setattr(session, name, call)
-
-    async def _call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
+    async def call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
+        """Carries a call out, or what becomes of it."""
         fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
         self.calls.append(name)
         if name in self.held_up:
@@ -114,6 +103,22 @@ class FaultyCoordinator(Coordinator):
                 await result.leave()
             raise CoordinationLost(name)
         return result
+
+
+class FaultySession(Session):
+    """A session whose calls fail or wait as its coordinator says.
+
+    Attributes:
+        faulty: The coordinator; None: nothing fails.
+    """
+
+    faulty: FaultyCoordinator | None = None
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
+        found = super().__getattribute__(name)
+        if name not in CALLS or self.faulty is None:
+            return found
+        return lambda *arguments: self.faulty.call(name, lambda: found(*arguments), self)
 
 
 class SimulatedGroup:
