@@ -175,8 +175,9 @@ class Cluster:
     # Writes
 
     def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
-        stamp, now = self._next_stamp(), self.world.now
-        decided = any(command.conditional for command, _ in calls)
+        now, decided = self.world.now, any(command.conditional for command, _ in calls)
+        # A batch has one timestamp. As many are drawn as before that was known: a seed stands for the same history.
+        stamp = max(self._next_stamp() for _ in (calls[:1] if decided else calls))
         return [change for command, values in calls for change in command.changes(values, stamp, now, decided=decided)]
 
     def _next_stamp(self) -> int:
