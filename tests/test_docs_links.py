@@ -236,6 +236,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks(page: str) -> None:
     """Every block has a known language. It is run, parsed or compared by a test, or marked with why not."""

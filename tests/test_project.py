@@ -98,6 +98,7 @@ def test_functions_stay_small() -> None:
     assert long == {}
 
 
+@pytest.mark.needs_programs
 def test_import_contracts_hold() -> None:
     """Every module has its place in the layers and imports only what that place allows."""
     lint_imports = Path(sys.executable).with_name("lint-imports")
@@ -113,6 +114,7 @@ def test_packages_are_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").exists()
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("target", ["demo", "test", "quick", "slow", "soak", "bench", "lint", "dist", "cluster"])
 def test_make_help_names_the_fixed_targets(target: str) -> None:
     """The targets that people and continuous integration rely on exist and are explained."""
@@ -120,6 +122,7 @@ def test_make_help_names_the_fixed_targets(target: str) -> None:
     assert re.search(rf"^\s+make {target} +\w", result.stdout, re.MULTILINE)
 
 
+@pytest.mark.needs_programs
 def test_start_without_warnings() -> None:
     """What Pyramid imports does not warn whoever starts the service of something that only Pyramid can change."""
     command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.web.app"]
