@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,10 +27,11 @@ from tests.harness.checking.history import History
 from tests.harness.checking.messages import MESSAGES, available
 from tests.harness.checking.records import Record
 from tests.harness.checking.rules import Limits, check, checked
-from tests.harness.history import Journal, Records, now, record_stalls, running
+from tests.harness.history import Journal, Records, record_stalls, running
 from tests.harness.nemesis import Wave, perform
 from tests.harness.plans import Plan
 from tests.harness.results import Result
+from tests.waiting import until
 
 QUEUES = ("orders", "mails")
 SELDOM = "seldom"
@@ -109,9 +110,8 @@ class MessageRun:
         self._await_success(limits)
 
     def _await_success(self, limits: Limits) -> None:
-        until = now() + CALM_SECONDS
-        while now() < until and [*available(self._history(), limits)]:
-            threading.Event().wait(0.5)
+        with suppress(AssertionError):  # the verdict says so
+            until(lambda: not [*available(self._history(), limits)], CALM_SECONDS, every=0.5)
 
     def _mark(self) -> dict[str, dict[int, str]]:
         """Posts to every partition; returns the ids."""
@@ -145,11 +145,8 @@ class MessageRun:
 
     def _await_undo_writes(self) -> None:
         """Waits until no web process has a write left to take back: from then on nothing vanishes any more."""
-        until = now() + UNDO_SECONDS
         webs, name = self._processes.addresses, "queuey_store_undo_writes_pending"
-        while pending := [web.name for web in webs if metric(web, name) > 0]:
-            assert now() < until, f"{pending} still take writes back"
-            threading.Event().wait(0.2)
+        until(lambda: not any(metric(web, name) > 0 for web in webs), UNDO_SECONDS, every=0.2)
 
     @contextmanager
     def _traffic(self) -> Iterator[list[Reader]]:

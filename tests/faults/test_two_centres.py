@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.harness.checking.rules import Limits
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, plans, verify
 from tests.servers.plugin import unique_name
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -110,14 +111,6 @@ def centre_stores(centres_keyspace: str) -> Iterator[CentreStores]:
         yield found
 
 
-def until(happened: Callable[[], object]) -> None:
-    """Waits for what is bound to happen."""
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
-
-
 def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
     """Makes a queue of one partition."""
     queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
@@ -126,12 +119,12 @@ def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
 
 def post(store: CassandraStore, queue: Queue) -> Position:
     """Posts until a message is acknowledged; returns its id. Others that may be there do no harm."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             [position] = store.append(queue, [NewMessage("x", 1, 3600, None, 0.0)])
         except StoreUnavailable:
-            assert time.monotonic() < until, "no post is acknowledged"
+            assert time.monotonic() < deadline, "no post is acknowledged"
         else:
             return position
 

@@ -19,7 +19,8 @@ from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking
 from tests.faults.centres import NAMES, Centres
-from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on, until
+from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

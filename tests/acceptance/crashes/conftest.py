@@ -17,10 +17,10 @@ from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, cassandra, sqlite
 from queuey.storage.cassandra.timing import SOON, changed
 from queuey.web.credentials.application_keys import digest_of
-from tests.contract.samples import eventually
 from tests.harness.history import running as threads
 from tests.servers import keyspaces
 from tests.servers.served import Served, free_port
+from tests.waiting import until
 
 APP, KEY = "acme", "f" * 64
 PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
@@ -78,7 +78,7 @@ def kill_often(
     with threads(calls) as failures:
         for port in (list(running) * kills)[:kills]:
             enough = len(answered) + 5
-            assert eventually(lambda enough=enough: bool(failures) or len(answered) >= enough, ANSWERED_SECONDS)  # type: ignore[misc]
+            until(lambda enough=enough: bool(failures) or len(answered) >= enough, ANSWERED_SECONDS)  # type: ignore[misc]
             time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
             running[port].kill()
             running[port] = stack.enter_context(start(port))

@@ -20,8 +20,8 @@ from queuey import ids
 from queuey.messages import QueueSpec, Slice
 from queuey.storage.sqlite import check, open_store
 from tests.acceptance.crashes.crash_writer import APP, PARTITIONS, QUEUE
-from tests.contract.samples import eventually
 from tests.servers.processes import ending
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 ROUNDS = 5
@@ -99,7 +99,7 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Tr
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:
             started.enter_context(ending(victim.process))
-        assert eventually(lambda: all(len(victim.heard()) > FIRST for victim in victims))
+        until(lambda: all(len(victim.heard()) > FIRST for victim in victims))
         for victim in rng.sample(victims, 2):
             time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
             victim.kill()
@@ -178,7 +178,7 @@ def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
         directory = place / str(number)
         command = [sys.executable, "-c", program, str(directory)]
         makers = [subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
-        assert eventually(directory.exists)
+        until(directory.exists)
         time.sleep(rng.random() * 0.02)  # the moment of the kill is the input
         for maker in makers:
             maker.kill()

@@ -12,7 +12,7 @@ import pytest
 
 from queuey.client import Client, Outgoing
 from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, serving
-from tests.contract.samples import eventually
+from tests.waiting import until
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
 REST = 0.03
@@ -45,7 +45,7 @@ def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
     for partition in range(1, PARTITIONS + 1):
         wanted = Counter(place for place, _ in stored.values())[partition]
         there = partial(client.read_all, QUEUE, partitions=[partition], since=0)
-        assert eventually(lambda there=there, wanted=wanted: len(list(there())) >= wanted)  # type: ignore[misc]
+        until(lambda there=there, wanted=wanted: len(list(there())) >= wanted)  # type: ignore[misc]
         for message in there():
             found.setdefault(str(message.body), []).append((message.partition, message.id))
     return found

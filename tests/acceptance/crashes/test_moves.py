@@ -13,7 +13,7 @@ import pytest
 
 from queuey.client import Client, Outgoing
 from tests.acceptance.crashes.conftest import Start, serving
-from tests.contract.samples import eventually
+from tests.waiting import until
 
 Kind = Literal["plain", "dedup"]
 PARTITIONS = 3
@@ -57,7 +57,7 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "pla
         moving = client.move(source, target)
         for _ in range(kills):
             before = client.info(target).count
-            assert eventually(lambda n=before: client.info(target).count != n or bool(moving.show().ended), 300)  # type: ignore[misc]
+            until(lambda n=before: client.info(target).count != n or bool(moving.show().ended), 300)  # type: ignore[misc]
             time.sleep(rng.random() * 0.2)  # the moment of the kill is the input
             running.kill()
             running = stack.enter_context(start(port))

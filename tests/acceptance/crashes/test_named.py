@@ -14,9 +14,9 @@ import pytest
 
 from queuey.client import Client, ClientError, RetryPolicy
 from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
-from tests.contract.samples import eventually
 from tests.harness.history import running
 from tests.servers.served import free_port
+from tests.waiting import until
 
 QUEUE, PARTITIONS, NAMES = "tasks", 2, 6
 ONCE = RetryPolicy(rounds=1)
@@ -59,11 +59,11 @@ def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
             service = stack.enter_context(start(port))
             names = [f"n{number}-{each}" for each in range(NAMES)]
             with running([partial(set_until_killed, f"http://127.0.0.1:{port}", name, said) for name in names]):
-                assert eventually(lambda names=names: all(said.answered.get(name, 0) > 1 for name in names))  # type: ignore[misc]
+                until(lambda names=names: all(said.answered.get(name, 0) > 1 for name in names))  # type: ignore[misc]
                 time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
                 service.kill()
             client.send(QUEUE, last := f"kill{number}:")
-            assert eventually(lambda last=last: last in read(client))  # type: ignore[misc]
+            until(lambda last=last: last in read(client))  # type: ignore[misc]
             shown = read(client)
             for name in names:
                 possible = {f"{name}:{each}" for each in range(said.answered[name], said.sent[name] + 1)}

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.acceptance.crashes.conftest import Start, serving
-from tests.contract.samples import eventually
+from tests.waiting import until
 
 QUEUE, INTERVAL = "ticks", 10
 FIRING = 0.6
@@ -33,22 +33,22 @@ def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
             time.sleep(max(0.0, first[names[-1]] + number * INTERVAL + rng.random() * FIRING - time.time()))
             running[port].kill()
             running[port] = stack.enter_context(start(port))
-        until = first[names[-1]] + kills * INTERVAL
+        last_instant = first[names[-1]] + kills * INTERVAL
 
         def done() -> bool:
             return all(
-                each.last is not None and each.last.instant >= until and each.firing is None
+                each.last is not None and each.last.instant >= last_instant and each.firing is None
                 for each in client.schedules.list()
             )
 
-        assert eventually(done, 120), client.schedules.list()
+        until(done, 120)
         last = {}
         for name in names:
             paused = client.schedules.pause(name)
             assert paused.last is not None
             assert paused.last.state == "published"
             last[name] = paused.last.instant
-        assert eventually(lambda: all(each.firing is None for each in client.schedules.list()), 60)
+        until(lambda: all(each.firing is None for each in client.schedules.list()), 60)
         last |= {each.name: each.last.instant for each in client.schedules.list() if each.last is not None}
         expected = {name: (last[name] - first[name]) / INTERVAL + 1 for name in names}
         time.sleep(client.info(QUEUE).read_delay or 0)

@@ -22,6 +22,7 @@ from tests.harness.history import Journal, Records, now, running
 from tests.harness.nemesis import Wave, perform
 from tests.harness.plans import Plan
 from tests.harness.results import Result
+from tests.waiting import until
 
 QUEUE = "jobs"
 POSTERS, CLAIMERS = 3, 6
@@ -113,11 +114,8 @@ class ClaimRun:
 
     def _drain(self, claimers: list[Claimer]) -> None:
         """Waits until nobody has been given anything for longer than any claim can last."""
-        until = now() + DRAIN_SECONDS
         quiet = max(TTLS) + self._store.span.delay + LONGEST_DELAY
-        while not all(claimer.empty_for > quiet for claimer in claimers):
-            threading.Event().wait(0.2)
-            assert now() < until, f"messages are still being handed out: {self._counts()}"
+        until(lambda: all(claimer.empty_for > quiet for claimer in claimers), DRAIN_SECONDS, every=0.2)
 
     def _counts(self) -> dict[str, int]:
         return count_claims(self._history, History(self._records.all()))
