@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar, cast
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("queuey", "qdo")
 Node = TypeVar("Node", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -15,8 +15,8 @@ import pytest
 
 from queuey.settings.loading import OTHER_VARIABLES
 from queuey.settings.table import table, variable_of
-from tests import documented
-from tests.documented import ROOT, Function, Source, string
+from tests.unit.words import documented
+from tests.unit.words.documented import ROOT, Function, Source, string
 
 RECORD = Path(__file__).with_name("words.toml")
 MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")

@@ -1,0 +1,1 @@
+"""The words of docstrings, names and messages."""
