@@ -26,7 +26,7 @@ class Queue(NamedTuple):
 
     Attributes:
         service: The id of the service's store, which is the same under whatever address the service is reached.
-        application: Whose queue it is.
+        application: The application that owns the queue.
         name: Its name.
     """
 

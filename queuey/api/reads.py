@@ -258,7 +258,7 @@ class Reason(Struct, frozen=True):
 
     Attributes:
         code: A stable word; the page of the API lists them.
-        text: The same as a sentence.
+        text: The reason as a sentence.
         partition: The partition; None: all that were checked, or the queue.
         at: The time that it refers to, in seconds since 1970; None: none.
     """

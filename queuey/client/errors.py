@@ -228,7 +228,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
         text: The answer when it was plain text.
         retry_after: Seconds after which a retry makes sense; None when the server named none.
         outcome: ``none`` or ``unknown``, of a write; None when the server did not say.
-        outcomes: The same for each message of a batch.
+        outcomes: The outcome of each message of a batch.
         current: The offsets that are recorded now, per partition of the request.
         applied: The partitions whose offset was set nevertheless.
         refused: The refused receipts.

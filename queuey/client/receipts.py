@@ -105,7 +105,7 @@ class Journal:
 
     Args:
         path: The file; created if it is not there, readable by its owner alone.
-        application: Whose queues the messages go to.
+        application: The application that owns the queues.
         clock: Seconds since 1970.
 
     Raises:

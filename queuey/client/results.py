@@ -160,7 +160,7 @@ class Page(msgspec.Struct, frozen=True):
         messages: In the order asked for; early ones are the last.
         horizon: An id; nothing at or above it was read, but for early messages.
         next: Per partition, the ``since`` of the next read in the same order; None: a descending read is complete.
-        cursor: The same as one text, to be kept; empty when every partition is complete.
+        cursor: The position as one text, to be kept; empty when every partition is complete.
         more: Another read now may return messages.
         cursor_safe: False after ``delay=0``: a read that continues from this cursor may miss messages.
     """

@@ -48,7 +48,7 @@ class StoreOptions(msgspec.Struct, frozen=True):
     Attributes:
         settings: Pairs of a setting's name and its text, sorted.
         config: A TOML file with further settings, on every machine.
-        application: Whose queues; None: the store's only application's.
+        application: The application that owns the queues; the store's only one if None.
     """
 
     settings: tuple[tuple[str, str], ...] = ()

@@ -386,7 +386,7 @@ class Authorization:
 
         Args:
             request: The request.
-            application: Whose queues.
+            application: The application that owns the queues.
             most: How many at most.
 
         Raises:

@@ -106,7 +106,7 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
     """Puts a new key into the profile of this machine if it holds one of the old ones.
 
     Args:
-        application: Whose key it is.
+        application: The application of the key.
         old: The ids of the keys that the new one replaces.
         secret: The new key.
         profile_path: The setting ``profile``.

@@ -50,7 +50,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of an archive, fixed when it is created.
 
     Attributes:
-        application: Whose queues are in it.
+        application: The application that owns the archived queues.
         seconds: How wide its buckets are.
     """
 
@@ -140,7 +140,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One complete bucket.
 
     Attributes:
-        run: Who wrote it and its files.
+        run: The run that wrote it and its files.
         replaces: The runs of all manifests of this bucket that it takes the place of; their messages are in it.
         queue: Its name.
         bucket: Its start, as in the names of directories.

@@ -49,7 +49,7 @@ class PiggybackedAck(msgspec.Struct):
 
     Attributes:
         receipts: Of the queue that is claimed from.
-        texts: The same as the caller wrote them, for its answer.
+        texts: The receipts as the caller wrote them, for its answer.
         settled: The results, in the same order; None: not known yet.
         in_doubt: Some may have been acknowledged, so an error of the request has the outcome ``unknown``.
     """

@@ -59,7 +59,7 @@ def stream_report(ledger: Ledger, application: str, query: str) -> StreamCounts 
 
     Args:
         ledger: Of the store that it writes to.
-        application: Whose queues it writes to.
+        application: The application that owns the target queues.
         query: Its id, which it keeps over restarts from its checkpoint.
 
     Returns:

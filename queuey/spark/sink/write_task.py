@@ -96,7 +96,7 @@ class TaskWriter:
 
     Args:
         store: Of the queues.
-        application: Whose queues they are.
+        application: The application that owns the queues.
         options: Of the write.
         layout: The columns of the rows.
         identity: Of the task.

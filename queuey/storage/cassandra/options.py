@@ -27,7 +27,7 @@ class Level:
 
     Attributes:
         write: Cassandra's consistency level of writes; None: QUORUM, or LOCAL_QUORUM with several data centres.
-        read: The same of reads.
+        read: Consistency level of reads, with the same default.
         delay: Seconds that range reads stay behind the clock (D).
         deadline: Seconds within which a write must have returned to be acknowledged (W).
         safe: G1 and G2 are promised, so the levels must overlap; delay and deadline are part of the :class:`Timing`.
@@ -69,7 +69,8 @@ class CassandraOptions:
         cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
-        catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
+        catalogue_read: Consistency level of reads of them. Every read must meet every commit (LOCAL_QUORUM:
+            EACH_QUORUM).
         catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes. Those
             of idempotency keys are SERIAL wherever there are several data centres.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.

@@ -59,6 +59,6 @@ class Records(ABC):
         Args:
             kind: What uses them.
             until: The instant, inclusive.
-            application: Whose; None: of all applications.
+            application: The application that owns the records; all applications if None.
             limit: How many at most.
         """

@@ -127,7 +127,7 @@ class LoginViews:
 
         Args:
             request: The one that is answered.
-            holder: Who has logged in.
+            holder: The user or key that has logged in.
             following: The page.
             until: Seconds since 1970 when the session ends at the latest; None: as usual.
         """

@@ -52,7 +52,7 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
 
     Args:
         trusting: The setting ``users`` in force.
-        login: Who has logged in.
+        login: The user that has logged in.
         expires: Seconds since 1970 when the session ends.
 
     Raises:

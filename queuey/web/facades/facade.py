@@ -65,7 +65,7 @@ class Facade(ABC):
     """One protocol.
 
     Attributes:
-        application: Whose queues it serves.
+        application: The application that owns the queues.
         spec: How the queues are made that are used and not there, if that does not depend on their names.
         longest_name: Characters of the names of the queues that it makes; None: as many as names usually have.
     """

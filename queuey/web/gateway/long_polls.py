@@ -148,7 +148,7 @@ class LongPoll(Waiter):
     """One request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
 
     Attributes:
-        client: Who waits.
+        client: The client that waits.
         tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
@@ -278,7 +278,7 @@ class LongPolls:
         Args:
             tenant: The tenant that it counts for.
             header: Its credential.
-            client: Who waits.
+            client: The client that waits.
         """
         return LongPoll(self, tenant, header, client)
 

@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     Attributes:
         request: As it came.
         call: The action and its parameters.
-        application: Whose access key has signed it.
+        application: The application whose access key signed the request.
         region: The one that the client believes this to be.
         prefix: The path of the facade.
         queue: The queue that the request's path names; blank: none.

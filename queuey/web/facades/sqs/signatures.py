@@ -40,7 +40,7 @@ class Signature(NamedTuple):
     """Signature of a request, as its headers or query describe it.
 
     Attributes:
-        access_key: Whose secret has made it.
+        access_key: The access key whose secret made the signature.
         region: The one that the client believes this to be.
         date: When it was made, as the request has it.
         expires: Seconds for which it is good from then on.

@@ -107,7 +107,7 @@ class ScheduleViews(Views):
 
         Args:
             given: The fields.
-            text: The same as JSON, because a message keeps the text of its values.
+            text: The fields as JSON, because a message keeps the text of its values.
             queue: The row of the schedule's queue; None: it does not matter.
 
         Raises:
