@@ -126,6 +126,12 @@ class InProcessCluster(Cluster):
         if self.time.wall() >= self._stored_at + quiet * 1e9:
             self.time.skip_to(self._stored_at + round(delay * 1e9), self._nothing_is_written)
 
+    def leap(self, seconds: float) -> bool:
+        """Lets time pass, unless a write is on its way; returns whether it has."""
+        target = self.time.wall() + round(seconds * 1e9)
+        self.time.skip_to(target, self._nothing_is_written)
+        return self.time.wall() >= target
+
     def _nothing_is_written(self) -> bool:
         # Statistics would read the time, which stands still meanwhile.
         return not any(store._writer.pending for store in self.stores)
@@ -251,6 +257,31 @@ class InProcessDriver(Driver):
                 self._thread.join(10.0)
 
 
+class LeapingEvent(threading.Event):
+    """An event in whose place time goes on: calls that change a queue wait for it as long as rows may be old (C).
+
+    Args:
+        inner: What the parts of the store wait for.
+        cluster: Whose time goes on, unless a write is on its way.
+    """
+
+    def __init__(self, inner: threading.Event, cluster: InProcessCluster) -> None:
+        super().__init__()
+        self._inner = inner
+        self._nodes = cluster
+
+    def set(self) -> None:
+        """See the base class."""
+        self._inner.set()
+        super().set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See the base class."""
+        if timeout is not None and self._nodes.leap(timeout):
+            return self.is_set()
+        return super().wait(timeout)
+
+
 class InProcessStore(CassandraStore):
     """A store whose reads do not wait for the read delay of their consistency level: it passes before they begin.
 
@@ -270,6 +301,7 @@ class InProcessStore(CassandraStore):
         self._nodes = cluster
         self._by_hand = hand is not None
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
+        self._closing = LeapingEvent(self._closing, cluster)
         cluster.stores.append(self)
 
     def _let_pass(self, queue: Queue, *parts: Slice) -> None:

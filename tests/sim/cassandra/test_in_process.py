@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from queuey import ids
 from queuey.errors import StoreUnavailable
+from queuey.storage import Store
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions
-from tests.backends import APP, PROMPT, SimulatedLocation
+from tests.backends import APP, PROMPT, ROW_AGE, SimulatedLocation
 from tests.contract.samples import begun, eventually, make_queue, new, say, shown_bodies
 from tests.replacing import replace
 from tests.sim.cassandra.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
@@ -78,6 +80,24 @@ def test_a_write_on_its_way_keeps_the_read_delay() -> None:
         assert shown_bodies(store, queue) == ["a", "b"]
     finally:
         store.close()
+
+
+def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
+    """When a queue was purged, the time has gone on by the age that rows may have (C), which took no time."""
+    store = SimulatedLocation().open()
+    try:
+        store.create_application(APP)
+        queue = make_queue(store)
+        ahead = _ahead(store)
+        store.purge_queue(queue)
+        assert _ahead(store) - ahead >= ROW_AGE * 0.9
+    finally:
+        store.close()
+
+
+def _ahead(store: Store) -> float:
+    """Returns the seconds that the time of a store is ahead of the real one."""
+    return store.now() / ids.TICKS_PER_SECOND - ids.now_ticks() / ids.TICKS_PER_SECOND
 
 
 def test_the_thread_of_answers_prepares_nothing() -> None:
