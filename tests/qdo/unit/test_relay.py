@@ -26,6 +26,7 @@ def test_the_last_word_of_a_program_counts() -> None:
         assert Relay._receive(theirs) is None
 
 
+@pytest.mark.needs_programs
 def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
     """In the time that is given, so that there is some left for the others."""
     vitals = Vitals.begin(60.0)

@@ -40,6 +40,7 @@ def test_every_error_is_drawn_in_the_tree() -> None:
     assert drawn == made
 
 
+@pytest.mark.needs_programs
 def test_importing_loads_no_driver() -> None:
     """Neither the package nor the consumer loads an HTTP library or a coordination driver, or reads the environment."""
     program = """
