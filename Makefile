@@ -1,6 +1,6 @@
 # Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
-# LANES=N is how many processes share the test suite (tests/lanes.py); LANES=0 runs it in one.
+# LANES=N is how many processes share the test suite (tests/suite/lanes.py); LANES=0 runs it in one.
 # MINUTES=N is how long make soak writes messages.
 # SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make check has it in any case.
 

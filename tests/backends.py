@@ -121,13 +121,13 @@ class SimulatedLocation:
     """A simulated Cassandra node in this process."""
 
     def __init__(self) -> None:
-        from tests.sim.cassandra import in_process  # noqa: PLC0415 - only for who uses it
+        from tests.sim.cassandra.one_node import in_process  # noqa: PLC0415 - only for who uses it
 
         self._cluster = in_process.make()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace, by the options of a store on a real node."""
-        from tests.sim.cassandra.in_process import InProcessStore  # noqa: PLC0415 - only for who uses it
+        from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - only for who uses it
 
         store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)
         assert store.ready(60), store.statistics()

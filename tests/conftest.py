@@ -18,7 +18,13 @@ from tests.servers.processes import hear_interrupts
 if TYPE_CHECKING:
     from tests.servers.plugin import Cassandra
 
-pytest_plugins = ("tests.watchdog", "tests.harness.plugin", "tests.lanes", "tests.needs", "tests.servers.plugin")
+pytest_plugins = (
+    "tests.suite.watchdog",
+    "tests.harness.plugin",
+    "tests.suite.lanes",
+    "tests.suite.needs",
+    "tests.servers.plugin",
+)
 
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
 # The same examples at every run: a test that fails does so because of what was changed, and again when it is repeated.

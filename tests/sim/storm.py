@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement, digest_of, partition_of
+from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, digest_of, partition_of
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Backoff, Meta, Queue
-from queuey.metrics import Metrics
 from queuey.partitions import by_key
-from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, Waiter, Watchers
-from queuey.service.claims.upkeep import SnapshotPolicy
+from queuey.service import ClaimDelivery, Limits, PiggybackedAck, Waiter
 from queuey.service.core import Done
-from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
+from queuey.service.workers import WorkerIdentity
 from tests.harness.checking.claims import (
     APART,
     FOR_GOOD,
@@ -32,8 +29,9 @@ from tests.harness.checking.claims import (
 )
 from tests.harness.checking.rules import check
 from tests.sim.availability import EmptyAnswer
-from tests.sim.replicas import DELAY, Faults, ModelStore, Replicas
-from tests.sim.world import Process, SimulatedCore, World, begin
+from tests.sim.replicas import DELAY, Faults
+from tests.sim.web import Setup, Web
+from tests.sim.world import World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
@@ -46,118 +44,12 @@ TOGETHER = 0.5
 """Part of the histories whose web processes are the workers of one service, on one machine, with one clock."""
 SELDOM = 8
 """In one of so many histories processes forget each log as soon as they can, and in another one reads are torn."""
-SEEN_UP = 0.95
-"""How often a worker knows of a connection to another one."""
 STORM = 12.0
 """Seconds."""
 CALM, LONGEST_CALM = 14.0, 150.0
 """Seconds: until then everything must have been given, and as a rule it has."""
 UNFINISHED = {name: SIMULATED[name] for name in ("G6", "on_ack", "given up")}
 """The rules that hold when everything has come to its end."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What is simulated, for tests that take a mechanism out."""
-
-    timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=APART))
-    limits: Limits = field(default_factory=Limits)
-    replicas: Callable[[World, Faults], Replicas] = Replicas
-    store: Callable[[Replicas, Process], ModelStore] = ModelStore
-    core: Callable[[Process, float], SimulatedCore] = SimulatedCore
-    kinds: tuple[str, ...] = ("plain", "plain", "dedup")
-    failing: float = 0.0
-    """How often a client's messages fail, half of them for good."""
-    apart: float = APART
-    """The largest difference between two clocks (seconds)."""
-    per_key: int = 0
-    """``max_claimed_per_key`` of the queue."""
-    share: int = 0
-    """``max_claimed`` of the queue, for each of its partitions; where there are several, one more for the first."""
-
-
-class Web:
-    """A web process with its claims; after a crash it starts anew."""
-
-    def __init__(self, world: World, replicas: Replicas, offset: float, setup: Setup) -> None:
-        self.process = Process(world, offset)
-        self.identity = WorkerIdentity("", 1)
-        self.others: list[Web] = []
-        """The workers of its service, this one among them."""
-        self._replicas = replicas
-        self._setup = setup
-        self.claims = self._start()
-
-    def _start(self) -> ClaimUseCases:
-        self.core = self._setup.core(self.process, self._replicas.faults.slow)
-        self.watchers = Watchers()
-        self.workers = SimulatedWorkers(self)
-        store = self._setup.store(self._replicas, self.process).store
-        claims = ClaimUseCases(
-            store,
-            self._setup.limits,
-            Metrics(),
-            watchers=self.watchers,
-            core=self.core,
-            timing=self._setup.timing,
-            upkeep=SnapshotPolicy(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
-        )
-        claims.share(self.workers)
-        return claims
-
-    def crash(self) -> None:
-        """Ends, and is there again at once."""
-        self.process.crash()
-        self.claims = self._start()
-
-
-class SimulatedWorkers(Workers):
-    """The workers of one service: questions and answers take their time, and connections are lost.
-
-    Args:
-        web: The worker that asks.
-    """
-
-    def __init__(self, web: Web) -> None:
-        super().__init__()
-        self.identity = web.identity
-        self._web = web
-
-    def is_up(self, number: int) -> bool:
-        """See the base class. Connections come and go."""
-        return self._web.process.world.rng.random() < SEEN_UP
-
-    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
-        """See the base class. Who was asked may do it though no answer comes."""
-        asking, asked = self._web.process, self._web.others[number - 1].process
-        world, life, handlers = asking.world, asking.life, self._web.others[number - 1].workers._handlers
-        ended: list[bytes | None] = []
-        under_way: list[Callable[[], object]] = []
-
-        def end(value: bytes | None) -> None:
-            if not ended:
-                ended.append(value)
-                answer(value)
-
-        def answered(value: bytes | None) -> None:
-            asking.soon(world.some(0.0005), lambda: end(value), life)
-
-        def arrive() -> None:
-            if not ended:
-                under_way.append(handlers[topic](question, answered))
-
-        def lose() -> None:
-            if not ended:
-                end(None)
-                for give_up in under_way:
-                    asked.soon(world.some(0.0005), partial(_called, give_up))
-
-        asked.soon(world.some(0.0005), arrive)
-        asking.soon(world.rng.choice((0.001, 0.01, *[LOST_SECONDS] * 18)), lose)
-
-
-def _called(function: Callable[[], object]) -> None:
-    function()
 
 
 class Poll(Waiter):

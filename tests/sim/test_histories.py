@@ -36,7 +36,8 @@ from queuey.service.core import Done
 from tests.harness.checking.claims import APART
 from tests.replacing import replace, replace_in
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
-from tests.sim.storm import Setup, Storm, violations
+from tests.sim.storm import Storm, violations
+from tests.sim.web import Setup
 from tests.sim.world import Process
 
 HISTORIES, SHORT = 30, 8

@@ -18,7 +18,8 @@ from queuey.service.claims.news import LOOK, LOOKS
 from queuey.service.claims.requests import ClaimUndecided
 from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
-from tests.sim.storm import QUEUE, Poll, Setup, Web
+from tests.sim.storm import QUEUE, Poll
+from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
 
 LONG = 1000.0

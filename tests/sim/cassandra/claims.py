@@ -21,7 +21,7 @@ from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
 from tests.sim.cassandra.threads import SimulatedThread
 from tests.sim.replicas import Faults, Log, ModelStore, Replicas
-from tests.sim.storm import Setup
+from tests.sim.web import Setup
 from tests.sim.world import Process, SimulatedCore, World
 
 T = TypeVar("T")

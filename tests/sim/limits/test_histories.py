@@ -19,8 +19,9 @@ from queuey.service.claims.finding import in_order
 from queuey.service.claims.finding.in_order import OrderedScanner
 from queuey.service.claims.follow_ups import MOST_LETTERS
 from tests.replacing import replace, replace_in
-from tests.sim.storm import Setup, violations
+from tests.sim.storm import violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
+from tests.sim.web import Setup
 
 HISTORIES, SHORT, ENOUGH = 15, 10, 4000
 """Histories of each setup beside those that show a mutation, such with short scans, and those in which a missing

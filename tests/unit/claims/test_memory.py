@@ -17,7 +17,7 @@ from queuey.service import Limits
 from queuey.service.claims import ClaimDelivery
 from tests.replacing import replace
 from tests.sim.replicas import Faults, ModelStore, Replicas
-from tests.sim.storm import Setup, Web
+from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
 
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(queuey.__file__).parent / "*"))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import until, until_async
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "tests").rglob("*.py"))
 CLOCKS = {"monotonic", "time", "perf_counter"}
 BLOCKING = {"join", "result", "wait", "communicate"}

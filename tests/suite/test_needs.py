@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, need_of_path, pytest_ignore_collect
+from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, need_of_path, pytest_ignore_collect
 
 
 @pytest.mark.parametrize("path", sorted(BY_PATH))
@@ -71,7 +71,7 @@ def test_the_parts_of_the_suite(tmp_path: Path, suite: str, passed: str) -> None
         "@pytest.mark.needs_programs\ndef test_starts_programs(): pass\n\n"
         "@pytest.mark.slow\ndef test_takes_long(): pass\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "tests.needs", "-c", "/dev/null", f"--rootdir={tmp_path}"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.suite.needs", "-c", "/dev/null", f"--rootdir={tmp_path}"]
     done = subprocess.run(
         [*command, "-W", "ignore", "--suite", suite, str(tmp_path)],
         cwd=ROOT,

@@ -48,7 +48,7 @@ def test_holds_the_interpreter():
 def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Runs pytest on one file with the plugin and nothing else of this suite."""
     (directory / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.watchdog", "-c", os.devnull, *options]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.suite.watchdog", "-c", os.devnull, *options]
     with subprocess.Popen(
         [*command, f"--rootdir={directory}", "-p", "no:cacheprovider", str(directory)],
         cwd=ROOT,

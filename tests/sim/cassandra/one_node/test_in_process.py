@@ -15,7 +15,7 @@ from queuey.storage.cassandra.options import CassandraOptions
 from tests.backends import APP, PROMPT, ROW_AGE, SimulatedLocation
 from tests.contract.samples import begun, eventually, make_queue, new, say, shown_bodies
 from tests.replacing import replace
-from tests.sim.cassandra.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
+from tests.sim.cassandra.one_node.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
 
 SECOND = 10**9
 READ = Statement("SELECT number FROM migrations WHERE singleton = 0")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NEEDS = {
     "needs_cassandra": "a Cassandra node",
     "needs_zookeeper": "a ZooKeeper server",
@@ -145,5 +145,5 @@ def _refuse_unmarked_programs(event: str, arguments: tuple[object, ...]) -> None
         program = str(arguments[0])[:100] if arguments else ""
         raise UnmarkedProgramError(
             f"{_unmarked.nodeid} starts a program ({event} {program}): mark it with @pytest.mark.needs_programs, "
-            "or by its path in tests/needs.py"
+            "or by its path in tests/suite/needs.py"
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import LANES, PATTERNS, first_alone, lane_of
+from tests.suite.lanes import LANES, PATTERNS, first_alone, lane_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 
 

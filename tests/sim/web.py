@@ -1,0 +1,126 @@
+"""A process of the service in simulated time: its claims, and the workers beside it.
+
+The workers of one service ask each other; connections between them come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from queuey.claims import ClaimTiming
+from queuey.metrics import Metrics
+from queuey.service import ClaimUseCases, Limits, Watchers
+from queuey.service.claims.upkeep import SnapshotPolicy
+from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
+from tests.harness.checking.claims import APART
+from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.world import Process, SimulatedCore, World
+
+SEEN_UP = 0.95
+"""How often a worker knows of a connection to another one."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is simulated, for tests that take a mechanism out."""
+
+    timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=APART))
+    limits: Limits = field(default_factory=Limits)
+    replicas: Callable[[World, Faults], Replicas] = Replicas
+    store: Callable[[Replicas, Process], ModelStore] = ModelStore
+    core: Callable[[Process, float], SimulatedCore] = SimulatedCore
+    kinds: tuple[str, ...] = ("plain", "plain", "dedup")
+    failing: float = 0.0
+    """How often a client's messages fail, half of them for good."""
+    apart: float = APART
+    """The largest difference between two clocks (seconds)."""
+    per_key: int = 0
+    """``max_claimed_per_key`` of the queue."""
+    share: int = 0
+    """``max_claimed`` of the queue, for each of its partitions; where there are several, one more for the first."""
+
+
+class Web:
+    """A web process with its claims; after a crash it starts anew."""
+
+    def __init__(self, world: World, replicas: Replicas, offset: float, setup: Setup) -> None:
+        self.process = Process(world, offset)
+        self.identity = WorkerIdentity("", 1)
+        self.others: list[Web] = []
+        """The workers of its service, this one among them."""
+        self._replicas = replicas
+        self._setup = setup
+        self.claims = self._start()
+
+    def _start(self) -> ClaimUseCases:
+        self.core = self._setup.core(self.process, self._replicas.faults.slow)
+        self.watchers = Watchers()
+        self.workers = SimulatedWorkers(self)
+        store = self._setup.store(self._replicas, self.process).store
+        claims = ClaimUseCases(
+            store,
+            self._setup.limits,
+            Metrics(),
+            watchers=self.watchers,
+            core=self.core,
+            timing=self._setup.timing,
+            upkeep=SnapshotPolicy(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
+        )
+        claims.share(self.workers)
+        return claims
+
+    def crash(self) -> None:
+        """Ends, and is there again at once."""
+        self.process.crash()
+        self.claims = self._start()
+
+
+class SimulatedWorkers(Workers):
+    """The workers of one service: questions and answers take their time, and connections are lost.
+
+    Args:
+        web: The worker that asks.
+    """
+
+    def __init__(self, web: Web) -> None:
+        super().__init__()
+        self.identity = web.identity
+        self._web = web
+
+    def is_up(self, number: int) -> bool:
+        """See the base class. Connections come and go."""
+        return self._web.process.world.rng.random() < SEEN_UP
+
+    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+        """See the base class. Who was asked may do it though no answer comes."""
+        asking, asked = self._web.process, self._web.others[number - 1].process
+        world, life, handlers = asking.world, asking.life, self._web.others[number - 1].workers._handlers
+        ended: list[bytes | None] = []
+        under_way: list[Callable[[], object]] = []
+
+        def end(value: bytes | None) -> None:
+            if not ended:
+                ended.append(value)
+                answer(value)
+
+        def answered(value: bytes | None) -> None:
+            asking.soon(world.some(0.0005), lambda: end(value), life)
+
+        def arrive() -> None:
+            if not ended:
+                under_way.append(handlers[topic](question, answered))
+
+        def lose() -> None:
+            if not ended:
+                end(None)
+                for give_up in under_way:
+                    asked.soon(world.some(0.0005), partial(_called, give_up))
+
+        asked.soon(world.some(0.0005), arrive)
+        asking.soon(world.rng.choice((0.001, 0.01, *[LOST_SECONDS] * 18)), lose)
+
+
+def _called(function: Callable[[], object]) -> None:
+    function()
