@@ -89,6 +89,11 @@ class Both:
         assert found == expected, f"{found} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
+    def wait(self, seconds: float) -> None:
+        """Lets time pass for both; the simulated time may have been ahead."""
+        time.sleep(seconds)
+        self.world.run(self.world.now + seconds)
+
     def ask_roughly(self, request: Request) -> Rows:
         """Sends a request to both, whose answers have lifetimes among their numbers: these are not compared exactly."""
         expected, found = ([_rough(row) for row in ask(request)] for ask in (self.of_real, self.of_simulated))

@@ -159,7 +159,7 @@ def test_lifetimes(both: Both) -> None:
         rows = send(statement, None)
         if rows and not rows[0][0]:  # It was written before, as the lock of migrations is.
             assert send(statement, rows[0][-1]) == [(True,)]
-    time.sleep(LONGER)
+    both.wait(LONGER)
     for table in sorted({command(one.cql).table.name for one in some}):
         for each in TableStatements(table).reads:
             values = [NEW_VALUES[kind] for _, kind in command(each.cql).markers]
@@ -279,7 +279,7 @@ def test_timestamps(both: Both) -> None:
 
     equal()
     assert EXAMPLES / 8 < len(ending) < EXAMPLES * 7 / 8
-    time.sleep(LONGER)
+    both.wait(LONGER)
     for partition in ending:
         _read(both, partition)
 
