@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.client import Client, JobQueue, Outgoing
+from queuey.client import Client, JobQueue
 from tests.servers import keyspaces
 from tests.servers.served import Served, environment
 
@@ -116,31 +115,3 @@ def test_two_services_share_one_queue(site: Site) -> None:
         assert [each.receipt for each in here.ack(held)] == [first.receipt]
         assert here.ack(again) == []
         assert there.size().size == 0
-
-
-def test_two_of_a_key_at_once(site: Site) -> None:
-    """Workers of several services never have more than two jobs of a customer at once, and do all of them."""
-    with site.service() as (_, one), site.service() as (_, two):
-        one.create_queue("jobs", partitions=2, max_claimed_per_key=2)
-        jobs = [f"{number}" for number in range(40)]
-        one.send_many("jobs", [Outgoing(job, key=f"customer {int(job) % 3}") for job in jobs])
-        busy: Counter[str | None] = Counter()
-        most: list[int] = []
-        done: list[str] = []
-
-        def work(client: Client) -> None:
-            queue, until = client.job_queue("jobs"), time.monotonic() + 60
-            while len(done) < len(jobs) and time.monotonic() < until:
-                for claimed in queue.receive(1, ttl=60, wait=0.5):
-                    key = claimed.message.key
-                    busy[key] += 1
-                    most.append(busy[key])
-                    time.sleep(0.01)
-                    busy[key] -= 1
-                    done.append(str(claimed.message.body))
-                    assert queue.ack([claimed]) == []
-
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(work, (one, two) * 3))
-        assert (max(most), sorted(done, key=int)) == (2, jobs)
-        assert set(busy) == {f"customer {number}" for number in range(3)}

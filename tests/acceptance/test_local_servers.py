@@ -5,36 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cassandra import ConsistencyLevel
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
-from cassandra.policies import ConstantReconnectionPolicy, WhiteListRoundRobinPolicy
 from kazoo.client import KazooClient
 
-from deploy.local import StartFailed, cql
+from deploy.local import StartFailed
 from tests.servers.plugin import (
-    Cassandra,
-    CassandraCluster,
     CassandraOptions,
-    Tls,
     ZooKeeper,
-    ZooKeeperEnsemble,
     start_cassandra,
     start_zookeeper,
-    unique_name,
 )
 
 ROOT = Path(__file__).parent.parent.parent
-TLS = Path(__file__).parent / "tls"
 SECONDS = 60.0
 
 PARENT = """
@@ -66,81 +55,6 @@ def is_there(pid: int) -> bool:
     return "Z" not in status.rpartition(")")[2].split()[0]
 
 
-def connect(stack: ExitStack, servers: Cassandra, *only: str, **options: object) -> Session:
-    """A session of the driver, on some nodes only if they are named."""
-    hosts = list(only) or servers.contact_points
-    profile = ExecutionProfile(
-        WhiteListRoundRobinPolicy(hosts), consistency_level=ConsistencyLevel.QUORUM, request_timeout=SECONDS
-    )
-    driver = Cluster(
-        hosts,
-        port=servers.port,
-        protocol_version=5,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        reconnection_policy=ConstantReconnectionPolicy(0.5, max_attempts=None),
-        **options,
-    )
-    stack.callback(driver.shutdown)
-    return driver.connect()
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opened."""
-    with ExitStack() as opened:
-        yield opened
-
-
-def test_one_node(cassandra: Cassandra, stack: ExitStack) -> None:
-    """A fresh node keeps rows."""
-    session, name = connect(stack, cassandra), unique_name()
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
-    session.execute(f"CREATE TABLE {name}.rows (id int PRIMARY KEY, text text)")
-    session.execute(f"INSERT INTO {name}.rows (id, text) VALUES (1, 'one')")
-    assert [tuple(row) for row in session.execute(f"SELECT id, text FROM {name}.rows")] == [(1, "one")]
-
-
-@pytest.mark.slow  # A node with the samples of deploy/ has settings, TLS and a login, too.
-def test_options_reach_the_node(servers: ExitStack, tmp_path: Path, stack: ExitStack) -> None:
-    """A node of one's own has the asked settings, lets in only who encrypts and logs in, and disturbs no other one."""
-    both = tmp_path / "both.pem"
-    both.write_text((TLS / "key.pem").read_text() + (TLS / "cert.pem").read_text())
-    options = CassandraOptions(
-        commitlog_sync="batch", authentication=True, tls=Tls(both), settings={"tombstone_failure_threshold": 500}
-    )
-    own = stack.enter_context(start_cassandra(1, options))
-    context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
-    context.check_hostname = False
-    login = PlainTextAuthProvider(*cql.SUPERUSER)
-    session = connect(stack, own, ssl_context=context, auth_provider=login)
-    rows = session.execute("SELECT name, value FROM system_views.settings")
-    settings = {row.name: row.value for row in rows}
-    assert settings["commitlog_sync"] == "batch"
-    assert settings["tombstone_failure_threshold"] == "500"
-    with pytest.raises((cql.Refused, ConnectionError)):
-        cql.Conversation(own.contact_points[0], own.port, seconds=SECONDS)
-    with pytest.raises(cql.Refused, match="password are incorrect"):
-        cql.Conversation(own.contact_points[0], own.port, tls=context, user=("cassandra", "wrong"), seconds=SECONDS)
-
-
-@pytest.mark.slow  # Three nodes cost more processor time than all other tests of this room.
-def test_three_nodes_survive_one(cassandra_nodes: CassandraCluster, stack: ExitStack) -> None:
-    """While a node is dead, two of three go on and know it; started again, it has its data and the others see it."""
-    first, second, third = cassandra_nodes.nodes
-    session, name = connect(stack, cassandra_nodes, first.address, second.address), unique_name()
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 3}}")
-    session.execute(f"CREATE TABLE {name}.rows (id int PRIMARY KEY)")
-    session.execute(f"INSERT INTO {name}.rows (id) VALUES (1)")
-    third.kill()
-    assert not third.alive
-    until(lambda: not first.sees_all() and not second.sees_all())
-    session.execute(f"INSERT INTO {name}.rows (id) VALUES (2)")
-    third.start()
-    cassandra_nodes.wait_until_settled()
-    with cql.Conversation(third.address, third.port, seconds=SECONDS) as conversation:
-        conversation.query(f"SELECT id FROM {name}.rows WHERE id = 1", cql.ALL)
-
-
 def test_paused_and_resumed(servers: ExitStack) -> None:
     """A paused server is there and silent until it is resumed; a killed or stopped one comes back with its data."""
     with start_zookeeper(1) as ensemble:
@@ -168,15 +82,6 @@ def test_paused_and_resumed(servers: ExitStack) -> None:
         assert client.get("/kept")[0] == b"value"
         client.stop()
         client.close()
-
-
-def test_an_ensemble_elects_another_leader(zookeeper_nodes: ZooKeeperEnsemble) -> None:
-    """When the leader is killed the other two agree on one of them."""
-    leader = zookeeper_nodes.leader
-    assert leader is not None
-    leader.kill()
-    until(lambda: zookeeper_nodes.leader)
-    assert zookeeper_nodes.leader is not leader
 
 
 def test_clusters_side_by_side(zookeeper: ZooKeeper, servers: ExitStack) -> None:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.client import Client, RetryPolicy
+from queuey.client import Client
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
@@ -99,36 +98,6 @@ def test_a_service_without_a_directory(served: Served, url: str) -> None:
     assert not (served.profile_path.parent / "home").exists()
 
 
-def test_what_any_worker_stores_reaches_a_claim_that_waits(url: str, tmp_path: Path) -> None:
-    """Of two processes each answers posts, and a claim that waits at one of them gets them all."""
-    made = json.loads(command("app", "create", "jobs", "--store", url, "--json").stdout)
-
-    with Served(tmp_path, ["--store", url, "--workers", "2"]) as pair, ThreadPoolExecutor(1) as pool:
-
-        def connect() -> Client:
-            address = f"http://127.0.0.1:{pair.port}"
-            return Client(address, key=made["secret"], application="jobs", retry=RetryPolicy(rounds=1))
-
-        with connect() as client:
-            client.create_queue("orders")
-
-        def claim() -> list[str]:
-            found: list[str] = []
-            with connect() as client:
-                end = time.monotonic() + PATIENCE
-                while len(found) < POSTS and time.monotonic() < end:
-                    found += [job.message.body for job in client.job_queue("orders").receive(POSTS, wait=20)]
-            return found
-
-        claiming = pool.submit(claim)
-        for number in range(POSTS):
-            with connect() as client:
-                client.send("orders", str(number))
-        assert sorted(claiming.result(PATIENCE_SECONDS), key=int) == [str(number) for number in range(POSTS)]
-        assert pair.end(signal.SIGTERM) == 0
-        assert "Traceback" not in pair.output
-
-
 def test_what_one_service_stores_comes_early_from_another(served: Served, url: str, tmp_path: Path) -> None:
     """A stream has a message long before the read delay is over, marked, and each message once; others have all."""
     made = json.loads(command("app", "create", "letters", "--store", url, "--json").stdout)
@@ -176,16 +145,6 @@ def test_an_application_made_beside_it_works(served: Served, url: str) -> None:
     assert {"application": "shop", "keys": 1} in listed
     assert command("app", "revoke", "shop", made["key"], "--yes", "--store", url).returncode == 0
     assert json.loads(command("app", "keys", "shop", "--store", url, "--json").stdout) == []
-
-
-def test_its_health_and_metrics(served: Served) -> None:
-    """The heartbeat is green, the store is named, and its numbers have names and kinds as Prometheus wants them."""
-    assert look(served, "/__heartbeat__")[:2] == (200, "OK")
-    assert json.loads(look(served, "/__version__").body)["store"] == "cassandra"
-    families = list(text_string_to_metric_families(look(served, "/metrics").body))
-    kinds = {family.name: family.type for family in families if family.name.startswith("queuey_store_")}
-    assert kinds["queuey_store_messages_appended"] == "counter"
-    assert kinds["queuey_store_skew_seconds"] == "gauge"
 
 
 def test_the_doctor_on_a_cluster(url: str) -> None:

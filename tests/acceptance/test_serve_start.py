@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import ssl
@@ -51,30 +50,6 @@ def test_first_start_needs_nothing(tmp_path: Path) -> None:
             client.create_queue("first")
             receipt = client.send("first", "hello")
             assert [message.id for message in client.read("first").messages] == [receipt.id]
-        assert served.end(signal.SIGTERM) == 0
-
-
-def test_a_second_service_on_the_same_store(tmp_path: Path) -> None:
-    """Two services share one file; the first one's profile stays, and both see the same messages."""
-    with Served(tmp_path) as first, Served(tmp_path) as second:
-        assert first.profile.url.endswith(str(first.port))
-        with first.client() as one, Client(f"http://127.0.0.1:{second.port}", key=first.profile.key) as two:
-            one.create_queue("shared")
-            sent = [one.send("shared", "a"), two.send("shared", "b")]
-            assert [message.id for message in two.read("shared").messages] == [receipt.id for receipt in sent]
-
-
-def test_several_workers_serve_one_store(tmp_path: Path) -> None:
-    """Messages sent over many connections, so to several processes, are all there."""
-    with Served(tmp_path, ["--workers", "2"]) as served:
-        with served.client() as client:
-            client.create_queue("w")
-        sent = set()
-        for _ in range(12):
-            with served.client() as client:
-                sent.add(client.send("w", "x").id)
-        with served.client() as client:
-            assert {message.id for message in client.read("w").messages} == sent
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -147,13 +122,6 @@ def test_directory_that_cannot_be_used(tmp_path: Path) -> None:
     assert (code, str(tmp_path) in line) == (4, True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_directory_that_is_not_writable(tmp_path: Path) -> None:
-    """A directory without the permission to write is reported."""
-    tmp_path.chmod(0o500)
-    assert refused("--port", "0", "--data", str(tmp_path / "data"))[0] == 4
-
-
 def test_file_that_is_no_store(tmp_path: Path) -> None:
     """A file of something else is reported and left alone."""
     (tmp_path / FILE).write_text("something else, long enough to be looked at as a database " * 100)
@@ -172,22 +140,6 @@ def test_store_of_a_newer_version(tmp_path: Path) -> None:
         connection.pragma("user_version", 9999)
     connection.close()
     assert refused("--port", "0", "--data", str(tmp_path))[0] == 5
-
-
-def test_locked_store(tmp_path: Path) -> None:
-    """A store that another process holds locked is reported after a part of the deadline."""
-    import apsw  # noqa: PLC0415 - only this test locks the file behind the store's back
-
-    open_store(tmp_path).close()
-    connection = apsw.Connection(str(tmp_path / FILE))
-    connection.execute("begin exclusive")
-    try:
-        code, line = refused(
-            "--port", "0", "--data", str(tmp_path), "--deadline", "1", "--profile", str(tmp_path / "p.toml")
-        )
-    finally:
-        connection.close()
-    assert (code, "locked" in line or "busy" in line) == (4, True), line
 
 
 @pytest.mark.parametrize(

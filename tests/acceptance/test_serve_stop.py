@@ -6,15 +6,11 @@ import contextlib
 import os
 import signal
 import socket
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from queuey.client import Client
-from queuey.client.errors import TooManyWaiters
-from queuey.client.results import Page
 from queuey.storage.sqlite import check
 from queuey.storage.sqlite.connection import FILE
 from tests.servers.served import Served
@@ -92,25 +88,6 @@ def hindered(directory: Path, code: str) -> dict[str, str]:
     return {"PYTHONPATH": str(path)}
 
 
-LATE = """
-import os, threading, time
-reap = os.waitpid
-def waitpid(process, options):
-    found = reap(process, options)
-    if threading.current_thread() is not threading.main_thread():
-        time.sleep(0.5)
-    return found
-os.waitpid = waitpid
-"""
-
-
-def test_a_worker_that_has_ended_is_not_called_unwilling(tmp_path: Path) -> None:
-    """On a busy machine, too, where the thread that reaps a worker stands still, the log accuses no worker."""
-    with Served(tmp_path, variables=hindered(tmp_path, LATE)) as served:
-        assert served.end(signal.SIGTERM) == 0
-        assert "Killing" not in served.output
-
-
 HANGS = """
 import multiprocessing, threading
 from queuey.storage.sqlite import SqliteStore
@@ -157,33 +134,6 @@ def test_request_under_way_is_finished(tmp_path: Path) -> None:
         assert [message.body for message in client.read("q").messages] == ["helloworld"]
 
 
-def test_long_polls_are_answered(tmp_path: Path) -> None:
-    """Whoever waits for messages gets an empty answer at once; the stop does not wait for them."""
-    pages: list[Page] = []
-    all_places_taken = threading.Event()
-
-    def poll(client: Client) -> None:
-        try:
-            pages.append(client.read("q", wait=300))
-        except TooManyWaiters:
-            all_places_taken.set()
-
-    options = ["--shutdown-timeout", "300", "--wait-slots", "4", "--max-wait", "300"]
-    with Served(tmp_path, options) as served, served.client(rounds=1) as client:
-        client.create_queue("q")
-        threads = [threading.Thread(target=poll, args=(client,)) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        assert all_places_taken.wait(100)
-        began = time.monotonic()
-        assert served.end(signal.SIGTERM) == 0
-        for thread in threads:
-            thread.join(100)
-        # Far below the 300 s of the polls and of the stop.
-        assert time.monotonic() - began < 100
-    assert [page.messages for page in pages] == [()] * 4
-
-
 def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
     """A client that never finishes its request is cut off within the shutdown timeout; the exit code is 0."""
     with Served(tmp_path, ["--shutdown-timeout", "1"]) as served:
@@ -222,22 +172,6 @@ def test_hangup_is_ignored(tmp_path: Path) -> None:
         with served.client() as client:
             client.heartbeat()
         assert workers(served) == found
-        assert served.end(signal.SIGTERM) == 0
-
-
-def test_dead_worker_is_replaced(tmp_path: Path) -> None:
-    """A worker that dies is followed by another; what was acknowledged is there."""
-    with Served(tmp_path) as served:
-        with served.client() as client:
-            client.create_queue("q")
-            receipt = client.send("q", "x")
-        (first,) = workers(served)
-        os.kill(first, signal.SIGKILL)
-        served.wait_for("Unexpected exit")
-        until(lambda: _accepts(served.port))
-        with served.client() as client:
-            assert [message.id for message in client.read("q").messages] == [receipt.id]
-        assert first not in workers(served)
         assert served.end(signal.SIGTERM) == 0
 
 

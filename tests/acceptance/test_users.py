@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from queuey.client import Client
 from queuey.user_queues import queue_name, user_name
 from tests.acceptance.test_serve_stop import until
-from tests.servers.served import Served, environment
+from tests.servers.served import Served
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, serving
 from tests.web.users.token_attacks import ATTACKS
 
@@ -125,12 +124,3 @@ def test_a_service_without_users_loads_nothing_for_them() -> None:
         "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_keys_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
-    """The start is refused with the reason, before the store is made."""
-    users = {"queuey": {"issuer": "https://a", "audience": "q", "keys": str(tmp_path / "keys.json")}}
-    command = [sys.executable, "-m", "queuey", "serve", "--data", str(tmp_path / "data"), "--users", json.dumps(users)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100, check=False)
-    assert (done.returncode, (tmp_path / "data").exists()) == (2, False)
-    assert "keys.json: No such file or directory" in done.stderr

@@ -97,12 +97,6 @@ def test_full_disk(served: Served, client: Client, queue: str, arguments: list[s
     assert (ended.returncode, ended.stderr) == (1, b"The output is not complete: No space left on device.\n")
 
 
-def test_counts_are_english(run: Run, queue: str) -> None:
-    """One message is one message."""
-    assert run("send", queue, "--from", "-", stdin=b"1\n").text.startswith("1 message stored in 1 queue, ")
-    assert run("send", queue, "--from", "-", stdin=b"1\n2\n").text.startswith("2 messages stored in 1 queue, ")
-
-
 def test_direction_of_writing(run: Run, client: Client, queue: str) -> None:
     """What turns the direction of writing is shown, not obeyed, in bodies and in names."""
     client.send(queue, "a\u202eb")

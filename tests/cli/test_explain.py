@@ -26,16 +26,6 @@ def test_a_message(run: Run, client: Client, queue: str) -> None:
     assert run("explain", queue, f"1:{receipt.id}", "--json").json["stored"] is False
 
 
-def test_a_message_that_is_not_there(run: Run, client: Client, queue: str) -> None:
-    """An id that was deleted or never was is explained as far as that shows; the exit code is 0."""
-    receipt = client.send(queue, "a")
-    client.delete(queue, receipt)
-    ended = run("explain", queue, receipt.id)
-    assert ended.code == 0
-    assert ended.text.splitlines()[0].endswith("not stored.")
-    assert "  No message with this id is stored in partitions 1 to 3." in ended.text.splitlines()
-
-
 def test_a_dead_letter(run: Run, client: Client, queue: str) -> None:
     """A message that became a dead letter is found where those lie, with the reason."""
     client.update_queue(queue, max_deliveries=1)
@@ -75,9 +65,3 @@ def test_a_queue(run: Run, client: Client, queue: str) -> None:
     assert found["claims"]["claimed"] == 0
     assert found["claims_refused"] is None
     assert [group["group"] for group in found["groups"]] == ["billing"]
-
-
-def test_errors(run: Run) -> None:
-    """A queue that does not exist is named."""
-    ended = run("explain", "nothing")
-    assert (ended.code, "nothing" in ended.err, ended.out) == (1, True, b"")

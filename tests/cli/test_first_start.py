@@ -99,30 +99,6 @@ def test_first_start_makes_everything(opened: Store, settings: Settings) -> None
     assert key.application == "queuey"
 
 
-def written(path: Path) -> tuple[int, int, bytes]:
-    """Which file it is, when it was last written and with what; reading it does not count."""
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns, path.read_bytes()
-
-
-def test_second_start_changes_nothing(opened: Store, settings: Settings) -> None:
-    """A start with a working profile keeps key and file."""
-    made = start(opened, settings)
-    before = written(made.path)
-    again = start(opened, settings)
-    assert (again.profile, again.notes, written(made.path)) == (made.profile, (), before)
-    assert len(opened.keys("queuey")) == 1
-
-
-def test_moved_service_keeps_its_key(opened: Store, settings: Settings) -> None:
-    """On another port the profile gets the new address and keeps the key."""
-    first, second = start(opened, settings).profile, start(opened, settings, THERE).profile
-    assert first is not None
-    assert second is not None
-    assert (second.key, second.url) == (first.key, THERE)
-    assert read_profile(settings.profile) == second
-
-
 @pytest.mark.parametrize("how", ["lost", "expired", "revoked"])
 def test_unusable_key_is_replaced(opened: Store, settings: Settings, how: str) -> None:
     """Without a working key at hand a start makes a new one; an old profile is left where it is."""

@@ -10,7 +10,6 @@ import pytest
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import NotAuthenticated
-from queuey.settings.definitions import GROUPS
 from queuey.storage.sqlite import open_store
 from queuey.web.facades.sqs import access_keys
 from tests.commands import Run
@@ -43,17 +42,6 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
     assert client.info("life").count == 0
     assert run("queue", "delete", "life", "--yes", "--json").json == {"queue_name": "life", "deleted": True}
     assert run("queue", "info", "life").code == 1
-
-
-def test_what_was_not_set_is_shown_as_it_is_in_force(run: Run) -> None:
-    """A new queue shows how long its messages live, also if nobody has said so; in JSON it shows what was set."""
-    made = run("queue", "create", "default", "--json")
-    assert (made.json["ttl"], made.json["read_delay"]) == (None, None)
-    assert re.search(r"^ttl +3 d$", run("queue", "create", "plain").text, re.MULTILINE)
-    shown = run("queue", "update", "plain", "--ttl", "2d").text
-    assert re.search(r"^ttl +2 d$", shown, re.MULTILINE)
-    assert re.search(r"^read delay +0 s$", shown, re.MULTILINE)
-    assert re.search(r"^ttl +3 d$", run("queue", "update", "plain", "--reset", "ttl").text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", ["delete", "purge"])
@@ -227,12 +215,6 @@ def test_settings_show_their_source(run: Run, tmp_path: Path, monkeypatch: pytes
     assert shown["max_body"] == {"value": 99, "source": "--max-body"}
     assert shown["host"] == {"value": "127.0.0.1", "source": "default"}
     assert re.search(r"^  workers +3 +QUEUEY_WORKERS$", run("settings").text, re.MULTILINE)
-
-
-def test_settings_are_shown_by_group(run: Run) -> None:
-    """Each group is named once, above all of its settings."""
-    shown = [line.partition("  ")[0] or line.split()[0] for line in run("settings").text.splitlines()[1:]]
-    assert shown == [text for group, names in GROUPS.items() for text in (group, *names)]
 
 
 def test_move(run: Run, client: Client, queue: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 from queuey import settings
 from queuey.cli import main
 from queuey.cli.operations.store_options import ConfiguredStore
-from queuey.cli.pipeline import COMMANDS, load, progress, running
+from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
@@ -29,9 +27,7 @@ from queuey.pipeline.deadletter.selection import DeadLetterSample, ErrorClass
 from queuey.pipeline.pipe import Piped, Preview
 from queuey.spark.session import session
 from queuey.storage.sqlite import open_store
-from queuey.terminal import bars
 from tests.commands import Run, runner
-from tests.contract.samples import eventually
 from tests.replacing import replace, replace_in
 
 Job = Callable[..., list[Any]]
@@ -89,14 +85,6 @@ class Session:
 
     def stop(self) -> None:
         """Does nothing."""
-
-
-class DeadSession(Session):
-    """One whose Java is gone."""
-
-    def stop(self) -> None:
-        """Fails as py4j does then."""
-        raise ConnectionRefusedError(111, "Connection refused")
 
 
 @pytest.fixture
@@ -306,19 +294,6 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
     )
 
 
-def test_a_dead_jvm_is_one_line(run: Run) -> None:
-    """When Java has died that is said in a line, though its session cannot be stopped any more."""
-    error = type("Py4JNetworkError", (Exception,), {"__module__": "py4j.protocol"})("Answer from Java side is empty")
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    with replace(session, lambda **_: DeadSession()), replace(deadletter_job.classes, fail):
-        ended = run("pipeline", "deadletter", "classes", "--queue", "a")
-    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert "The Java process of Spark has ended" in ended.err
-
-
 def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
     given = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
@@ -375,24 +350,6 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("messages", "start", "said"),
-    [
-        (40, "earliest", "the transform gave no rows"),
-        (0, "latest", "--from earliest"),
-        (0, "earliest", "Nothing was there"),
-    ],
-)
-def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
-    """It says so, and why."""
-    make_queues(tmp_path, "a", "c")
-    job(pipe.run, Piped("q-1", 1, messages, 0))
-    place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]
-    ended = run("pipeline", "pipe", "a", "--sql", "SELECT * FROM messages", *place)
-    assert ended.code == 0
-    assert said in ended.err
-
-
 def test_a_pipe_is_told_to_stop_by_signals() -> None:
     """The first signal asks for an end, a second one interrupts, and afterwards signals are as they were before."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -403,48 +360,3 @@ def test_a_pipe_is_told_to_stop_by_signals() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
-class Tracker:
-    """A status tracker of Spark with two stages that run and one that has just ended, until Spark is gone."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.gone = False
-
-    def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
-        """Stands for the context as well."""
-        return self
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
-        """The stages."""
-        if self.gone:
-            raise ConnectionError
-        return [1, 2, 3]
-
-    def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802 - likewise
-        """A stage."""
-        if number == 3:
-            self.asked.set()
-            return None
-        return SimpleNamespace(numTasks=4 * number, numCompletedTasks=number)
-
-
-def test_progress_adds_up_what_runs() -> None:
-    """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
-    tracker: Any = Tracker()
-    spark: Any = SimpleNamespace(sparkContext=tracker)
-    moves: list[tuple[str, int, int | None]] = []
-
-    @contextmanager
-    def recording() -> Iterator[Callable[..., None]]:
-        yield lambda *move: moves.append(move)
-
-    with replace_in(progress, bars.bar, recording), progress.stage_progress(spark, every=0.001) as say:
-        say("[counting]")
-        assert tracker.asked.wait(60)
-        tracker.asked.clear()
-        assert tracker.asked.wait(60)
-        tracker.gone = True
-        assert eventually(lambda: "progress" not in {thread.name for thread in threading.enumerate()})
-    assert moves[-1] == ("[counting]", 3, 12)

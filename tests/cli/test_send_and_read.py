@@ -7,19 +7,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta, timezone
-from functools import partial
-from itertools import chain, repeat
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from queuey.client import Client, Outgoing
-from queuey.terminal import time_parsing, times
+from queuey.terminal import time_parsing
 from tests.commands import Run
-from tests.replacing import replace_in
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
@@ -99,21 +94,6 @@ def test_bad_line_ends_the_feed(run: Run, client: Client, queue: str) -> None:
     assert bodies(client, queue) == [1, 2, 3, 6]
 
 
-def test_a_feed_that_begins_badly(run: Run, client: Client, queue: str) -> None:
-    """If nothing was stored, nothing is said about how to continue."""
-    ended = run("send", queue, "--from", "-", stdin=b"{oops\n2\n")
-    assert (ended.code, bodies(client, queue)) == (1, [])
-    assert "0 messages were stored before." in ended.err
-    assert "--skip" not in ended.err
-
-
-def test_raw_lines(run: Run, client: Client, queue: str) -> None:
-    """With --raw lines are texts, JSON or not."""
-    ended = run("send", queue, "--from", "-", "--raw", "-p", "1", stdin=b'{"a":1}\n \n\nplain\n')
-    assert (ended.code, ended.err) == (0, "1 empty line was left out.\n")
-    assert bodies(client, queue) == ['{"a":1}', " ", "plain"]
-
-
 def test_read_merges_partitions(run: Run, client: Client, queue: str) -> None:
     """By default all partitions are read, merged by time; backwards with -r."""
     for number in range(6):
@@ -137,12 +117,6 @@ def test_read_goes_on_where_it_ended(run: Run, client: Client, queue: str) -> No
                 break
             more = ["--since", ended.err.split("--since ")[1].strip()]
         assert sorted(map(int, seen)) == list(range(25))
-
-
-def test_read_everything(run: Run, client: Client, queue: str) -> None:
-    """--all reads past the size of a page."""
-    client.send_many(queue, [str(number) for number in range(2300)])
-    assert sorted(map(int, run("read", queue, "--all", "--raw").out.split())) == list(range(2300))
 
 
 def test_read_by_bounds(run: Run, client: Client, queue: str) -> None:
@@ -200,19 +174,6 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
     due = time_parsing.iso(backlog.due or 0)
     for command in (("jobs", queue), ("queue", "info", queue)):
         assert f"3 delayed (the next is due at {due})" in run(*command).text
-
-
-def test_a_slow_source(run: Run, client: Client, queue: str) -> None:
-    """However long it takes until a message can be sent, it is due at the moment that was given."""
-    for options in (["--from", "-", "--raw"], ["-"]):
-        # The option is read now, and the message is sent ten minutes later.
-        moments = chain([time.time()], repeat(time.time() + 600))
-        with replace_in(times, time, SimpleNamespace(time=partial(next, moments))):
-            assert run("send", queue, *options, "--at", "+1h", stdin=b"x\n").code == 0
-        backlog = client.job_queue(queue).backlog()
-        assert backlog.delayed == 1
-        assert backlog.due == pytest.approx(time.time() + 3000, abs=60)
-        client.purge_queue(queue)
 
 
 def test_delayed_messages_are_announced(run: Run, client: Client, queue: str) -> None:
@@ -287,10 +248,3 @@ def test_by_name(run: Run, client: Client, queue: str) -> None:
     assert (taken.code, "names another message" in taken.err) == (1, True)
     assert run("send", queue, "-", "--name", "n", "--replace", stdin=b"c").code == 0
     assert bodies(client, queue) == ["c"]
-
-
-def test_partitions_that_are_not_there(run: Run, queue: str) -> None:
-    """A read says which partitions the queue does not have."""
-    ended = run("read", queue, "--partitions", "2,9,7")
-    assert ended.code == 0
-    assert ended.err.startswith(f"Queue {queue} has 3 partitions, and not 7, 9.\n")

@@ -168,19 +168,6 @@ def test_a_batch_of_thousands(emodb: Emodb, queue: str) -> None:
     assert sorted(found) == list(range(2500))
 
 
-def test_chunks(emodb: Emodb, queue: str) -> None:
-    """A body may come in chunks, as the Java client sends it."""
-    reply = emodb.stranger(
-        "POST",
-        f"{queue}/send",
-        iter([b'{"a"', b":1}"]),  # type: ignore[arg-type] # sent in chunks
-        X_BV_API_Key=emodb.key,
-        Content_Type="application/json; charset=utf-8",
-    )
-    assert (reply.status, json.loads(reply.body)) == SUCCESS
-    assert emodb.get(f"{queue}/poll")[0]["payload"] == {"a": 1}
-
-
 def test_keys(emodb: Emodb, queue: str) -> None:
     """A key is in a header or in the query; without one, or with a wrong one, everything is 403."""
     assert emodb.stranger("GET", f"{queue}/size?APIKey={emodb.key}").body == b"0"

@@ -88,12 +88,6 @@ def test_any_bytes(mq: Facade, queue: str, body: bytes) -> None:
     assert fetched.headers["Content-Type"] in {"text/plain; charset=utf-8", "application/octet-stream"}
 
 
-def test_chunks(mq: Facade, queue: str) -> None:
-    """A body may come in chunks, as programs send that do not know its length."""
-    assert mq.call("POST", f"/{queue}/messages", iter([b"one ", b"two"]), Transfer_Encoding="chunked").status == 201
-    assert mq.call("GET", f"/{queue}/messages").body == b"one two"
-
-
 def test_longest(mq: Facade, queue: str) -> None:
     """A message has 4 MiB at most; one byte more is 400 and stores nothing, not even the queue."""
     assert mq.call("POST", f"/{queue}/messages", b"x" * (LONGEST + 1)).status == 400
@@ -156,13 +150,6 @@ def test_id_of_another_queue(mq: Facade, queue: str) -> None:
         first,
         second,
     )
-
-
-def test_bodies_that_cannot_be_read(mq: Facade, queue: str) -> None:
-    """A body of a coding that nobody understands is 400, and nothing is stored."""
-    head = f"POST\n/{queue}/messages\nTransfer-Encoding: gzip, chunked"
-    assert mq.raw(head, b"1\r\nx\r\n0\r\n\r\n") == 400
-    assert mq.call("GET", f"/{queue}").status == 404
 
 
 def test_ordinary_queues(mq: Facade, native: Client, queue: str) -> None:

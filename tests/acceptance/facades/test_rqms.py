@@ -74,16 +74,6 @@ def test_calls(rqms: Facade, native: Client, queue: str) -> None:
     assert (found.partitions, found.ttl, found.on_ack, found.count) == (1, MAX_TTL, "delete", 0)
 
 
-@pytest.mark.parametrize(
-    "value", [None, True, 0, -1.5e300, "", "text", [], {}, {"b": 1, "a": 2}, "\x00\u2028"], ids=repr
-)
-def test_any_json(rqms: Facade, queue: str, value: object) -> None:
-    """Every JSON value comes back as it was."""
-    assert add(rqms, queue, "x", value).status == 201
-    [item] = fetch(rqms, queue)
-    assert (item["value"], type(item["value"])) == (value, type(value))
-
-
 def test_numbers_keep_their_digits(rqms: Facade, queue: str) -> None:
     """A number is not rounded, as long as it is."""
     digits = b"123456789012345678901234567890.50"
@@ -274,21 +264,3 @@ def test_ordinary_queues(rqms: Facade, native: Client, queue: str) -> None:
     assert job.message.id == named.id
     assert {json.dumps(item["value"]) for item in fetch(rqms, queue, 10)} == {'"text"', '"/w=="', "[1]"}
     assert native.job_queue(queue).counts().claimed == 4
-
-
-def test_many_readers(rqms: Facade, queue: str) -> None:
-    """Readers at the same time share the items: each is given to one of them."""
-    for number in range(40):
-        add(rqms, queue, f"item-{number:03}")
-    taken: list[str] = []
-
-    def work() -> None:
-        while items := fetch(rqms, queue, 3):
-            taken.extend(item["ticket"] for item in items)
-
-    readers = [threading.Thread(target=work) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(WAIT)
-    assert sorted(json.loads(ticket)[0] for ticket in taken) == [f"item-{number:03}" for number in range(40)]

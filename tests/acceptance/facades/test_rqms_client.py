@@ -133,15 +133,6 @@ def test_set(queue: Queue, network: Network) -> None:
         relaxed.task_done(new)
 
 
-def test_done_twice(queue: Queue) -> None:
-    """A task is done once."""
-    queue.put(1)
-    item = queue.get()
-    queue.task_done(item)
-    with pytest.raises(Conflict):
-        queue.task_done(item)
-
-
 def test_lost_answers(queue: Queue, network: Network) -> None:
     """A call whose answer is lost is sent again: a task is stored once, and done once without a complaint."""
     network.lost = {1, 4}

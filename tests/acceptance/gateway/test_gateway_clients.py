@@ -1,90 +1,22 @@
-"""The service under its clients' hands: they leave, they are many, they work through several processes, it ends."""
+"""Processes of other programs on the same data, many clients at once, and the end of the service under their hands."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import socket
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite import check, open_store
 from queuey.web.credentials.application_keys import digest_of
-from tests.acceptance.conftest import SLOTS
 from tests.acceptance.test_serve_stop import until
-from tests.acceptance.wire import JSON, Reply, Wire, bodies, credential, post
+from tests.acceptance.wire import Wire, bodies, credential, post
 from tests.servers.served import Served
-from tests.waiting import PATIENCE_SECONDS
-
-# Clients that leave while something is under way
-
-
-def test_clients_that_leave_during_the_write(served: Served, queue: str) -> None:
-    """Whole requests whose senders do not wait for the answer do no harm: each is stored at most once."""
-    for number in range(50):
-        with Wire(served) as wire:
-            wire.send(post(queue), b"%05d" % number, "Content-Length: 5")
-            if number % 2:
-                wire.socket.shutdown(socket.SHUT_WR)
-    with Wire(served) as wire:
-        assert wire.ask(post(queue), b"after", "Content-Length: 5").status == 201
-    stored = bodies(served, queue)
-    assert len(set(stored)) == len(stored)
-    assert set(stored) <= {f"{number:05d}" for number in range(50)} | {"after"}
-
-
-def test_long_polls_beyond_the_slots(served: Served, queue: str) -> None:
-    """One reader more than may wait gets 503 at once; posts, reads and other methods go on; the waiting are woken."""
-    newest = httpx2.get(f"{served.profile.url}/v1/queuey/{queue}", headers=credential(served)).json()["cursor"]
-    waiting = [Wire(served) for _ in range(SLOTS + 5)]
-    for wire in waiting:
-        wire.send(f"GET /v1/queuey/{queue}?since={newest}&w%61it=20")
-    # Which of them may wait is a matter of chance; the others are answered.
-    with ThreadPoolExecutor(len(waiting)) as pool:
-        answers: list[Future[Reply]] = [pool.submit(wire.answer, "GET") for wire in waiting]
-        until(lambda: sum(answer.done() for answer in answers) == 5)
-        refused = [answer.result(PATIENCE_SECONDS) for answer in answers if answer.done()]
-        assert {(reply.status, reply.headers["retry-after"]) for reply in refused} == {(503, "1")}
-        with Wire(served) as other:
-            for _ in range(20):
-                assert other.ask(f"GET /v1/queuey/{queue}").status == 200
-                assert other.ask("GET /__heartbeat__").status == 200
-            more = b'{"queues":[{"queue_name":"%b","since":"%b"}],"wait":20}' % (queue.encode(), newest.encode())
-            full = other.ask("POST /v1/queuey/_read", more, f"Content-Length: {len(more)}", JSON)
-            assert full.status == 503
-            assert sum(answer.done() for answer in answers) == 5
-            assert other.ask(post(queue), b"news", "Content-Length: 4").status == 201
-        woken = [
-            answer.result(PATIENCE_SECONDS) for answer in answers if answer.result(PATIENCE_SECONDS) not in refused
-        ]
-    assert [[message["body"] for message in json.loads(reply.body)["messages"]] for reply in woken] == [
-        ["news"]
-    ] * SLOTS
-    for wire in waiting:
-        wire.close()
-
-
-def test_long_polls_whose_clients_leave(served: Served, queue: str) -> None:
-    """Readers who go away while they wait give their places back, although nothing comes."""
-    newest = httpx2.get(f"{served.profile.url}/v1/queuey/{queue}", headers=credential(served)).json()["cursor"]
-    poll = f"GET /v1/queuey/{queue}?since={newest}&wait=20"
-    for _ in range(SLOTS):
-        with Wire(served) as wire:
-            wire.send(poll)
-    began = time.monotonic()
-    with Wire(served) as wire:
-        until(lambda: wire.ask(f"GET /v1/queuey/{queue}?since={newest}&wait=0.01").status == 200)
-        assert time.monotonic() - began < 18
-
 
 # Another process on the same data
 
@@ -109,20 +41,6 @@ def test_queue_purged_while_posting(served: Served, elsewhere: Store, queue: str
             acknowledged.append(f"{number:05d}")
     with served.client() as client:
         assert [message.body for message in client.read(queue).messages] == acknowledged
-
-
-def test_queue_changed_and_deleted_while_posting(served: Served, elsewhere: Store, queue: str) -> None:
-    """What another process does to a queue counts for the very next post."""
-    with Wire(served) as wire:
-        ask = (post(queue), b"x", "Content-Length: 1", "X-Partition: 3")
-        assert wire.ask(*ask).errors.keys() == {"partition"}
-        elsewhere.update_queue(elsewhere.queue("queuey", queue, fresh=True), QueueSpec(partitions=3))
-        assert wire.ask(*ask).status == 201
-        elsewhere.delete_queue(elsewhere.queue("queuey", queue, fresh=True))
-        assert list(wire.ask(*ask).errors) == ["InvalidQueueName"]
-        elsewhere.create_queue("queuey", queue, QueueSpec(partitions=2))
-        assert wire.ask(*ask).errors.keys() == {"partition"}
-        assert wire.ask(*ask[:3], "X-Partition: 2").status == 201
 
 
 def test_key_revoked_while_posting(served: Served, elsewhere: Store, queue: str) -> None:

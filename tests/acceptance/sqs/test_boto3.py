@@ -1,9 +1,8 @@
-"""boto3 on a real service, on each store: every action, paginators, resources, and what its clients rely on."""
+"""boto3 on a real service, on each store: queues, messages, dead letters and errors; test_kills.py has FIFO queues."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.acceptance.sqs.conftest import Sqs, new_key
-from tests.waiting import join
 
 WAIT = 60.0
 """Seconds that a test waits for what has to happen."""
@@ -117,18 +115,6 @@ def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     assert {value for name, value in counted.items() if name.startswith("Approximate")} == {"0"}
 
 
-def test_waiting(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """A receive that waits gets a message when it is sent, long before its time is over."""
-    url = client.create_queue(QueueName=queue, Attributes={"ReceiveMessageWaitTimeSeconds": "20"})["QueueUrl"]
-    timer = threading.Timer(1.0, lambda: client.send_message(QueueUrl=url, MessageBody="a"))
-    timer.start()
-    began = time.monotonic()
-    got = client.receive_message(QueueUrl=url)
-    join(timer)
-    assert [one["Body"] for one in got["Messages"]] == ["a"]
-    assert time.monotonic() - began < 15
-
-
 def test_dead_letters(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     """Dead letters, where they come from, and the task that moves them back."""
     dead = client.create_queue(QueueName=f"{queue}-dead")["QueueUrl"]
@@ -186,66 +172,3 @@ def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - bo
         limited.receive_message(QueueUrl=url)
     for each in (stranger, limited):
         each.close()
-
-
-def test_resources(sqs: Sqs, queue: str) -> None:
-    """The objects of ``boto3.resource`` work as well."""
-    resource = client_of(sqs.url, sqs.access_key, sqs.secret, boto3.resource)
-    made = resource.create_queue(QueueName=queue)
-    made.send_message(MessageBody="a")
-    [message] = made.receive_messages(WaitTimeSeconds=10)
-    message.change_visibility(VisibilityTimeout=30)
-    message.delete()
-    made.reload()
-    assert made.attributes["ApproximateNumberOfMessages"] == "0"
-    assert [each.url for each in resource.queues.filter(QueueNamePrefix=queue)] == [made.url]
-    made.delete()
-
-
-def test_fifo(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """A FIFO queue: order, one batch of a group in flight, and no message twice."""
-    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
-    url = client.create_queue(QueueName=f"{queue}.fifo", Attributes=attributes)["QueueUrl"]
-    entries = [{"Id": str(n), "MessageBody": str(n), "MessageGroupId": "ab"[n % 2]} for n in range(6)]
-    for _ in range(2):
-        assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 6
-    seen: list[str] = []
-    end = time.monotonic() + WAIT
-    while len(seen) < 6:
-        assert time.monotonic() < end
-        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=2, WaitTimeSeconds=10)
-        for one in answer.get("Messages", []):
-            seen.append(one["Body"])
-            client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
-    assert [body for body in seen if int(body) % 2 == 0] == ["0", "2", "4"]
-    assert [body for body in seen if int(body) % 2] == ["1", "3", "5"]
-    assert "Messages" not in client.receive_message(QueueUrl=url, WaitTimeSeconds=1)
-
-
-def test_many_at_a_time(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """Threads that send, receive and delete at the same time: every message once."""
-    url = client.create_queue(QueueName=queue)["QueueUrl"]
-    seen: list[str] = []
-    lock = threading.Lock()
-    end = time.monotonic() + WAIT
-
-    def send(first: int) -> None:
-        for number in range(5):
-            client.send_message(QueueUrl=url, MessageBody=str(5 * first + number))
-
-    def work() -> None:
-        while len(seen) < 40:
-            assert time.monotonic() < end
-            answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
-            for one in answer.get("Messages", []):
-                client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
-                with lock:
-                    seen.append(one["Body"])
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
-    threads += [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT)
-    assert sorted(seen, key=int) == [str(number) for number in range(40)]

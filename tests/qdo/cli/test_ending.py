@@ -9,22 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import queuey.cli
 from queuey.client import Client
-from queuey.storage.sqlite import open_store
-from tests.commands import Run, runner
+from tests.commands import Run
 from tests.qdo.cli.conftest import Group
 from tests.qdo.cli.workers import Hire, Working
 from tests.qdo.contract.local import LocalService
 from tests.qdo.worker.conftest import until
 from tests.qdo.worker.test_processes import living
 from tests.qdo.worker.test_signals import children
-from tests.servers.served import Served
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> LocalService:
-    """Where the group meets, which a test can cut off."""
+    """Where the group meets."""
     return LocalService(tmp_path / "coordination" / "file.sqlite3")
 
 
@@ -39,21 +36,6 @@ async def test_a_worker_that_hangs_as_a_whole_ends(
         worker.said(1)
         assert worker.ended() == 1
     assert f"in {handler}" in "".join(worker.log)
-
-
-async def test_a_lost_session_does_not_end_a_worker(
-    hire: Hire, client: Client, queue: str, service: LocalService
-) -> None:
-    """A worker whose event loop runs joins again when it can reach the coordination service."""
-    options = ("--stalled-after", "5", "--coordination", service.url, "--session-timeout", str(service.short))
-    with hire("handlers:handle", "--queue", queue, *options) as worker:
-        worker.logged("3 partitions assigned")
-        await service.cut()
-        worker.logged("3 partitions lost")
-        await service.heal()
-        client.send(queue, "after", partition=1)
-        assert worker.said(1) == ["handled 1 after"]
-        assert worker.end() == 0
 
 
 def test_a_message_that_hangs_its_workers_becomes_a_dead_letter(
@@ -131,25 +113,3 @@ def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, s
             worker.process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
     assert worker.ended() == 1
-
-
-def test_a_worker_that_ends_by_an_error_does_not_wait_for_its_handler(
-    hire: Hire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task swallows its cancellation while the service has another store: the code is 1, and the log says why."""
-    with Served(tmp_path / "former") as former, former.client() as client:
-        queue = client.create_queue(partitions=1).name
-        client.send(queue, "stubborn")
-        other = tmp_path / "other"
-        open_store(other / "data").close()
-        imported = runner("queuey", queuey.cli.main, monkeypatch)(
-            "app", "key-import", "queuey", "--data", str(other / "data"), stdin=former.profile.key.encode()
-        )
-        assert imported.code == 0
-        hire.variables["QUEUEY_PROFILE"] = str(former.profile_path)
-        with hire("handlers:stubborn", "--queue", queue, "--discover", "0.1") as worker:
-            worker.said(1)
-            former.kill()
-            with Served(other, port=former.port):
-                assert worker.ended() == 1
-    assert "this member began with" in "".join(worker.log)

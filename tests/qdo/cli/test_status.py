@@ -55,17 +55,6 @@ def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, 
     assert sent[1].id in shown
 
 
-def test_one_is_one(run: Run, group: Group, client: Client, queue: str) -> None:
-    """A group of one member with one partition and one message behind is told in the singular."""
-    one = group.partition(client.create_queue().name, 1)
-    first = client.send(one.queue.name, "a")
-    client.send(one.queue.name, "b")
-    group.record({one: first.id})
-    member = Member("anna", subscribe([one.queue.name], [], one.queue.service, one.queue.application))
-    with living(group.url, GROUP, member, owns={"anna": [one]}):
-        assert f"{GROUP}: 1 member owns 1 of 1 partition, 1 message behind" in run("status").text
-
-
 def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queue: str) -> None:
     """Counting what is behind records nothing that stays with the service."""
     sent = client.send(queue, "x", partition=1)
@@ -98,15 +87,6 @@ def test_a_group_is_shown_without_the_service(
     ended = run("status")
     assert (ended.code, "/nowhere/profile.toml" in ended.err) == (0, True)
     assert run("status", "--no-lag").err == ""
-
-
-def test_queues_that_are_gone_or_elsewhere_have_no_lag(run: Run, group: Group, queue: str) -> None:
-    """A queue that does not exist any more does not keep the others from being counted."""
-    offset = "00000000000010008080808080808080"
-    group.record({group.partition(name, 1): offset for name in (queue, "gone")})
-    lines = {line["queue"]: line["lag"] for line in run("status", "--json").json["partitions"]}
-    assert lines == {queue: 0, "gone": None}
-    assert list(run("status", "--json", "--queue", "gone").json["partitions"][0].values())[2] == "gone"
 
 
 def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, queue: str) -> None:

@@ -14,7 +14,6 @@ from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group
 from tests.qdo.cli.workers import Hire
-from tests.servers.served import Served
 
 
 @pytest.fixture
@@ -116,13 +115,6 @@ def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
     assert "process_cpu_seconds_total" in families
 
 
-def test_metrics_address_that_is_taken(hire: Hire, served: Served, queue: str) -> None:
-    """An address that somebody else has is said, without a traceback."""
-    with hire("handlers:handle", "--queue", queue, "--metrics", f"127.0.0.1:{served.port}") as worker:
-        assert worker.ended() == 1
-        assert worker.log == [f"qdo: metrics cannot be served on 127.0.0.1:{served.port}: Address already in use\n"]
-
-
 def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None:
     """After the time to wait, with the code of failures, and a name that is close to what was given."""
     wrong = f"{queue[:-1]}~"
@@ -146,13 +138,3 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
         client.send(later, "here")
         assert worker.said(1) == ["handled 1 here"]
         assert worker.end() == 0
-
-
-def test_a_queue_that_a_key_does_not_show_is_not_said_to_be_missing(hire: Hire, served: Served, queue: str) -> None:
-    """It may exist, so the worker names the right that it lacks."""
-    words = ["app", "key-add", "queuey", "--allow", "read,claim", "--queues", "others-*", "--data", str(served.data)]
-    with served.command(*words, "--json") as made:
-        hire.variables["QUEUEY_KEY"] = json.loads(made.communicate(timeout=100)[0])["secret"]
-    with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1", "--on-failure", "skip") as worker:
-        assert worker.ended() == 1
-    assert f"lacks 1 of the rights that this worker needs: read for '{queue}'." in "".join(worker.log)
