@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from tests.servers.plugin import (
     start_cassandra,
     start_zookeeper,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 60.0
@@ -35,14 +34,6 @@ if os.fork() == 0:  # holds every pipe of its parent open
 print(ensemble.nodes[0].pid, ensemble.home.path, flush=True)
 time.sleep(300)
 """
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Waits for what is bound to happen."""
-    deadline = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def is_there(pid: int) -> bool:

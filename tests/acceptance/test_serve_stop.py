@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from queuey.storage.sqlite import check
 from queuey.storage.sqlite.connection import FILE
 from tests.servers.served import Served
+from tests.waiting import until
 
 
 def workers(served: Served) -> list[int]:
@@ -28,15 +28,6 @@ def workers(served: Served) -> list[int]:
         if int(fields[1]) == served.process.pid and b"spawn_main" in command:
             found.append(int(path.parent.name))
     return found
-
-
-def until(condition: object, *, seconds: float = 100.0) -> None:
-    """Waits for something that no event announces: the state of another process."""
-    assert callable(condition)
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def gone(process: int) -> bool:

@@ -9,8 +9,9 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tests.acceptance.test_serve_stop import gone, hindered, until, workers
+from tests.acceptance.test_serve_stop import gone, hindered, workers
 from tests.servers.served import Served
+from tests.waiting import until
 
 CONNECTIONS = 400
 HASTE = "from queuey.web.http import processes\nprocesses.STALL = 3.0\n"

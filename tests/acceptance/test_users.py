@@ -13,8 +13,8 @@ import pytest
 
 from queuey.client import Client
 from queuey.user_queues import queue_name, user_name
-from tests.acceptance.test_serve_stop import until
 from tests.servers.served import Served
+from tests.waiting import until
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, serving
 from tests.web.users.token_attacks import ATTACKS
 

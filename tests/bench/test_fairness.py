@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from bench.harness import Void
-from bench.load.greedy import KINDS
 from bench.measures import fairness
 from bench.started import service
 from bench.started.processes import Process
@@ -36,18 +35,3 @@ def test_any_other_answer_voids_the_run(server: Process) -> None:
     jobs = {**fairness.JOBS, "read": (fairness.JOBS["read"][0], 404)}
     with replace_in(fairness, fairness.JOBS, jobs), pytest.raises(Void, match="200 OK"):
         fairness.modest(server, 0.1)
-
-
-def test_the_table_has_each_kind_of_greed() -> None:
-    """Each p99 is divided by the median beside processes that only compute."""
-    kinds = [fairness.ALONE, fairness.BUSY, *KINDS]
-    times = {
-        kind: [{job: {"answers": 1, "p50": 1.0, "p99": p99, "longest": p99} for job in fairness.JOBS}]
-        for p99, kind in enumerate(kinds, 2)
-    }
-    report = fairness.report(times)  # type: ignore[arg-type]
-    assert len(report.rows) == len(report.verdicts) == 3 * len(kinds)
-    by_name = {verdict.name: verdict for verdict in report.verdicts}
-    posts = by_name[f"p99 of a post beside {next(iter(KINDS))} / beside {fairness.BUSY}"]
-    assert (posts.value, posts.standing) == (4 / 3, "goal met")
-    assert all(kind in report.notes[-1] for kind in kinds)

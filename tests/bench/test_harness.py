@@ -11,9 +11,9 @@ import pytest
 
 from bench import __main__
 from bench.baselines import rows, table
-from bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
+from bench.harness import Bench, Measure, Skip, Void, file_system, take, workspace
 from bench.load import traffic, wrk
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Verdict
 from bench.started import processes
 from bench.started.processes import Process
 from queuey import ids
@@ -35,12 +35,6 @@ def test_a_counted_run_ends_with_its_count(bare: Process) -> None:
     assert 0 < sample.p50 <= sample.p99 <= sample.longest
     assert sample.rate > 0
     assert len(bare.memory()) == len(bare.pids()) >= 2
-
-
-def test_a_request_larger_than_the_sockets_buffers_arrives(bare: Process) -> None:
-    """A request that does not fit into one send is sent to its end."""
-    big = traffic.posts_of_one("/", traffic.bodies(1, size=8_000_000))
-    assert traffic.run(bare, big, seconds=30, connections=2, warm=0, count=4).answers >= 4
 
 
 def test_a_wrong_status_voids_the_run(bare: Process) -> None:
@@ -71,11 +65,6 @@ def test_every_side_runs_once_a_round_in_changing_order(tmp_path: Path) -> None:
     assert [len(values) for values in samples.values()] == [8, 8, 8]
 
 
-def test_ratios_are_taken_round_by_round() -> None:
-    """A round in which the whole machine was slower counts like any other."""
-    assert paired([10, 1], [5, 0.5]) == [2, 2]
-
-
 @pytest.mark.parametrize(
     ("value", "better", "standing"),
     [
@@ -94,19 +83,6 @@ def test_a_verdict_stands_by_its_median(value: float, better: str, standing: str
         "figure", [0.1, value, 99], goal=goal, aim=aim, better="higher" if better == "higher" else "lower"
     )
     assert verdict.standing == standing
-
-
-def test_a_report_shows_medians_spans_and_what_was_asked() -> None:
-    """The text has every side and every verdict; the JSON has the samples as well."""
-    report = Report("post1", "title", [Row("one", [1, 3, 2], "ms")], [Verdict("a / b", [4, 2], goal=3)], ["note"])
-    text = report.as_text()
-    assert "| one" in text
-    assert "| 2 ms" in text
-    assert "1 to 3" in text
-    assert "| 3 x" in text
-    assert "goal met" in text
-    assert report.as_json()["rows"][0]["median"] == 2
-    assert report.as_json()["verdicts"][0]["standing"] == "goal met"
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
@@ -141,13 +117,6 @@ def test_the_baselines_do_the_work_they_stand_for(tmp_path: Path) -> None:
     assert all(slice_ == shown[0] for slice_ in shown)
 
 
-def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """The message lists what there is."""
-    with pytest.raises(SystemExit):
-        __main__.main(["no-such-measure"])
-    assert ", ".join(REGISTRY) in capsys.readouterr().err
-
-
 WRK = """Running 2s test @ http://127.0.0.1:1/
   1 threads and 64 connections
   Thread Stats   Avg      Stdev     Max   +/- Stdev
@@ -175,12 +144,6 @@ def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
     """A run of wrk with one bad answer or connection is no measurement."""
     with pytest.raises(Void, match="complaint"):
         wrk.read(WRK + more, 1.0, "complaint", JOB)
-
-
-def test_wrk_gets_the_requests_as_they_are() -> None:
-    """The program for wrk holds every request once, its line ends and quotes escaped."""
-    text = wrk.script(traffic.Job(['POST / HTTP/1.1\r\n\r\n"a\\'], 201))
-    assert '{"POST / HTTP/1.1\\r\\n\\r\\n\\"a\\\\"}' in text
 
 
 CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"

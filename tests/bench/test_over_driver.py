@@ -35,16 +35,3 @@ def test_our_side_reads_what_it_loaded(contract_keyspace: str) -> None:
         assert bulk_side.messages(store, queue)() == 500
     finally:
         store.close()
-
-
-def test_the_second_time_counts() -> None:
-    """Everything is done once before it is timed, and the rate is that of the rows."""
-    done: list[int] = []
-
-    def work() -> int:
-        done.append(1)
-        return 1000
-
-    rate, cpu = arrow_rows.timed(work)
-    assert len(done) == 2
-    assert rate > 0 <= cpu

@@ -11,8 +11,6 @@ import pytest
 
 from bench.harness import Void
 from bench.load import traffic
-from bench.measures.qdo import rebalance
-from bench.member import Told
 from bench.started import service, workers
 from bench.started.processes import Process
 from queuey.messages import NewMessage, QueueSpec
@@ -51,15 +49,3 @@ def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) ->
         wait_until_handled(one, 0)
         (tmp_path / workers.OPEN).touch()
         wait_until_handled(one, COUNT + 3)
-
-
-def test_the_longest_wait_is_that_of_all_members() -> None:
-    """It is looked for over all partitions that stayed, whoever has them."""
-    found = [Told(["1", "2"], 0.0, {"1": 0.1, "2": 0.4}), Told(["3"], 0.0, {"3": 0.2})]
-    assert rebalance.longest(found) == 0.4
-
-
-def test_a_change_in_which_no_partition_stayed_is_void() -> None:
-    """As on a machine so busy that no member was given two messages meanwhile."""
-    with pytest.raises(Void, match="no partition stayed"):
-        rebalance.longest([Told(["1"], 0.0, {})])

@@ -80,18 +80,6 @@ def test_a_stream_is_shown_until_it_is_stopped(page: Page, client: Client, serve
     expect(section.get_by_role("button", name="Send")).to_be_focused()
 
 
-def test_long_answers_are_cut(page: Page, client: Client, served: Served) -> None:
-    """Of an answer its beginning is shown, however long it is."""
-    client.create_queue("long-answers")
-    client.send("long-answers", "x" * 200_000)
-    page.get_by_label("Key", exact=True).fill(str(served.profile.key))
-    section = opened(page, "readMessages")
-    section.get_by_label("queue").fill("long-answers")
-    section.get_by_role("button", name="Send").click()
-    expect(section.get_by_role("status")).to_have_text("200 OK, the first 65,536 characters")
-    assert len(section.get_by_role("region", name="Answer").inner_text()) < 70_000
-
-
 def test_values_stay_in_their_place(page: Page, served: Served) -> None:
     """A name does not lead to another path, and large numbers of an answer are shown as they were sent."""
     section = opened(page, "describeQueue")

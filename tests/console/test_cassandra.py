@@ -1,4 +1,4 @@
-"""The console of a real service on Cassandra, with two workers: each act, and what the audit log says of it."""
+"""The console of a real service on Cassandra, with two workers: jobs, dead letters and the audit log."""
 
 from __future__ import annotations
 
@@ -72,19 +72,6 @@ def browser(service: tuple[int, str]) -> Browser:
     return browser
 
 
-def test_messages(browser: Browser, client: Client) -> None:
-    """A message is sent and deleted, a queue is purged."""
-    client.create_queue("sent")
-    page = said(browser, act(browser, f"{A}/sent/acts/send", body="hello"))
-    place = page.partition("Stored message ")[2].split(". ")[0]
-    assert [message.body for message in client.get("sent", place)] == ["hello"]
-    assert "Deleted the message." in said(browser, act(browser, f"{A}/sent/acts/delete", f"message={place}"))
-    assert client.get("sent", place) == []
-    client.send("sent", "x")
-    assert "Removed all messages" in said(browser, act(browser, f"{A}/sent/acts/purge", typed="sent"))
-    assert client.info("sent").count == 0
-
-
 def test_jobs(browser: Browser, client: Client) -> None:
     """A job that one worker of the service has given out is released at whichever worker is asked."""
     client.create_queue("jobs")
@@ -113,40 +100,6 @@ def test_dead_letters(browser: Browser, client: Client) -> None:
     assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
     assert eventually(lambda: client.info("failed").count == 6)
     assert client.info("failed.dead").count == 0
-
-
-def test_offsets(browser: Browser, client: Client) -> None:
-    """The offset of a group is set back, and messages lie ahead again."""
-    client.create_queue("read")
-    receipts = client.send_many("read", ["a", "b"])
-    client.commit("read", "group", {1: receipts[-1].id})
-    page = said(browser, act(browser, f"{A}/read/acts/rewind", "group=group&to=earliest"))
-    assert "Set 1 offset" in page
-    assert eventually(lambda: client.offsets("read", "group").partitions[1].lag == 2)
-
-
-def test_options_and_moves(browser: Browser, client: Client) -> None:
-    """Options change, messages move, a queue is deleted."""
-    client.create_queue("source")
-    client.create_queue("target")
-    client.send("source", "x")
-    assert "Changed ttl" in said(browser, act(browser, f"{A}/source/acts/options", ttl="600"))
-    assert client.info("source").ttl == 600
-    assert "from source to target" in said(browser, act(browser, f"{A}/source/acts/move", to="target"))
-    assert eventually(lambda: [move.state for move in client.moves()] == ["done"])
-    assert "Deleted queue" in said(browser, act(browser, f"{A}/source/acts/delete-queue", typed="source"))
-
-
-def test_schedules(browser: Browser, client: Client) -> None:
-    """A schedule is made, run, paused and removed."""
-    client.create_queue("timed")
-    fields = {"schedule": "s", "queue": "timed", "every": "1h", "body": "x"}
-    assert "Saved schedule s." in said(browser, act(browser, f"{A}/_acts/schedule-add", **fields))
-    assert "Stored message" in said(browser, act(browser, f"{A}/_acts/schedule-run", "schedule=s"))
-    assert "Paused" in said(browser, act(browser, f"{A}/_acts/schedule-pause", "schedule=s"))
-    assert "paused" in browser.get(f"{A}/_schedules").text
-    assert "Removed" in said(browser, act(browser, f"{A}/_acts/schedule-remove", "schedule=s", typed="s"))
-    assert browser.get(f"{A}/_schedules/s").status == 404
 
 
 def test_the_audit_log(browser: Browser, client: Client) -> None:

@@ -244,18 +244,6 @@ def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
     assert {"orders", "Log out", "Health", "Show"} <= reached
 
 
-def test_charts_go_on(page: Page, watched: Watched, client: Client) -> None:
-    """The last hour is drawn, and goes on by a stream; a page that nobody sees has none."""
-    client.create_queue("charted")
-    client.send_many("charted", ["x"] * 50)
-    watched.open(f"a/{APPLICATION}/charted")
-    charts = page.locator("[data-live]")
-    expect(charts).to_have_attribute("data-state", "live")
-    expect(page.locator("[data-live] canvas")).to_have_count(2)
-    page.evaluate("document.querySelector('[data-live]').dataset.state = 'drawn'")
-    expect(charts).to_have_attribute("data-state", "live", timeout=60_000)
-
-
 def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
     """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
     client.create_queue("growing")
@@ -299,25 +287,6 @@ def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, c
     page.goto(f"{watched.url}/{address}")
     expect(page.get_by_text("busy")).to_be_visible()
     expect(row).to_be_visible()
-
-
-def test_from_message_to_message(page: Page, watched: Watched, client: Client) -> None:
-    """From one message the keyboard leads to the older and the newer one, and to those that are not due."""
-    client.create_queue("walked")
-    client.send_many("walked", ["one", "two", "three"])
-    client.send("walked", "tomorrow", delay=86_400)
-    watched.open(f"a/{APPLICATION}/walked/messages")
-    expect(page.locator("tbody tr:not(.more)")).to_have_count(3)
-    page.locator("tbody code").first.click()
-    for name, body in (("Older", "two"), ("Older", "one"), ("Newer", "two"), ("Newer", "three"), ("Newer", "tomorrow")):
-        page.get_by_role("link", name=f"{name} message").focus()
-        page.keyboard.press("Enter")
-        expect(page.locator("pre")).to_have_text(body)
-    expect(page.get_by_role("link", name="Newer message")).to_have_count(0)
-    watched.open(f"a/{APPLICATION}/walked/messages")
-    page.get_by_role("link", name="Not due yet").click()
-    expect(page.locator("tbody tr:not(.more)")).to_have_count(1)
-    expect(page.locator("tbody")).to_contain_text("tomorrow")
 
 
 def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:
@@ -382,18 +351,3 @@ def test_a_step_that_fails_can_be_tried_again(page: Page, watched: Watched, clie
     expect(page.locator("tbody > tr.more").get_by_role("alert")).to_be_visible()
     expect(page.locator("tbody > p")).to_have_count(0)
     expect(page.get_by_role("link", name="Try again")).to_be_visible()
-
-
-def test_without_scripts(chromium: Browser, served: Served, filled: Client) -> None:
-    """Where no script runs, links lead to what scripts would have put into the page."""
-    with closing(chromium.new_context(java_script_enabled=False)) as context:
-        page = context.new_page()
-        page.goto(f"http://127.0.0.1:{served.port}/console")
-        page.get_by_label("Key of an application").fill(str(served.profile.key))
-        page.get_by_role("button", name="Log in").click()
-        page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders")
-        page.locator("section", has_text="Jobs").get_by_role("link", name="Show").first.click()
-        expect(page.get_by_text("Wait to be claimed")).to_be_visible()
-        page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders/messages")
-        page.get_by_role("link", name="Next page").click()
-        expect(page.locator("tbody tr:not(.more)")).to_have_count(11)

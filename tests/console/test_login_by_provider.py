@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -88,33 +87,6 @@ def test_from_login_to_logout(
         page.go_back()
         page.goto(url)
         expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-        assert watched.troubles == []
-
-
-def test_back_to_the_page_that_was_wanted(chromium: Browser, provider: OpenIdProvider, url: str) -> None:
-    """A role opens the list of queues, to which the login leads; the page before it is not the provider's answer."""
-    provider.asks, provider.user, provider.claims = True, "ann", {"groups": ["admins"]}
-    with closing(chromium.new_context()) as context:
-        watched = Watched(context.new_page(), url)
-        page = watched.page
-        page.goto(f"{url}/a/queuey?prefix=x")
-        page.get_by_role("link", name=re.compile("Log in at")).click()
-        page.get_by_role("link", name="Go on as ann").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Queues of queuey")
-        assert page.url == f"{url}/a/queuey?prefix=x"
-        page.go_back()
-        expect(page.get_by_role("link", name="Go on as ann")).to_be_visible()
-        assert watched.troubles == []
-
-
-def test_who_cancels(chromium: Browser, provider: OpenIdProvider, url: str) -> None:
-    """The form comes back, and says why."""
-    provider.asks, provider.user = False, None
-    with closing(chromium.new_context()) as context:
-        watched = Watched(context.new_page(), url)
-        go(watched, provider)
-        expect(watched.page.get_by_role("alert")).to_contain_text("access denied")
-        expect(watched.page.get_by_role("link", name=re.compile("Log in at"))).to_be_visible()
         assert watched.troubles == []
 
 

@@ -88,22 +88,6 @@ def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
     assert {name for name in wanted if not (ROOT / name).exists()} == set()
 
 
-def test_wheel_has_what_it_is_built_from(stages: list[Stage]) -> None:
-    """Every file that the project's metadata names for the wheel is copied into the build."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    hatch = table["tool"]["hatch"]["build"]["targets"]["wheel"]
-    project = table["project"]
-    needed = {
-        "pyproject.toml",
-        project["readme"],
-        *project["license-files"],
-        *hatch["packages"],
-        *hatch.get("force-include", {}),
-    }
-    there = copied(stages[0])
-    assert [name for name in needed if not any(f"{name}/".startswith(f"{one}/") for one in there)] == []
-
-
 def test_it_does_not_run_as_root(final: Stage) -> None:
     """The service runs as a fixed number that is not root's, and owns the one directory that it writes to."""
     user = final.last("USER").rest
@@ -121,12 +105,6 @@ def test_no_secret_is_built_in(stages: list[Stage]) -> None:
         assert stage.all("ADD") == []
         for one in stage.instructions:
             assert not SECRET.search(one.rest), one
-
-
-def test_variables_are_settings(final: Stage) -> None:
-    """Every QUEUEY_ variable of the image is accepted, with a Cassandra store as well as with SQLite."""
-    for store in ({}, {"QUEUEY_STORE": "cassandra://a,b/queuey"}):
-        settings.load({}, final.environment | store)
 
 
 def test_port_is_the_one_it_listens_on(final: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,6 @@ def options(installed: Path, name: str) -> CassandraOptions:
     return opening.cassandra_options(loaded(installed, name).settings)
 
 
-def test_there_is_one_for_each() -> None:
-    """There is a sample for one data centre and one for several."""
-    assert SAMPLES == [ONE, SEVERAL]
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_accepted(installed: Path, name: str) -> None:
     """Everything that a start checks before it connects is in order."""
@@ -84,16 +78,3 @@ def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -
     assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
     assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
     assert meeting(found.catalogue_write, found.catalogue_read, copies) == "everywhere"
-
-
-def test_several_need_a_local_one(installed: Path) -> None:
-    """The sample for several data centres says which is local, and its nodes are of that one."""
-    found = loaded(installed, SEVERAL).settings
-    assert found.cassandra_local_dc == "paris"
-    hosts = opening.cassandra_target(found).hosts
-    assert all(re.search(r"\.paris\.", host) for host in hosts)
-
-
-def test_crossing_writes_are_not_sent_twice(installed: Path) -> None:
-    """Where writes cross between data centres, a second node is asked later than in one data centre."""
-    assert options(installed, SEVERAL).speculative > options(installed, ONE).speculative

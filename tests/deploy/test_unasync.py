@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from deploy import unasync
-
-
-def test_the_sync_client_is_that_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the async client without its twin does not get far; nor does one of the twin alone."""
-    monkeypatch.setattr(sys, "argv", ["unasync.py", "--check"])
-    unasync.main()
-    monkeypatch.setitem(unasync.NAMES, r"\bhello\b", "hullo")
-    with pytest.raises(SystemExit, match=r"_sync/client\.py: not what is generated .* python deploy/unasync\.py"):
-        unasync.main()
-
-
-def test_every_sentence_is_used() -> None:
-    """A sentence that nothing says any more is no exception to keep."""
-    sources = "".join(path.read_text() for path in unasync.SOURCE.glob("*.py"))
-    assert [text for text in unasync.TEXTS if text not in sources] == ["A client of the service safe"]
-
 
 EXAMPLE = '''
     """Shows it.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey import ids
-from queuey.messages import Message, QueueSpec
+from queuey.messages import Message
 from queuey.spark.source import columns
-from tests.backends import APP
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -59,27 +58,6 @@ def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest
     }
 
 
-def test_partitions_of_a_read_are_in_order(spark: SparkSession, embedded: Kept) -> None:
-    """Within a queue's partition rows come in the order of positions, however many tasks read it."""
-    queue = embedded.queue(partitions=2)
-    stored = embedded.fill(queue, 500)
-    frame = reading(spark, embedded, subscribe="orders", minPartitions="6")
-    assert frame.rdd.getNumPartitions() >= 6
-    rows = [(row.partition, row.position) for row in frame.select("partition", "position").collect()]
-    assert rows == sorted(rows)
-    assert len(rows) == len(stored)
-
-
-def test_assigned_partitions_and_patterns(spark: SparkSession, embedded: Kept) -> None:
-    """Partitions are chosen by assign, queues by a regular expression that matches the whole name."""
-    stored = embedded.fill(embedded.queue("eu.orders", partitions=3), 30)
-    embedded.fill(embedded.queue("eu.orders.dead"), 3)
-    by_assign = reading(spark, embedded, assign='{"eu.orders":[1,3]}').select("id")
-    assert {row.id for row in by_assign.collect()} == {one.id for one in stored if one.partition != 2}
-    assert reading(spark, embedded, subscribePattern=r"eu\.[a-z]+").count() == len(stored)
-    assert reading(spark, embedded, subscribePattern="us").count() == 0
-
-
 @pytest.mark.parametrize("switch", ["true", "false"])
 def test_filters_on_one_frame(switch: str, spark: SparkSession, embedded: Kept) -> None:
     """A frame that is filtered in several ways gives each the rows that it asks for, whatever Spark hands over."""
@@ -105,15 +83,3 @@ def test_a_purged_queue_is_loss(spark: SparkSession, embedded: Kept) -> None:
     with pytest.raises(Exception, match="Queue 'orders' was purged or deleted while it was being read"):
         frames[0].count()
     assert frames[1].count() == 0
-
-
-def test_a_changed_queue_is_read_on(spark: SparkSession, embedded: Kept) -> None:
-    """A change that leaves messages what they are does not disturb a read that was planned before it."""
-    queue = embedded.queue()
-    embedded.fill(queue, 10)
-    frame = reading(spark, embedded, subscribe="orders")
-    assert frame.count() == 10
-    embedded.store.update_queue(queue, QueueSpec(partitions=4, ttl=9))
-    embedded.fill(embedded.store.queue(APP, "orders", fresh=True), 4)
-    assert frame.count() == 10
-    assert reading(spark, embedded, subscribe="orders").count() == 14

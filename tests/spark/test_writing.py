@@ -184,18 +184,3 @@ def test_mistakes_are_told_at_planning(
         writer.save()
     assert set(tracker.getJobIdsForGroup()) == jobs
     assert bodies(embedded) == []
-
-
-def test_tasks_of_a_single_row_choose_a_partition(spark: SparkSession, embedded: Kept) -> None:
-    """A row that is alone in its task and names no partition goes to one that the queue has."""
-    embedded.queue("orders", partitions=3)
-    write(numbers(spark, 4, 4), embedded, lead="0.2")
-    exact(bodies(embedded), 4)
-
-
-def test_a_queue_is_created_when_asked(spark: SparkSession, embedded: Kept) -> None:
-    """With ``create`` a queue that is not there is made, with the partitions asked for."""
-    write(numbers(spark, 10, 1), embedded, queue="new", create="true", partitions="3")
-    write(numbers(spark, 10, 1), embedded, queue="new", create="true", partitions="3")
-    assert embedded.store.queue(APP, "new").partitions == 3
-    assert len(bodies(embedded, "new")) == 20

@@ -14,9 +14,10 @@ import pytest
 from tests.acceptance.fuzzing.playing import Defect, play
 from tests.acceptance.fuzzing.streams import Stream, streams
 from tests.acceptance.gateway.test_greedy import MIB, resident
-from tests.acceptance.test_serve_stop import until, workers
+from tests.acceptance.test_serve_stop import workers
 from tests.acceptance.wire import Wire, post
 from tests.servers.served import Served
+from tests.waiting import until
 
 TOGETHER = 80
 """Connections at the same moment."""

@@ -1,4 +1,4 @@
-"""The service on the wire: bodies and requests of a real process; tests/web/http has the table of streams that are refused."""
+"""The service on the wire: bodies and requests of a real process. tests/web/http has what is refused."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import pytest
 from queuey.storage import Store
 from queuey.storage.sqlite import check, open_store
 from queuey.web.credentials.application_keys import digest_of
-from tests.acceptance.test_serve_stop import until
 from tests.acceptance.wire import Wire, bodies, credential, post
 from tests.servers.served import Served
+from tests.waiting import until
 
 # Another process on the same data
 

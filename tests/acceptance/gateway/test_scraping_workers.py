@@ -16,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.web.gateway.workers import ANSWER_SECONDS
 from queuey.web.ops import HEARTBEAT_INTERVAL
-from tests.acceptance.test_serve_stop import until, workers
+from tests.acceptance.test_serve_stop import workers
 from tests.servers.served import Served
+from tests.waiting import until
 
 
 def scrape(served: Served) -> Counter[str]:

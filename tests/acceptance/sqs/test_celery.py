@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from tests.acceptance.sqs.conftest import Sqs
 from tests.acceptance.sqs.toolchains import REGION
 from tests.servers.processes import ending
 from tests.servers.served import environment
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 MODULE = "tests.acceptance.sqs.celery_app"
 READY = 60.0
@@ -42,14 +42,6 @@ class Broker(NamedTuple):
     def records(self) -> list[list[str]]:
         """The words of the lines that tasks have written."""
         return [line.split() for line in Path(self.variables["RECORDS"]).read_text().splitlines()]
-
-
-def wait_until(done: Callable[[], bool], seconds: float = READY) -> None:
-    """Waits until something is so."""
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager
@@ -100,7 +92,7 @@ def worker(broker: Broker, name: str, *options: str) -> Iterator[subprocess.Pope
         )
     try:
         with ending(process):
-            wait_until(lambda: " ready." in log.read_text() or process.poll() is not None)
+            until(lambda: " ready." in log.read_text() or process.poll() is not None)
             yield process
     except BaseException as error:
         error.add_note(log.read_text())
@@ -179,7 +171,7 @@ def test_killed(pool: str, sqs: Sqs, tmp_path: Path) -> None:
     with open_broker(sqs, tmp_path, visibility) as broker:
         with worker(broker, "first", "--pool", pool, "-c", "1") as process:
             lost = broker.tasks.long.delay("lost", 60)
-            wait_until(lambda: bool(broker.records))
+            until(lambda: bool(broker.records))
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE_SECONDS)
         assert len(broker.records) == 1

@@ -216,14 +216,6 @@ def test_kubernetes_accepts_it(charts: dict[str, Rendered], version: str, names:
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_kubernetes_refuses_what_it_does_not_know(charts: dict[str, Rendered]) -> None:
-    """A field that is misspelled is found."""
-    wrong = copy.deepcopy(charts["sqlite"].one("StatefulSet"))
-    wrong["spec"]["template"]["spec"]["enableServiceLink"] = False
-    with pytest.raises(kubernetes_validate.ValidationError, match="enableServiceLink"):
-        kubernetes_validate.validate(wrong, OLDEST, strict=True)
-
-
 def test_values_and_schema() -> None:
     """The schema has the settings that the service has, and the page every value that the chart has."""
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]

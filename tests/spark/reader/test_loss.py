@@ -88,21 +88,6 @@ def test_a_queue_that_is_deleted_is_an_error(store: Store, options: Options, cap
     assert query.batch() is None
 
 
-def test_a_named_queue_that_is_deleted_is_an_error(store: Store, options: Options) -> None:
-    """The same holds for queues that are named one by one."""
-    queue = create(store)
-    create(store, "b")
-    query = Query(options(subscribe="a,b"))
-    query.batch()
-    send(store, "a", ["1"])
-    store.delete_queue(queue)
-    with pytest.raises(DataLoss, match="'a'"):
-        query.batch()
-    query.start(options(subscribe="a,b", failOnDataLoss="false"))
-    send(store, "b", ["2"])
-    assert values(query.rest()) == ["2"]
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *, fail: bool) -> None:
     """The task fails with a sentence, or has no rows of it."""

@@ -11,11 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Queue, QueueSpec, Slice
-from queuey.spark.errors import DataLoss, OptionError
+from queuey.spark.errors import DataLoss
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.replacing import replace
-from tests.spark.reader.micro_batches import ALL, Query, reader
+from tests.spark.reader.micro_batches import ALL, Query
 from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
 
 
@@ -43,15 +43,6 @@ def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Options
     send(store, "a", ["after"])
     assert values(query.batch()) == []
     assert values(query.batch()) == ["after"]
-
-
-def test_the_start_is_the_same_however_often_it_is_asked_for(store: Store, options: Options) -> None:
-    """Spark asks for it several times within a run, and messages come in between."""
-    create(store)
-    one = reader(options(startingOffsets="latest"))
-    first = one.initialOffset()
-    send(store, "a", ["1"])
-    assert one.initialOffset() == first
 
 
 def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(store: Store, options: Options) -> None:
@@ -109,25 +100,6 @@ def test_an_instant_may_be_earlier_than_anything_or_still_to_come(store: Store, 
     assert values(query.batch()) == ["3"]
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"startingOffsets": '{"a":{"1":"earliest"}}'}, "says nothing of partition 2"),
-        ({"startingOffsets": '{"a":{"1-2":"earliest"},"b":{"1":"earliest"}}'}, "'b'"),
-        ({"startingOffsets": '{"a":{"1-3":"earliest"}}'}, "partition 3"),
-        ({"assign": '{"a":[1,3]}'}, "partition 3"),
-        ({"maxRecordsPerPartition": "5"}, "batch reads"),
-    ],
-)
-def test_starts_that_do_not_fit_are_refused_at_the_start(
-    store: Store, options: Options, more: dict[str, str], says: str
-) -> None:
-    """One sentence on what is wrong, before anything runs."""
-    create(store, partitions=2)
-    with pytest.raises(OptionError, match=says):
-        Query(options(**more)).batch()
-
-
 def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options) -> None:
     """Others are left alone, those that come later as well."""
     queue = create(store, partitions=3)
@@ -163,16 +135,6 @@ def test_new_queues_of_a_pattern_appear(store: Store, options: Options) -> None:
     assert values(query.rest()) == ["log-2"]
     create(store, "log-3")
     assert query.batch() is None
-
-
-def test_a_pattern_may_match_nothing_yet(store: Store, options: Options) -> None:
-    """Such a stream waits for its first queue."""
-    query = Query(options(subscribePattern="log-."))
-    assert values(query.batch()) == []
-    assert query.batch() is None
-    create(store, "log-1")
-    send(store, "log-1", ["1"])
-    assert values(query.rest()) == ["1"]
 
 
 def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, options: Options) -> None:

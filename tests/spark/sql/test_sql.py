@@ -110,18 +110,6 @@ def test_a_frame_with_just_the_columns_of_a_table_is_written_to_it(spark: SparkS
     assert written(embedded) == ["a", "b", "c"]
 
 
-def test_rows_of_a_table_go_to_the_table_that_is_named(
-    spark: SparkSession, embedded: Kept, sent: list[Message]
-) -> None:
-    """Copied from table to table, rows go to the second one's queue, though they bring their own table's options."""
-    embedded.queue("copies")
-    create(spark, embedded, "TABLE of_orders", subscribe="orders")
-    create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
-    spark.sql("INSERT INTO copies (value, key) SELECT id, queue FROM of_orders")
-    assert written(embedded) == sorted(one.id for one in sent)
-    assert len(embedded.all(embedded.store.queue(APP, "orders"))) == len(sent)
-
-
 def test_a_view_is_read(spark: SparkSession, embedded: Kept, sent: list[Message]) -> None:
     """A temporary view may name the columns that it gives, so that no bodies are read."""
     create(spark, embedded, "TEMPORARY VIEW places (partition INT, id STRING)", subscribe="orders")
@@ -159,9 +147,3 @@ def test_a_stream_reports_itself(spark: SparkSession, embedded: Kept, sent: list
     assert noted is not None
     assert (noted.last.rows, noted.total.rows, noted.total.written) == (8, 20, 20)
     assert written(embedded) == sorted(one.id for one in sent)
-
-
-def test_what_is_no_table_is_refused(spark: SparkSession) -> None:
-    """A table that could not be used is not created."""
-    assert "A table of queues needs OPTIONS" in refused(spark, "CREATE TABLE wrong USING queuey")
-    assert not spark.catalog.tableExists("wrong")

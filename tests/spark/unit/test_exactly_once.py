@@ -363,20 +363,6 @@ def test_a_store_that_is_always_too_slow_is_given_up_loudly(setup: TaskSetup) ->
         setup.attempt(Slow(setup.store, None)).write(0, CHUNKS[0])
 
 
-def test_each_move_goes_twice_as_far_ahead(setup: TaskSetup) -> None:
-    """A store that needs longer than ``lead`` for a chunk gets the time it needs, instead of moving rows for ever."""
-
-    class Slow(Mortal):
-        def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            setup.later(3 * LEAD)
-            return setup.store.load_unread(queue, messages)
-
-    assert setup.attempt(Slow(setup.store, None)).write(0, Texts.chunk("a", "b")) == WriteCounts(2, 2, moved=2)
-    entry = decode(setup.store.entry(setup.work, 0) or b"")
-    assert len(entry.generations) == 3
-    exact(setup, "ab")
-
-
 def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
     """Rows whose end has passed are written by nobody, and are no reason to do anything again."""
 

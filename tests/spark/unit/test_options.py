@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.errors import QueueyError
 from queuey.ids import LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.spark.errors import OptionError
 from queuey.spark.options import (
@@ -198,13 +197,6 @@ def test_secrets_go_by_name() -> None:
             error = error.__cause__
 
 
-def test_defaults_of_a_write() -> None:
-    """Without options every row has to say where it goes, and ids are reserved 10 s ahead."""
-    options = write_options({}, streaming=False)
-    assert (options.queue, options.ttl, options.run, options.partitions) == (None, None, None, None)
-    assert (options.lead, options.rate, options.create) == (10.0, 0.0, False)
-
-
 def test_all_of_a_write() -> None:
     """All options of a write are read; Spark's own are let through where Spark hands them on."""
     given_by = {"topic": "q", "ttl": "60", "lead": "2.5", "rate": "100", "create": "true", "partitions": "4"}
@@ -233,16 +225,3 @@ def test_wrong_writes(options: dict[str, str], says: str) -> None:
     """A write that cannot be done is refused in one line that names the option."""
     with pytest.raises(OptionError, match=says):
         write_options(options, streaming=False)
-
-
-def test_streams_have_no_run() -> None:
-    """A run names a batch write; a stream is known by its checkpoint."""
-    with pytest.raises(OptionError, match="run means nothing for a streaming write"):
-        write_options({"run": "r"}, streaming=True)
-
-
-def test_errors_are_of_the_tree() -> None:
-    """Errors of options are Queuey's, with a stable code, and ValueErrors for those who know nothing of it."""
-    assert issubclass(OptionError, QueueyError)
-    assert issubclass(OptionError, ValueError)
-    assert OptionError.code == "InvalidArgument"

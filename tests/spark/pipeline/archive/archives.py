@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,6 @@ def message(number: int, seconds: float, low: int, partitions: int) -> Message:
 def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN401 - fields of the options
     """Returns what archives all queues of a store into a directory."""
     return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Waits until something holds that comes with time."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's

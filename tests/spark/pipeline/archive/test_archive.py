@@ -15,7 +15,6 @@ from queuey.messages import NewMessage
 from queuey.pipeline.archive import archive_stream, storage
 from queuey.pipeline.archive.archive_job import ArchiveReport, archive
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.pipeline.archive.manifest import ArchiveDamaged
@@ -33,8 +32,8 @@ from tests.spark.pipeline.archive.archives import (
     options,
     past,
     stored,
-    until,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,26 +93,6 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
     done = {(one.queue, one.bucket) for one in report.archived}
     assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
     assert not (to / "_staging").exists()
-
-
-def test_a_run_that_was_killed_before_its_commit(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """What a killed run has written does not count, for readers, checks and the next run, which archives it again."""
-    queue = past(embedded, "orders", 40, hours=2)
-    everything = stored(embedded.all(queue))
-    with replace(ArchiveDirectory.commit, killed), pytest.raises(OSError, match="killed"):
-        archive(spark, options(embedded, to), quiet)
-    assert len(list((to / "manifests").glob("*/*.json"))) == 2
-    with pytest.raises(QueueNotFound):
-        storage.archived(spark, str(to), "orders")
-    assert storage.archived(spark, str(to)).count() == 0
-    assert archive(spark, options(embedded, to), quiet).messages == 40
-    assert rows(spark, to, "orders") == everything
-    assert checked(spark, embedded, to).ok
-
-
-def killed(self: ArchiveDirectory, run: str, manifests: object) -> None:
-    """Ends a run when it is about to commit."""
-    raise OSError("killed")
 
 
 def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:

@@ -23,7 +23,8 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import options, past, stored, until
+from tests.spark.pipeline.archive.archives import options, past, stored
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,8 @@ from queuey.spark.options import Pattern, Subscribe
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import HOUR, last_hour, options, past, stored, until
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, options, past, stored
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import Store
 from tests.replacing import replace
 from tests.spark.kept import Kept
-from tests.spark.pipeline.archive.archives import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -81,16 +81,6 @@ def test_a_group_that_is_slower_than_its_producers() -> None:
     assert forecast(backlog, 249) == Forecast()
 
 
-def test_a_group_that_keeps_up_loses_nothing() -> None:
-    """A group whose backlog does not grow older loses none, however far the forecast looks."""
-    assert forecast(Backlog(count=1000, oldest=50, newest=0, ttl=100, growth=0.0), 1e9) == Forecast()
-
-
-def test_messages_of_one_moment_expire_together() -> None:
-    """What was sent at once and stands still goes at once."""
-    assert forecast(Backlog(count=3, oldest=10, newest=10, ttl=10), 5) == Forecast(0.0, 3)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
