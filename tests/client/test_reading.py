@@ -14,7 +14,6 @@ from queuey.client import (
     ConnectionFailed,
     InvalidArgument,
     Message,
-    MessageNotFound,
     Query,
     QueueNotFound,
     Receipt,
@@ -110,17 +109,6 @@ def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> N
     script = Script(page(1, more=True, next={"1": None}, cursor=""))
     assert len(list(connect(script).read_all("q", order="descending"))) == 1
     assert len(script.requests) == 1
-
-
-def test_tail_begins_at_the_horizon(connect: Connect) -> None:
-    """Without since, a live read finds the horizon and shows only what comes from there on."""
-    script = Script(page(1), page(5), page(6))
-    bodies = [message.body for message in itertools.islice(connect(script).tail("q"), 2)]
-    assert bodies == ["m5", "m6"]
-    first, second, third = asked(script)
-    assert first == {"partitions": "*", "limit": "1", "order": "descending", "merge": "true"}
-    assert second == {"partitions": "*", "merge": "true", "wait": "20", "since": HORIZON}
-    assert third["since"] == f"1:{message_id(6)}"
 
 
 def test_tail_goes_on_through_outages(connect: Connect) -> None:
@@ -225,25 +213,6 @@ def test_several_queues_are_read_in_one_call(connect: Connect) -> None:
     assert b.page is None
 
 
-def test_bodies_keep_their_type(connect: Connect) -> None:
-    """Text is str, base64 is bytes, and what was sent as JSON is that value."""
-    fields_of_each: list[dict[str, Any]] = [
-        {"body": "text"},
-        {"body": "AP8=", "encoding": "base64", "content_type": "image/png", "headers": {"a": "b"}},
-        {"body": {"a": [1]}},
-        {"body": None},
-        {"body": 5},
-    ]
-    rows = [
-        {"message_id": message_id(n), "timestamp": "1.0000000", "partition": 1, **fields}
-        for n, fields in enumerate(fields_of_each)
-    ]
-    messages = connect(Script(page(messages=rows))).read("q").messages
-    assert [message.body for message in messages] == ["text", b"\x00\xff", {"a": [1]}, None, 5]
-    assert (messages[1].content_type, messages[1].headers) == ("image/png", {"a": "b"})
-    assert (messages[0].content_type, messages[0].headers) == (None, {})
-
-
 def test_a_message_knows_its_time_exactly() -> None:
     """The text of the timestamp is kept, ticks are exact, and the datetime is cut to microseconds."""
     ticks = ids.parse_instant("1795145194.2357461")
@@ -312,29 +281,6 @@ def test_odd_names_are_quoted(connect: Connect) -> None:
     assert script.requests[0].url.raw_path.startswith(b"/v1/acme/50%25%20%3F%23%C3%A9%3Bx%2By?")
 
 
-def test_raw_messages_keep_bytes_type_and_headers(connect: Connect) -> None:
-    """The bytes come with what their headers say."""
-    headers = {
-        "x-message-id": message_id(1),
-        "x-timestamp": "1.0000000",
-        "x-partition": "2",
-        "x-header-trace": "7",
-        "content-type": "image/png",
-    }
-    script = Script(httpx2.Response(200, content=b"\x00\xff", headers=headers))
-    raw = connect(script).get_raw("q", (2, message_id(1)))
-    assert (raw.body, raw.content_type, raw.partition, raw.headers) == (b"\x00\xff", "image/png", 2, {"trace": "7"})
-    assert asked(script) == [{"raw": "true"}]
-
-
-def test_a_missing_raw_message_is_told_from_a_missing_queue(connect: Connect) -> None:
-    """What is missing is told by the class of the error."""
-    with pytest.raises(MessageNotFound):
-        connect(Script(httpx2.Response(404, json={"code": "InvalidMessageID"}))).get_raw("q", message_id(1))
-    with pytest.raises(QueueNotFound):
-        connect(Script(httpx2.Response(404, json={"code": "InvalidQueueName"}))).get_raw("q", message_id(1))
-
-
 def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
     """An offset without expectation, one that must not be recorded yet, and one that must be a certain id differ."""
     script = Script(ok(group="g", partitions={"1": {"offset": message_id(1)}}))
@@ -350,44 +296,6 @@ def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
     for arguments in ({}, {1: message_id(1)}):
         with pytest.raises(InvalidArgument):
             connect(script).commit("q", "g", arguments, expected={2: None})
-
-
-def test_updates_send_only_what_is_given(connect: Connect) -> None:
-    """An update sends None to reset a field; a create leaves it out."""
-    row: dict[str, Any] = {
-        "queue_name": "q",
-        "partitions": 1,
-        "type": "user",
-        "consistency": "strong",
-        "ttl": None,
-        "read_delay": None,
-    }
-    script = Script(ok(201, **row, principles="app:a,app:b"), ok(**row, principles=["app:a"], created=5.5))
-    client = connect(script)
-    created = client.create_queue("q", ttl=None, principals=("app:a", "app:b"))
-    assert script.sent() == {"queue_name": "q", "principals": ["app:a", "app:b"]}
-    assert (created.new, created.principals) == (True, ("app:a", "app:b"))
-    updated = client.update_queue("q", ttl=None, partitions=3)
-    assert script.sent() == {"ttl": None, "partitions": 3}
-    assert (updated.principals, updated.created) == (("app:a",), 5.5)
-
-
-def test_listings_go_through_all_pages(connect: Connect) -> None:
-    """Queues are listed page by page from where the server says that the next one starts."""
-    row = {"partitions": 1, "type": "user", "consistency": "strong", "application": "acme", "created": 1.5}
-    script = Script(
-        ok(queues=[{"queue_name": "a", **row, "count": 7}], next="b"),
-        ok(queues=[{"queue_name": "b", **row}], next=None),
-    )
-    first, second = connect(script).queues(count=True, page_size=1)
-    assert (first.name, first.count, second.name, second.count) == ("a", 7, "b", None)
-    assert asked(script) == [
-        {"limit": "1", "details": "true", "include_count": "true"},
-        {"offset": "b", "limit": "1", "details": "true", "include_count": "true"},
-    ]
-    script = Script(ok(queues=[{"queue_name": "a"}], next="b"), ok(queues=[{"queue_name": "b"}], next=None))
-    assert list(connect(script).queue_names(start="a")) == ["a", "b"]
-    assert asked(script) == [{"offset": "a"}, {"offset": "b"}]
 
 
 def test_tail_tells_of_failures(connect: Connect) -> None:

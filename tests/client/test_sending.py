@@ -199,19 +199,6 @@ def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, 
     assert batcher.rest() is None
 
 
-def test_put_writes_one_body_at_several_ids(connect: Connect) -> None:
-    """All ids stand in the path with their partitions; JSON is said to be a value."""
-    script = Script(ok())
-    client = connect(script)
-    client.put("q", [message_id(1), (2, message_id(2)), f"3:{message_id(3)}"], "x", ttl=5)
-    client.put("q", Receipt(message_id(4), "4.0", 4), json={"a": 1})
-    first, second = script.requests
-    assert first.url.path == f"/v1/acme/q/1:{message_id(1)},2:{message_id(2)},3:{message_id(3)}"
-    assert first.headers["x-ttl"] == "5"
-    assert second.url.path == f"/v1/acme/q/4:{message_id(4)}"
-    assert (second.headers["x-encoding"], second.content) == ("json", b'{"a":1}')
-
-
 @pytest.mark.parametrize(
     ("places", "options"),
     [
@@ -330,6 +317,7 @@ def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, 
         ({"ttl": None}, "ttl is None: give seconds as a number"),
         ({"ttl": 1}, "ttl is 1.0: a claim of less than 2 s"),
         ({"idle": "30"}, "idle is '30': give seconds as a number"),
+        ({"ttl": math.nan}, "ttl is nan: give seconds as a number"),
         ({"idle": -1}, "idle is -1: it is not negative"),
     ],
 )

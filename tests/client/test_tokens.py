@@ -260,13 +260,6 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
     assert SECRET not in f"{client!r}{caught.value!r}{Token(SECRET)!r}{caplog.text}"
 
 
-def test_a_tail_goes_on_when_its_token_has_ended(connect: Connect) -> None:
-    """A live read asks for another token and does not notice."""
-    replies = iter([page(1), unauthorized(), page(2)])
-    pages = connect(Script(lambda _: next(replies)), token=numbered()).tail("orders", since=0)
-    assert [next(pages).body, next(pages).body] == ["m1", "m2"]
-
-
 def wait_for(condition: Callable[[], bool]) -> None:
     """Waits until something holds."""
     end = time.monotonic() + 60

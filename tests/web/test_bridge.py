@@ -112,10 +112,3 @@ def test_errors_of_such_views(anonymous: Caller, caplog: pytest.LogCaptureFixtur
 def test_bodies_are_bounded(anonymous: Caller, limits: Limits) -> None:
     """A body longer than any of ours is not taken in."""
     assert anonymous("POST", "/page/x", b"x" * (limits.max_body + 1)).status == 413
-
-
-def test_ours_are_as_before(owner: Caller) -> None:
-    """Beside such pages the service is what it was."""
-    owner.create("q")
-    owner.post("q", "x")
-    assert owner.get("q").bodies == ["x"]

@@ -61,18 +61,6 @@ def test_compare_and_set(owner: Caller, keys: list[str]) -> None:
     assert owner.get("q/offsets/g").json["partitions"]["1"]["offset"] == keys[1]
 
 
-def test_expected_null_means_none_recorded(owner: Caller, keys: list[str]) -> None:
-    """Null is a comparison of its own; without expected an offset is set in any case, backwards too."""
-    record(owner, p1={"offset": keys[3]})
-    reply = owner.send_json("PUT", "q/offsets/g", {"partitions": {"1": {"offset": keys[1], "expected": None}}})
-    assert (reply.status, reply.json["partitions"]["1"]) == (409, {"offset": keys[3], "applied": False})
-    assert record(owner, p1={"offset": keys[0]}) == {
-        "status": "ok",
-        "group": "g",
-        "partitions": {"1": {"offset": keys[0]}},
-    }
-
-
 def test_groups_are_listed_and_forgotten(owner: Caller, keys: list[str]) -> None:
     """Groups are listed by name; a forgotten one is unknown."""
     for group in ("b", "a:1@x-y.z_"):

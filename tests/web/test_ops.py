@@ -99,23 +99,6 @@ class Counted:
             raise self.error
 
 
-def test_nobody_makes_the_heartbeat_write_more_than_once_a_second(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
-    """However many ask, the store is asked once a second; other methods than reading ones are 405."""
-    now = [100.0]
-    store = Counted()
-    service: Any = SimpleNamespace(store=store, metrics=app.registry.service.metrics, workers=Workers())
-    views = OpsViews(service, lambda: now[0])
-    assert asked(views, 50) == [200] * 50
-    store.error = StoreFull("The disk is full.")
-    now[0] += 0.9
-    assert (asked(views), store.pings) == ([200], 1)
-    now[0] += 0.2
-    assert asked(views, 50) == [503] * 50
-    assert store.pings == 2
-    for method in ("POST", "PUT", "DELETE"):
-        assert anonymous(method, "/__heartbeat__").status == 405
-
-
 def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     """Without a thread it is answered by what is known; one caller is sent to look again, the others meanwhile not."""
     now = [100.0]

@@ -21,10 +21,7 @@ from queuey.client import (
     NotAllowed,
     RetryPolicy,
 )
-from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import this_process
-from queuey.client.claims.held import HeldClaims
-from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import Script, async_client, broken, busy, claims, settled
 
 Connect = Callable[..., Any]
@@ -243,20 +240,6 @@ def test_what_is_done_is_acknowledged_at_the_end(connect: Connect) -> None:
     assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
 
 
-def test_what_was_acknowledged_meanwhile_is_left_out(connect: Connect) -> None:
-    """A claim that is sent again has the receipts that are still open."""
-    script = Script(claims(1, 2), broken, claims())
-    queue = connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail")
-    jobs: list[Any] = []
-
-    def settle(_notice: object) -> None:
-        jobs[0]._claims.end([jobs[0].held_claim])
-
-    for job in queue.claim(limit=2, idle=0, notice=settle):
-        jobs += [job]
-    assert asked(script) == ["claims 2", "claims 2 r1 r2", "claims 2 r2"]
-
-
 @pytest.mark.parametrize("fields", ["acknowledge.0 acknowledge.1", "acknowledge.0", "acknowledge"])
 def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
     """Receipts that a claim is refused for are lost; it is sent again, and acknowledges the others."""
@@ -283,15 +266,6 @@ def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
     with pytest.raises(InvalidRequest):
         list(connect(script).job_queue("mail").claim(idle=0))
     assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
-
-
-@pytest.mark.parametrize("options", [{"ttl": 1}, {"idle": -1}, {"ttl": float("nan")}])
-def test_options_are_checked(connect: Connect, options: dict[str, float]) -> None:
-    """What cannot work is refused before anything is sent."""
-    script = Script(claims())
-    with pytest.raises(InvalidArgument):
-        list(connect(script).job_queue("mail").claim(**options))
-    assert script.requests == []
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "_q", None, [], ["a", ""], ["a", "a"], list("abcdefghijk")])
@@ -333,14 +307,6 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
         queue.receive(acknowledge="")
 
 
-def test_many_receipts_go_in_several_requests(connect: Connect) -> None:
-    """No request has more receipts than the server takes, and all refusals are told."""
-    script = Script(settled(7), settled(), settled(8))
-    refused = connect(script).job_queue("mail").ack([f"r{n}" for n in range(2500)])
-    assert [len(script_receipts(request)) for request in script.requests] == [1000, 1000, 500]
-    assert [each.receipt for each in refused] == ["r7", "r8"]
-
-
 def test_an_empty_list_asks_nothing(connect: Connect) -> None:
     """Nothing to acknowledge needs no request; something that is no receipt is refused."""
     script = Script(settled())
@@ -351,84 +317,7 @@ def test_an_empty_list_asks_nothing(connect: Connect) -> None:
     assert script.requests == []
 
 
-def test_a_waiting_claim_acknowledges_alone(connect: Connect) -> None:
-    """What a claim acknowledges is not acknowledged once more while it waits for messages."""
-    jobs: list[Any] = []
-    pauses: list[float] = []
-
-    def wait(request: httpx2.Request) -> httpx2.Response:
-        script.now += float(request.url.params["wait"])
-        pauses.extend(job._claims.pause() for job in jobs)
-        return claims()
-
-    script = Script(claims(1), wait)
-    for job in connect(script).job_queue("mail").claim(idle=10):
-        jobs += [job]
-    assert pauses[0] > 0
-
-
 # The thread and the task
-
-
-def test_one_thread_renews_until_the_work_is_done() -> None:
-    """A claim is renewed again and again while it is held, and no more afterwards."""
-    paths: list[str] = []
-    renewed = Event()
-
-    def run(call: Call[None], within: float | None = None) -> None:
-        paths.append(call.path)
-        if len(paths) >= 3:
-            renewed.set()
-
-    renewer = ClaimRenewer(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-    claim = renewer.claims.add("q", "r1", 0.3, time.monotonic())
-    renewer.keep([claim])
-    assert renewed.wait(30)
-    assert claim.state == "held"
-    renewer.claims.end([claim])
-    renewer.keep([])
-    count = len(paths)
-    time.sleep(0.5)
-    assert len(paths) <= count + 1  # one may have been under way
-    assert set(paths) == {"q/claims/renew"}
-    renewer.close()
-
-
-def test_one_task_renews_until_the_work_is_done() -> None:
-    """The same in async code, and a claim that is due sooner than the others is seen in time."""
-    paths: list[str] = []
-
-    renewed = asyncio.Event()
-
-    async def run(call: Call[None], within: float | None = None) -> None:
-        paths.append(call.path)
-        if len(paths) >= 3:
-            renewed.set()
-
-    async def work() -> None:
-        renewer = AsyncClaimRenewer(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-        renewer.keep([renewer.claims.add("slow", "r1", 600.0, time.monotonic())])
-        await asyncio.sleep(0)
-        claim = renewer.claims.add("q", "r2", 0.3, time.monotonic())
-        renewer.keep([claim])
-        await asyncio.wait_for(renewed.wait(), 30)
-        assert claim.state == "held"
-        renewer.claims.forget_all()
-        await renewer.close()
-
-    asyncio.run(work())
-    assert set(paths) == {"q/claims/renew"}
-
-
-class Watched(HeldClaims):
-    """Counts how often a renewer checks the claims."""
-
-    looks = 0
-
-    def pause(self) -> float | None:
-        """Returns the same."""
-        self.looks += 1
-        return super().pause()
 
 
 def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
@@ -450,14 +339,9 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
 
 
 def test_quick_jobs_are_acknowledged_by_claims_alone(connect: Connect) -> None:
-    """Nothing else is sent while claims acknowledge in time, and few jobs wake the thread or task."""
+    """Nothing else is sent while claims acknowledge in time."""
     script = Script(*[claims(1, 2, 3)] * 40, claims())
-    watched = Watched(script.clock)
-    began = time.monotonic()
-    client = connect(script)
-    client._renewer.claims = watched
-    for _ in client.job_queue("mail").claim(limit=3, idle=0):
+    for _ in connect(script).job_queue("mail").claim(limit=3, idle=0):
         script.now += 0.01
         time.sleep(0.01)
     assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40
-    assert watched.looks <= 10 + 8 * (time.monotonic() - began)

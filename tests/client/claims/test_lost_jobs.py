@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.client import ConnectionLost, RetryPolicy
+from queuey.client import RetryPolicy
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.claims.test_claims import asked
 from tests.client.scripted import Script, broken, claims, settled
@@ -80,20 +80,6 @@ def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> Non
     assert asked(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
 
 
-@pytest.mark.parametrize("given_up", [False, True], ids=["expired", "given up"])
-def test_an_acknowledgement_of_a_lost_job_is_tried_again(connect: Connect, *, given_up: bool) -> None:
-    """If it fails for now, the loop repeats it, also if the client has stopped to renew the claim before."""
-    script = Script(claims(1), broken, claims())
-    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
-        script.now += 31
-        assert job.lost
-        if given_up:
-            job._claims.end([job.held_claim], [job.receipt])
-        with pytest.raises(ConnectionLost):
-            job.ack()
-    assert asked(script) == ["claims 1", "ack r1", "claims 1 r1"]
-
-
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
     """Those of a batch whose time is over before their turn are released together, and others are claimed."""
     script = Script(claims(1, 2, 3, 4), settled(), settled(), settled(), claims(3), claims())
@@ -121,13 +107,3 @@ def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:
     script = Script(late, settled(), claims(1), claims())
     assert [job.body for job in connect(script).job_queue("mail").claim(idle=60)] == ["m1"]
     assert asked(script)[:3] == ["claims 1", "release r1", "claims 1"]
-
-
-def test_what_leaves_the_loop_releases_a_lost_job(connect: Connect) -> None:
-    """Where the loop is left with a job that was seen lost, a late renewal does not keep the job from others."""
-    script = Script(claims(1), settled())
-    for job in connect(script).job_queue("mail").claim():
-        script.now += 31
-        assert job.lost
-        break
-    assert asked(script) == ["claims 1", "release r1"]

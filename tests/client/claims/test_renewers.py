@@ -15,7 +15,7 @@ import pytest
 from queuey.client import Client, RenewalError, RetryPolicy
 from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
-from queuey.client.claims.held import LEAVING, HeldClaims
+from queuey.client.claims.held import LEAVING
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
 from tests.replacing import replace_in
@@ -101,40 +101,6 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 
     asyncio.run(work())
     assert reports == ["q/claims/renew"]
-
-
-class Failing(HeldClaims):
-    """Fails when its renewer looks for work for the first time."""
-
-    looks = 0
-
-    def pause(self) -> float | None:
-        """Fails once."""
-        self.looks += 1
-        if self.looks == 1:
-            raise MemoryError
-        return super().pause()
-
-
-def test_a_thread_that_ended_has_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If an error ends the thread nevertheless, the next claim starts another, which renews all that is held."""
-    ended, renewed = Event(), Event()
-    found: list[str] = []
-
-    def run(call: Call[None], within: float | None = None) -> None:
-        found.append(call.path)
-        if len(found) == 2:
-            renewed.set()
-
-    monkeypatch.setattr(threading, "excepthook", lambda args: ended.set())
-    renewer = ClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
-    renewer.claims = Failing(lambda: 100.0)
-    renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
-    assert ended.wait(60)
-    renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
-    assert renewed.wait(60)
-    renewer.close()
-    assert sorted(found) == ["p/claims/renew", "q/claims/renew"]
 
 
 # Renewals that are under way when a claim is released

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,7 +16,6 @@ from queuey.client import (
     ConnectionLost,
     InvalidAnswer,
     InvalidArgument,
-    OffsetConflict,
     QueueNotFound,
     RetryPolicy,
     ServerError,
@@ -286,13 +285,6 @@ def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> No
     assert script.slept == []
 
 
-def test_a_post_moves_on_only_if_connecting_failed(connect: Connect) -> None:
-    """A refused connection sends a post to the next server; a broken one does not."""
-    script = Script(refused, receipts())
-    connect(script, BOTH).send("q", "body")
-    assert sorted(script.hosts) == ["one", "two"]
-
-
 def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
     """With every server down each is asked once, then pauses begin."""
     script = Script(refused)
@@ -302,24 +294,6 @@ def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
     assert sorted(script.hosts[:3]) == ["a", "b", "c"]
     assert len(script.hosts) == 4
     assert len(script.slept) == 1
-
-
-def test_a_failed_server_is_left_alone_and_tried_again_later(connect: Connect) -> None:
-    """A server that failed is asked again only after the cool-down; a local one is preferred again then."""
-    up = {"127.0.0.1": False, "two.example": True}
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return page(1) if up[request.url.host] else refused(request)
-
-    script = Script(answer)
-    client = connect(script, ["http://127.0.0.1:5000", "http://two.example"], retry=RetryPolicy(cool_down=30))
-    client.read("q")
-    client.read("q")
-    assert [request.url.host for request in script.requests] == ["127.0.0.1", "two.example", "two.example"]
-    up["127.0.0.1"] = True
-    script.now += 30
-    client.read("q")
-    assert script.requests[-1].url.host == "127.0.0.1"
 
 
 def test_local_servers_are_preferred(connect: Connect) -> None:
@@ -410,6 +384,7 @@ def test_answers_of_something_else_are_refused(connect: Connect, answer: httpx2.
         (httpx2.Response(401, json={"code": "InvalidApplicationKey"}), queuey_client.NotAuthenticated, None, {}),
         (httpx2.Response(409, json={"code": "QueueExists", "errors": {}}), queuey_client.QueueExists, None, {}),
         (httpx2.Response(404, json={"code": "InvalidGroupName"}), queuey_client.GroupNotFound, None, {}),
+        (httpx2.Response(404, json={"code": "InvalidMessageID"}), queuey_client.MessageNotFound, None, {}),
         (httpx2.Response(404, json={"code": "InvalidApplicationName"}), queuey_client.ApplicationNotFound, None, {}),
         (httpx2.Response(418, json="teapot"), ApiError, "Error", {}),
         (httpx2.Response(400, json={"error_msg": "bare"}), queuey_client.InvalidRequest, None, {"": "bare"}),
@@ -427,16 +402,6 @@ def test_refusals_become_the_fitting_error(
     assert code is None or error.code == code
     assert error.fields == fields
     assert str(answer.status_code) in str(error)
-
-
-def test_an_offset_conflict_tells_the_present_offsets(connect: Connect) -> None:
-    """A failed compare-and-set carries what is recorded, and which partitions were set."""
-    partitions = {"1": {"offset": ID, "applied": True}, "2": {"offset": None, "applied": False}}
-    answer = httpx2.Response(409, json={"error_msg": {"OffsetConflict": "no"}, "partitions": partitions})
-    with pytest.raises(OffsetConflict) as caught:
-        connect(Script(answer)).commit("q", "g", {1: ID, 2: ID}, expected={2: None})
-    assert caught.value.current == {1: ID, 2: None}
-    assert caught.value.applied == (1,)
 
 
 def test_a_batch_tells_the_outcome_of_each_message(connect: Connect) -> None:
@@ -478,10 +443,3 @@ def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InvalidArgument, match="ALL_PROXY"):
         queuey_client.Client("http://far.example", key="")
     queuey_client.Client("http://127.0.0.1:5000", key="").close()
-
-
-def test_who_waits_keeps_no_other_from_a_connection() -> None:
-    """With hundreds of long polls under way, another call of a client gets a connection."""
-    with queuey_client.Client(key="", url="http://127.0.0.1:5000") as client:
-        pool = cast("Any", client._sender._connections.client._transport)._pool
-        assert pool._max_connections == 500

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -134,13 +133,6 @@ def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
     assert len(reply.json["acknowledged"]) == 1000
 
 
-def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
-    """Who may not claim may not acknowledge by a claim."""
-    body = written([receipt(owner)])
-    assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
-    assert claimed(owner) == 1
-
-
 # Failures
 
 
@@ -210,22 +202,6 @@ def drained(owner: Caller) -> str:
     *rest, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
     assert settle(owner, "ack", *rest).status == 200
     return last
-
-
-def test_a_thread_that_waits(owner: Caller, q: str, settling: list[int]) -> None:
-    """What is acknowledged is so before the wait, and once, however often the claim is tried."""
-    body = written([drained(owner)])
-    settling.clear()
-    replies: list[Reply] = []
-    thread = threading.Thread(target=lambda: replies.append(owner("POST", "q/claims?wait=60&ttl=60", body)))
-    thread.start()
-    while claimed(owner):
-        thread.join(0.01)
-    assert replies == []
-    owner.post("q", "next", X_Partition="1")
-    thread.join(60)
-    assert (bodies(replies[0].messages), len(replies[0].json["acknowledged"])) == (["next"], 1)
-    assert settling == [1]
 
 
 @pytest.mark.parametrize("ends", ["message", "time", "leaves"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -38,30 +37,6 @@ def statuses(reply: Reply) -> list[str]:
 def bodies(claims: list[dict[str, Any]]) -> list[str]:
     """What was claimed."""
     return [each["body"] for each in claims]
-
-
-def test_each_message_goes_to_one_caller(owner: Caller, q: str, clock: Clock) -> None:
-    """A claim gives the oldest messages, the next claim others; each says how often it came and until when it holds."""
-    first = owner.claim(limit=2, ttl=60)
-    assert bodies(first) == ["a", "b"]
-    assert [each["deliveries"] for each in first] == [1, 1]
-    assert len({each["receipt"] for each in first}) == 2
-    again = owner.get("q").messages
-    assert [each["message_id"] for each in first] == [each["message_id"] for each in again[:2]]
-    assert bodies(owner.claim()) == ["c"]
-    assert owner.claim() == []
-
-
-def test_an_acknowledged_message_is_done(owner: Caller, q: str, clock: Clock) -> None:
-    """It is never handed out again, may be acknowledged twice, and those who read by time still see it."""
-    claimed = owner.claim(limit=2, ttl=30)
-    reply = settle(owner, "ack", *claimed)
-    assert (reply.status, statuses(reply)) == (200, ["ok", "ok"])
-    assert [result["receipt"] for result in reply.json["results"]] == [each["receipt"] for each in claimed]
-    assert settle(owner, "ack", *claimed).status == 200
-    clock.advance(100)
-    assert bodies(owner.claim()) == ["c"]
-    assert owner.get("q").bodies == ["a", "b", "c"]
 
 
 def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
@@ -122,16 +97,6 @@ def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Cloc
     assert bodies(owner.claim()) == ["b", "c"]
 
 
-def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
-    """A claim may name the partitions to look at; without, it finds messages wherever they are."""
-    owner.post(q, "d", X_Partition="2")
-    assert bodies(owner.claim(partitions="2")) == ["d"]
-    found = [body for _ in range(2) for body in bodies(owner.claim(partitions="*"))]
-    assert found == ["a", "b", "c"]
-    reply = owner("POST", "q/claims", b"", headers=None, partitions=" ")
-    assert (reply.status, reply.errors) == (400, {"partitions": "Names no partition"})
-
-
 def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     """What is claimed and what waits is counted; size and peek leave out what is done, and nothing else."""
     one, two = owner.claim(limit=2, ttl=100)
@@ -148,34 +113,6 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     assert (size["size"], size["exact"]) == (3, True)
     assert sorted(owner.get("q/peek").bodies) == ["b", "c", "d"]
     assert len(owner.get("q/peek", limit=1).messages) == 1
-
-
-def test_all_claims_are_ended(owner: Caller, q: str, clock: Clock) -> None:
-    """DELETE gives everything back, whoever holds it."""
-    owner.claim(ttl=100)
-    assert owner("DELETE", "q/claims").json == {"status": "ok"}
-    assert bodies(owner.claim()) == ["a", "b", "c"]
-
-
-def test_a_purge_forgets_claims(owner: Caller, q: str) -> None:
-    """After a purge nothing is claimed, and receipts of before are of no use."""
-    claimed = owner.claim(limit=2)
-    assert owner("DELETE", "q/messages").status == 200
-    assert owner.get("q/claims").json["claimed"] == 0
-    reply = settle(owner, "ack", *claimed)
-    assert (reply.status, list(reply.errors)) == (400, ["receipts.0", "receipts.1"])
-    owner.post("q", "new", X_Partition="1")
-    assert bodies(owner.claim()) == ["new"]
-
-
-def test_waiting_for_messages(owner: Caller, q: str) -> None:
-    """A claim that waits gets what is posted meanwhile, and an empty answer when nothing comes."""
-    owner.claim()
-    assert owner.claim(wait=0.2) == []
-    timer = threading.Timer(0.3, lambda: owner.post("q", "later", X_Partition="2"))
-    timer.start()
-    assert bodies(owner.claim(wait=20)) == ["later"]
-    timer.join(60)
 
 
 def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
@@ -228,6 +165,7 @@ BAD_CLAIMS = [
     ("partitions", "x"),
     ("partitions", "3"),
     ("partitions", "0"),
+    ("partitions", " "),
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -196,15 +195,6 @@ def test_headers_given_twice_are_joined(run: Run, owner: Caller) -> None:
     assert run(Request(body=b"x", headers=[("x-ttl", "1"), ("x-ttl", "2")]).to).errors.keys() == {"ttl"}
 
 
-@pytest.mark.parametrize("path", ["/__version__", "/v1/openapi.json"], ids=["at once", "in a thread"])
-def test_head_says_how_long_the_body_would_be(run: Run, path: str) -> None:
-    """HEAD has the length that GET has, and no body."""
-    reply = run(Request("HEAD", path).to)
-    assert reply.body == b""
-    headers = {name.lower(): value for name, value in reply.headers.items()}
-    assert int(headers["content-length"]) == len(run(Request("GET", path).to).body)
-
-
 # At once
 
 
@@ -386,64 +376,6 @@ def test_nothing_stays_taken_for_clients_that_leave(
                 await asyncio.sleep(0.01)
 
     run(work)
-
-
-def test_clients_that_leave_break_nothing(
-    run: Run, owner: Caller, between: InterposedStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """When a request is dropped while its write is under way, the write's end hurts nobody."""
-    owner.create("q")
-    owner.post("q", "known")
-    held = Held("unknown")
-
-    async def work(gateway: Gateway) -> Reply:
-        between.instead(Store.begin_append, held)
-        task = asyncio.create_task(Request(body=b"x").to(gateway))
-        await asyncio.wait_for(held.begun.wait(), 60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        between.passing(Store.begin_append)
-        held.done[0]([(1, 1)], None)
-        return await Request(body=b"y").to(gateway)
-
-    with caplog.at_level(logging.WARNING):
-        assert run(work).status == 201
-    assert caplog.records == []
-
-
-def test_writes_that_end_after_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
-    """The store may tell of a write's end when the loop is gone: nobody waits for it any more."""
-    owner.create("q")
-    owner.post("q", "known")
-    held = Held("unknown")
-    between.instead(Store.begin_append, held)
-
-    async def work(gateway: Gateway) -> None:
-        task = asyncio.create_task(Request(body=b"x").to(gateway))
-        await asyncio.wait_for(held.begun.wait(), 60)
-        task.cancel()
-
-    run(work)
-    held.done[0]([(1, 1)], None)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_unknown_fields_of_what_is_answered_at_once(run: Run, owner: Caller, *, strict: bool) -> None:
-    """A misspelt field is told of, or refused, also where the loop's thread would have answered."""
-    owner.create("q")
-    requests = [Request(body=b"x"), Request("GET")]
-
-    async def work(gateway: Gateway) -> list[Reply]:
-        found = []
-        for request in requests:
-            request.query = "partition=2&strict=1" if strict else "partition=2"
-            found.append(await request.to(gateway))
-        return found
-
-    replies = run(work)
-    assert [reply.status for reply in replies] == ([400, 400] if strict else [201, 200])
-    assert ["Warning" in reply.headers for reply in replies] == [not strict] * 2
-    assert len(owner.get("q").messages) == (not strict)
 
 
 def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:

@@ -212,18 +212,6 @@ def test_content_length(owner: Caller, queue: str, length: str) -> None:
     assert (reply.status, [name.lower() for name in reply.errors]) == (400, ["content-length"])
 
 
-def test_body_that_ends_early(owner: Caller, queue: str) -> None:
-    """A body shorter than announced is refused: the client broke off."""
-    reply = owner("POST", queue, "hello", headers={"Content-Length": "6"})
-    assert (reply.status, list(reply.errors)) == (400, ["body"])
-
-
-def test_chunked_body(owner: Caller, queue: str) -> None:
-    """A body without a length is read to its end."""
-    assert owner.send("POST", f"/v1/queuey/{queue}", [b"x" * 1000] * 5, {"X-Partition": "1"}).status == 201
-    assert owner.get(queue).bodies == ["x" * 5000]
-
-
 def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
     """A body without a length is 413 as soon as it passes the limit."""
     pieces = [bytes(1000)] * 10_000
@@ -231,12 +219,6 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
     assert served(owner.app).reply_to(request).status == 413
     longest = owner.app.registry.service.limits.max_batch_bytes
     assert 1000 * (len(pieces) - len(request.pieces)) <= longest + 1000
-
-
-def test_no_body_at_all(owner: Caller, queue: str) -> None:
-    """Without a length and without chunks there is no body to wait for."""
-    reply = owner.send("POST", f"/v1/queuey/{queue}")
-    assert (reply.status, reply.errors) == (400, {"body": "Required"})
 
 
 @pytest.mark.parametrize(

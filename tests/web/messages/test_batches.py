@@ -30,12 +30,6 @@ json_values = st.recursive(
 )
 
 
-def test_empty_batch(owner: Caller) -> None:
-    """An empty batch is 201 and stores nothing."""
-    owner.create("q")
-    assert owner.batch("q").json == {"status": "ok", "messages": []}
-
-
 @given(value=json_values.filter(lambda value: value is not None and value != ""))
 def test_any_json_value_is_shown_as_itself(owner: Caller, value: Any) -> None:  # noqa: ANN401
     """A body that is JSON comes back as the value that was posted."""
@@ -146,13 +140,6 @@ def test_null_is_a_value(owner: Caller) -> None:
     raw = owner.get(f"q/{posted[0]['key']}", raw="1")
     assert (raw.text, raw.headers["Content-Type"]) == ("null", "application/json")
     assert owner.batch("q", {"body": None}, {}).errors == {"1.body": "Required"}
-
-
-def test_strings_stay_strings_beside_other_values(owner: Caller) -> None:
-    """A string body is text however it is spelled, also when another item is a JSON value."""
-    owner.create("q")
-    owner.batch("q", {"body": "5"}, {"body": 5}, {"body": '{"a":1}'}, {"body": {"a": 1}})
-    assert owner.get("q").bodies == ["5", 5, '{"a":1}', {"a": 1}]
 
 
 def test_headers_of_the_request_do_not_count(owner: Caller) -> None:

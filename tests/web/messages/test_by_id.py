@@ -18,14 +18,6 @@ def queue(owner: Caller) -> str:
     return owner.create("q", partitions=3)
 
 
-def test_put_creates_and_overwrites(owner: Caller, queue: str) -> None:
-    """PUT writes its body at every id, new or not."""
-    assert owner("PUT", f"{queue}/{ID},2:{ID}", "one").json == {"status": "ok"}
-    assert owner("PUT", f"{queue}/2:{ID}", "two").json == {"status": "ok"}
-    assert owner.get(f"{queue}/{ID}").bodies == ["one"]
-    assert owner.get(f"{queue}/2:{ID}").bodies == ["two"]
-
-
 def test_put_keeps_what_is_given(owner: Caller, queue: str) -> None:
     """Content type and headers are kept, and JSON stays text."""
     headers = {"Content-Type": "application/json", "X-Header-A": "b"}

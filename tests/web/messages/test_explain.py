@@ -97,15 +97,6 @@ def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
     assert codes(owner, place) == ["absent", "claimed", "no_trace"]
 
 
-def test_deleted_by_its_acknowledgement(owner: Caller) -> None:
-    """Where acknowledged messages are deleted, the log may know for a while that it was done."""
-    owner.create("q", partitions=2, on_ack="delete")
-    place = posted(owner)
-    [claimed] = owner.claim(ttl=30)
-    assert owner.send_json("POST", "q/claims/ack", {"receipts": [claimed["receipt"]]}).status == 200
-    assert codes(owner, place) in (["absent", "done", "no_trace"], ["absent", "no_trace"])
-
-
 def test_a_dedup_queue(owner: Caller) -> None:
     """Another message may be delivered in its place."""
     owner.create("q", partitions=1, kind="dedup")

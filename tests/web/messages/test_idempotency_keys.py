@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import pytest
 
 from queuey.errors import KeyInUse, QueueChanged
-from queuey.service import Limits
 from queuey.service.core import Core
 from queuey.storage import Store
 from tests.backends import Clock
@@ -37,17 +36,6 @@ def test_repeated(owner: Caller) -> None:
         assert (again.status, again.json) == (201, first.json)
         assert again.headers[MARK] == "true"
     assert owner.get("q", partitions="*").bodies == ["hello"]
-
-
-def test_batch(owner: Caller) -> None:
-    """A batch is one post: all of its messages are stored once, and the same places come back in order."""
-    owner.create("q", partitions=20)
-    items = [{"body": {"n": n}, "ttl": n % 2 * 60 + 60, "delay": n % 3 // 2 * 30} for n in range(40)]
-    first = owner.batch("q", *items, Idempotency_Key="batch")
-    again = owner.batch("q", *items, Idempotency_Key="batch")
-    assert first.status == 201
-    assert (again.json, again.headers[MARK]) == (first.json, "true")
-    assert owner.get("q/info").json["count"] == 40
 
 
 def test_empty_batch(owner: Caller) -> None:
@@ -142,12 +130,6 @@ def test_life_of_a_key(owner: Caller, clock: Clock, headers: dict[str, str], sec
     assert MARK in keyed(owner, "q", **headers).headers
     clock.advance(1)
     assert MARK not in keyed(owner, "q", **headers).headers
-
-
-@pytest.fixture
-def limits() -> Limits:
-    """Few messages in a batch."""
-    return Limits(max_batch=50)
 
 
 def test_in_use(owner: Caller, between: InterposedStore) -> None:

@@ -73,17 +73,6 @@ def test_bad_input(owner: Caller, q: str) -> None:
     assert owner("GET", f"{q}/named/n", b"").status == 404
 
 
-def test_who_may(owner: Caller, guest: Caller, anonymous: Caller) -> None:
-    """Storing needs the owner; a principal with its right reads or deletes by name; nobody else does anything."""
-    owner.create("q", principals="app:guest=read")
-    at = "q/named/n"
-    assert owner("PUT", at, b"a").status == 200
-    assert guest("GET", at, b"").bodies == ["a"]
-    for caller, methods in ((guest, ("POST", "PUT", "DELETE")), (anonymous, ("POST", "PUT", "DELETE", "GET"))):
-        for method in methods:
-            assert caller(method, at, b"x").status in {401, 403}
-
-
 @pytest.mark.parametrize(("times", "status"), [(1, 200), (1000, 503)])
 def test_replaced_while_it_is_read(owner: Caller, between: InterposedStore, q: str, times: int, status: int) -> None:
     """GET shows a value also if the one that it is about to read is replaced; if that goes on for ever, it is 503."""

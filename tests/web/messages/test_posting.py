@@ -5,20 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.ids import parse_position
-from queuey.partitions import by_key
 from queuey.service import Limits
-from queuey.storage.sqlite import open_store
-from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.backends import Clock
 from tests.web.caller import Caller, Reply
@@ -88,16 +82,6 @@ def test_own_headers_are_kept(owner: Caller) -> None:
     assert raw.headers["X-Header-trace-id"] == "1-2"
 
 
-def test_raw_headers_are_ascii(owner: Caller) -> None:
-    """What is not ASCII in a kept header or content type comes back percent-encoded, the rest as it is."""
-    owner.create("q")
-    item = {"body": "x", "content_type": "text/x; name=\u4e2d", "headers": {"a": "50% \u00fc"}}
-    posted = owner.batch("q", item).messages
-    raw = owner.get(f"q/{posted[0]['key']}", raw="1")
-    assert raw.headers["Content-Type"] == "text/x; name=%E4%B8%AD"
-    assert raw.headers["X-Header-a"] == "50% %C3%BC"
-
-
 def test_too_many_or_too_long_headers_are_refused(owner: Caller) -> None:
     """A message keeps at most 16 headers of 8 KiB together."""
     owner.create("q")
@@ -126,22 +110,6 @@ def test_empty_headers_are_not_given(owner: Caller) -> None:
     assert owner("POST", "q", "x", headers=headers).status == 201
 
 
-def test_message_key_fixes_the_partition(owner: Caller) -> None:
-    """One key, one partition, the one that its hash says."""
-    owner.create("q", partitions=200)
-    for key in ("a", "Kaese", "x" * 256):
-        found = {owner.post("q", "x", X_Message_Key=key)["partition"] for _ in range(3)}
-        assert found == {by_key(key, 200)}
-
-
-def test_every_partition_is_reached_without_a_choice(owner: Caller) -> None:
-    """Messages that name no partition go to any of them in the long run."""
-    owner.create("q", partitions=2)
-    found: set[int] = set()
-    while found != {1, 2}:
-        found.add(owner.post("q", "x")["partition"])
-
-
 def test_after_orders(owner: Caller) -> None:
     """X-After puts the new id above the one named; one too far ahead is refused."""
     owner.create("q")
@@ -151,24 +119,6 @@ def test_after_orders(owner: Caller) -> None:
     ahead = f"{first[:12]}1fff{first[16:]}"
     assert owner("POST", "q", "x", headers={"X-After": ahead}).status == 400
     assert list(owner("POST", "q", "x", headers={"X-After": "soon"}).errors) == ["after"]
-
-
-def test_an_id_ahead_of_the_clock_moves_nobody_elses(tmp_path: Path) -> None:
-    """Whoever names an id that lies ahead, made up or not, waits for it: no id is given out before its time."""
-    store = open_store(tmp_path / "data")
-    for name in ("mine", "other"):
-        store.create_application(name)
-        store.add_key(name, digest_of(name))
-    app = make_app(store)
-    mine, other = (Caller(app, f"Application {name}", f"/v1/{name}") for name in ("mine", "other"))
-    for caller in (mine, other):
-        caller.create("q")
-    made_up = ids.now_ticks() + ids.TICKS_PER_SECOND // 2, ids.LOW_MAX
-    first = parse_position(mine.post("q", "x", X_After=ids.to_hex(made_up))["key"])
-    second = parse_position(other.post("q", "x")["key"])
-    assert made_up < first < second
-    assert second[0] <= ids.now_ticks() + 1
-    store.close()
 
 
 def test_every_bad_header_is_named(owner: Caller) -> None:

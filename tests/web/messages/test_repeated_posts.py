@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import queuey
 from queuey.errors import WriteUndone
-from queuey.service import messages
 from queuey.settings import EmodbFacade, Facades, MqFacade
 from queuey.storage import Store
 from queuey.web import make_app
@@ -59,26 +56,6 @@ def test_one_message(owner: Caller, undoing: Callable[[int], list[str]], headers
     assert shown["body"] == "x"
 
 
-def test_batch(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
-    """A batch is repeated whole, in its order."""
-    owner.create("q", partitions=2)
-    undoing(1)
-    reply = owner.batch("q", *({"body": str(number), "partition": number % 2 + 1} for number in range(10)))
-    assert reply.status == 201
-    assert owner.get("q", partitions="1").bodies == ["0", "2", "4", "6", "8"]
-    assert owner.get("q", partitions="2").bodies == ["1", "3", "5", "7", "9"]
-
-
-def test_ordered_queue(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
-    """Messages of a key that are posted one after another stay in that order."""
-    owner.create("q", kind="ordered")
-    owner.post("q", "a", X_Message_Key="k")
-    undoing(1)
-    owner.post("q", "b", X_Message_Key="k")
-    owner.post("q", "c", X_Message_Key="k")
-    assert owner.get("q").bodies == ["a", "b", "c"]
-
-
 def test_both_fail(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
     """After two attempts the answer is what it was after one: 503, nothing stored, and when to try again."""
     owner.create("q")
@@ -106,13 +83,6 @@ def test_by_its_id_and_by_its_name(owner: Caller, store: Store, between: Interpo
     replies = [owner("PUT", "q/" + "0" * 12 + "10008" + "0" * 15, "x"), owner("PUT", "q/named/n", "x")]
     assert [reply.status for reply in replies] == [503, 503]
     assert len(calls) == 2
-
-
-def test_nothing_else_repeats() -> None:
-    """Loads, dead letters, moves and claims write by the store itself: posts alone know the error."""
-    files = Path(queuey.__file__).parent.rglob("*.py")
-    catching = [path.name for path in files if "except WriteUndone" in path.read_text()]
-    assert catching == [Path(messages.__file__).name]
 
 
 def test_delayed(owner: Caller, undoing: Callable[[int], list[str]]) -> None:

@@ -75,15 +75,6 @@ def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
     assert len(owner.send_json("POST", "_read", again).json["queues"][0]["messages"]) == 5
 
 
-def test_over_queues_that_hold_the_page(owner: Caller) -> None:
-    """Many queues and partitions in one call are one page as well."""
-    for name in ("a", "b", "c"):
-        fill(owner, name, 10, 2)
-    content = {"queues": [{"queue_name": name, "partitions": "*"} for name in ("a", "b", "c")]}
-    responses = owner.send_json("POST", "_read", content).json["queues"]
-    assert sum(len(message["body"]) for response in responses for message in response["messages"]) <= PAGE + BODY
-
-
 def test_over_ids(owner: Caller) -> None:
     """Ids named again give their message once; more than a page together is refused, so that nothing looks missing."""
     stored = [f"{partition}:{name}" for partition, name in fill(owner, "q", 1, 8)]

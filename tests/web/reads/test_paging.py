@@ -90,17 +90,3 @@ def test_pages_are_the_whole(
     if not query["merge"]:
         seen = [name for number in whole["next"] for name in seen if name.startswith(f"{number}:")]
     assert seen == shown(whole)
-
-
-@given(content=st.sets(places, min_size=1, max_size=25), limit=st.integers(2, 6))
-def test_the_way_of_the_original_client(owner: Caller, content: set[tuple[int, int, int]], limit: int) -> None:
-    """Passing the last id as since and leaving that message out, as clients without cursors do, gives everything."""
-    queue = filled(owner, content)
-    for partition in ("1", "2", "3"):
-        whole = shown(owner.get(queue, partitions=partition, limit="1000").json)
-        seen = page = shown(owner.get(queue, partitions=partition, limit=str(limit)).json)
-        while page:
-            found = owner.get(queue, partitions=partition, limit=str(limit), since=seen[-1].partition(":")[2])
-            page = [name for name in shown(found.json) if name != seen[-1]]
-            seen = seen + page
-        assert seen == whole

@@ -115,16 +115,6 @@ def test_no_partitions_still_have_a_horizon(owner: Caller, queue: str) -> None:
     assert parse_position(content["horizon"]) > parse_position(place(4))
 
 
-def test_new_partitions_are_read_by_an_old_cursor(owner: Caller) -> None:
-    """A reader of all partitions that goes on from its cursor finds what is in partitions added since."""
-    owner.create("q")
-    owner.post("q", "a")
-    cursor = owner.get("q", partitions="*").json["cursor"]
-    owner.send_form("PUT", "q", partitions=2)
-    owner.post("q", "b", X_Partition="2")
-    assert owner.get("q", partitions="*", since=cursor).bodies == ["b"]
-
-
 def test_read_delay_holds_back_and_delay_0_does_not(owner: Caller, clock: Clock) -> None:
     """A queue's read delay hides what is younger; delay=0 shows it and says that its cursor is not safe."""
     owner.create("q", read_delay=10)
@@ -173,18 +163,3 @@ def test_ids_and_times_of_a_page_are_each_their_own(owner: Caller) -> None:
     assert [(m["message_id"], m["body"], m["content_type"]) for m in found] == wanted
     times = [Decimal(m["timestamp"]) for m in found]
     assert [int((time - PAST) * 10**7) for time in times] == list(offsets)
-
-
-def test_a_page_ends_by_its_weight(owner: Caller, app: object) -> None:
-    """A read stops when its bodies weigh enough and says that there is more; paging still gives everything."""
-    owner.create("q", partitions=2)
-    for number in range(60):
-        owner.post("q", f"{number:02}" + "x" * 200_000, X_Partition=str(number % 2 + 1))
-    seen: list[str] = []
-    since, more, pages = "", True, 0
-    while more:
-        page = owner.get("q", partitions="*", since=since, limit=1000).json
-        seen += [message["body"][:2] for message in page["messages"]]
-        since, more, pages = page["cursor"], page["more"], pages + 1
-    assert sorted(seen) == [f"{number:02}" for number in range(60)]
-    assert pages == 2

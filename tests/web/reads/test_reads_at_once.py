@@ -103,20 +103,6 @@ def test_a_read_at_once_answers_as_any_other(run: Run, begins: Begins, q: str, q
     assert at_once.status == in_a_thread.status == 200
 
 
-@pytest.mark.parametrize("query", ["partitions=*", "partitions=1,2", "partitions="])
-def test_what_is_not_for_one_partition_goes_to_a_thread(run: Run, begins: Begins, q: str, query: str) -> None:
-    """Reads of several partitions are answered, and not begun at once."""
-    assert got(run, query).status == 200
-    assert begins.asked == 0
-
-
-@pytest.mark.parametrize("query", ["wait=0.1", "limit=2&wait=1"])
-def test_a_long_poll_is_begun_at_once(run: Run, begins: Begins, q: str, query: str) -> None:
-    """A long poll of one partition is tried like any other read; it need not wait where messages are there."""
-    assert got(run, query).status == 200
-    assert begins.asked == 1
-
-
 def test_a_row_that_changed_is_read_again(run: Run, begins: Begins, q: str) -> None:
     """If the row turns out to be out of date, it is read by a fresh one."""
     begins.error = QueueChanged("q")
@@ -128,21 +114,6 @@ def test_a_failure_is_an_answer(run: Run, begins: Begins, q: str) -> None:
     """What goes wrong later is answered like what goes wrong in a thread."""
     begins.error = StoreUnavailable("no node is there")
     assert got(run).status == 503
-
-
-@pytest.mark.parametrize(
-    ("request_of", "status"),
-    [
-        ({"query": "limit=0"}, 400),
-        ({"query": "since=x"}, 400),
-        ({"path": "/v1/queuey/none"}, 404),
-        ({"headers": [("authorization", "Application nobody")]}, 401),
-    ],
-)
-def test_refusals(run: Run, begins: Begins, q: str, request_of: dict[str, Any], status: int) -> None:
-    """Bad parameters, unknown queues and unknown callers are refused before anything is begun."""
-    assert got(run, **request_of).status == status
-    assert begins.asked == 0
 
 
 @pytest.mark.parametrize(("size", "count"), [(100_000, 4), (10, 300)])

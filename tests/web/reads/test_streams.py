@@ -183,24 +183,6 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     run(work)
 
 
-def test_a_stream_of_all_queues_finds_new_ones(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
-    """Also what was stored in them before they were found, while other messages came, and for who comes again."""
-    owner.create("a")
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream")) as reader:
-            queue, _ = store.create_queue("queuey", "b", QueueSpec())
-            store.append(queue, [new("early")])
-            store.append(store.queue("queuey", "a"), [new("late")])
-            await until(lambda: "late" in reader.bodies)
-            known = reader.events[-1].id if reader.bodies == ["late"] else ""
-            await until(lambda: sorted(reader.bodies) == ["early", "late"])
-        async with reading(gateway, Reader("_stream", last=known)) as again:
-            await until(lambda: "early" in again.bodies)
-
-    running(app, waiters=50, beat=0.4)(work)
-
-
 def test_a_stream_of_all_queues_goes_on_when_many_are_busy(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
     """More partitions than a cursor can name have it look again, which lets it say that all were read."""
     queues = [store.queue("queuey", owner.create(f"q{number}")) for number in range(40)]
@@ -276,12 +258,13 @@ def test_the_end_of_a_stream(
     run(work)
 
 
-def test_silence_is_broken(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+@pytest.mark.parametrize("path", ["q", "_stream"])
+def test_silence_is_broken(owner: Caller, app: Any, path: str) -> None:  # noqa: ANN401 - Pyramid's router
     """Without a message there is a comment now and then."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader()) as reader:
+        async with reading(gateway, Reader(path)) as reader:
             await until(lambda: reader.response.count(b"\n:\n\n") == 3)
 
     running(app, beat=0.02)(work)

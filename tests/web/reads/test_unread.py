@@ -211,14 +211,3 @@ def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: Any) -> N
         assert reader.status == 403
 
     running(app, waiters=50)(work)
-
-
-def test_streams_of_all_queues_break_the_silence(owner: Caller, app: Any) -> None:  # noqa: ANN401
-    """Readers that hear nothing for a minute take the connection for broken."""
-    owner.create("q")
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream")) as reader:
-            await until(lambda: reader.response.count(b"\n:\n\n") == 2)
-
-    running(app, waiters=50, beat=0.1)(work)

@@ -87,20 +87,6 @@ def test_expired_receipts(sqs: Sqs, url: str) -> None:
     assert ([one["Id"] for one in done["Successful"]], [one["Id"] for one in done["Failed"]]) == (["1"], ["0"])
 
 
-def test_two_with_one_group(sqs: Sqs, url: str) -> None:
-    """Who received a message long ago cannot go on with it while another one has an earlier message of its group."""
-    for body in ("1", "2"):
-        send(sqs, url, body)
-    first = receive(sqs, url, MaxNumberOfMessages=10, VisibilityTimeout=1)
-    assert bodies(first) == ["1", "2"]
-    [other] = receive(sqs, url, WaitTimeSeconds=10)
-    assert other["Body"] == "1"
-    late = {"QueueUrl": url, "ReceiptHandle": first[1]["ReceiptHandle"], "VisibilityTimeout": 30}
-    assert sqs.fails("ChangeMessageVisibility", **late) == "MessageNotInflight"
-    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=other["ReceiptHandle"])
-    sqs("ChangeMessageVisibility", **late)
-
-
 EACH_ALONE = 4.5
 """Seconds that a batch of five would take at least, if each message waited for its second alone."""
 

@@ -277,18 +277,6 @@ def test_moves_that_cannot_be(sqs: Sqs) -> None:
         assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=most) == "InvalidParameterValue"
 
 
-def test_purged(sqs: Sqs) -> None:
-    """A purge removes all messages; a receipt of before is of no use any more."""
-    url = sqs.create("jobs")
-    for _ in range(3):
-        sqs("SendMessage", QueueUrl=url, MessageBody="a")
-    [message] = sqs("ReceiveMessage", QueueUrl=url)["Messages"]
-    sqs("PurgeQueue", QueueUrl=url)
-    assert "Messages" not in sqs("ReceiveMessage", QueueUrl=url)
-    handle = message["ReceiptHandle"]
-    assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
-
-
 def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:
     """A queue that another protocol has made has the usual attributes."""
     from queuey.messages import QueueSpec  # noqa: PLC0415 - only here
