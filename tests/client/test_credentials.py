@@ -113,13 +113,6 @@ def test_the_profile_key_goes_to_the_profile_servers_only(url: str, application:
     assert find_access(url, application=application).credential.key == key
 
 
-def test_another_application_of_the_profile_server_gets_no_key() -> None:
-    """The key opens its own application alone."""
-    write_profile(PROFILE)
-    access = find_access(application="other")
-    assert (access.servers[0].base, access.credential.key) == ("http://127.0.0.1:5000/v1/other/", None)
-
-
 def test_without_any_server_the_error_says_what_to_do() -> None:
     """Nothing named and no profile: the error names the three ways."""
     with pytest.raises(ProfileNotFound, match=r"QUEUEY_URL.*queuey serve"):

@@ -125,17 +125,6 @@ def test_what_nobody_knows_has_a_line_that_says_so(
     assert found == ([] if known else unknown)
 
 
-@pytest.mark.parametrize(
-    "last", [refused, busy(outcome="none"), *(httpx2.Response(status, text="no") for status in (401, 403))]
-)
-def test_an_attempt_in_doubt_is_not_cleared_by_the_next(connect: Connect, path: Path, last: Any) -> None:  # noqa: ANN401
-    """Where an earlier attempt may have stored the message, the last failure does not say what became of it."""
-    client = connect(Script(broken, last), ONE, RetryPolicy(rounds=2, base=0), path)
-    with pytest.raises(ClientError):
-        client.send("q", "x")
-    assert [line["outcome"] for line in lines(path)] == ["unknown"]
-
-
 def test_a_token_that_is_missing_clears_no_doubt(connect: Connect, path: Path) -> None:
     """Where an earlier attempt may have stored the message, a token that is missing changes nothing."""
 

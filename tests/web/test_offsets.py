@@ -15,20 +15,11 @@ def keys(owner: Caller) -> list[str]:
     return [m["key"] for m in owner.batch("q", *({"body": "x", "partition": 1} for _ in range(4))).messages]
 
 
-def record(caller: Caller, **partitions: dict[str, object]) -> object:
-    """Records offsets, partitions written as p1=…."""
-    content = {"partitions": {name[1:]: value for name, value in partitions.items()}}
-    reply = caller.send_json("PUT", "q/offsets/g", content)
-    return reply.json if reply.status == 200 else reply
-
-
 def test_record_and_show(owner: Caller, keys: list[str], clock: Clock) -> None:
     """What was recorded is shown for every partition, with what lies ahead of it."""
-    assert record(owner, p1={"offset": keys[1].upper()}) == {
-        "status": "ok",
-        "group": "g",
-        "partitions": {"1": {"offset": keys[1]}},
-    }
+    content = {"partitions": {"1": {"offset": keys[1].upper()}}}
+    recorded = owner.send_json("PUT", "q/offsets/g", content).json
+    assert recorded == {"status": "ok", "group": "g", "partitions": {"1": {"offset": keys[1]}}}
     clock.advance(30)
     shown = owner.get("q/offsets/g").json
     assert (shown["group"], shown["lag"]) == ("g", 2)
@@ -36,42 +27,6 @@ def test_record_and_show(owner: Caller, keys: list[str], clock: Clock) -> None:
     assert (first["offset"], first["lag"], first["lag_exact"]) == (keys[1], 2, True)
     assert first["lag_seconds"] == pytest.approx(30, abs=0.5)
     assert second == {"offset": None, "updated": None, "lag": 0, "lag_exact": True, "lag_seconds": 0.0}
-
-
-def test_compare_and_set(owner: Caller, keys: list[str]) -> None:
-    """Each partition is set only if it stands as expected; the others of the request are set nevertheless."""
-    record(owner, p1={"offset": keys[0], "expected": None})
-    assert record(owner, p1={"offset": keys[1], "expected": keys[0]}) != {}
-    reply = owner.send_json(
-        "PUT",
-        "q/offsets/g",
-        {
-            "partitions": {
-                "1": {"offset": keys[2], "expected": keys[0]},
-                "2": {"offset": keys[3], "expected": None},
-            }
-        },
-    )
-    assert reply.status == 409
-    assert list(reply.errors) == ["OffsetConflict"]
-    assert reply.json["partitions"] == {
-        "1": {"offset": keys[1], "applied": False},
-        "2": {"offset": keys[3], "applied": True},
-    }
-    assert owner.get("q/offsets/g").json["partitions"]["1"]["offset"] == keys[1]
-
-
-def test_groups_are_listed_and_forgotten(owner: Caller, keys: list[str]) -> None:
-    """Groups are listed by name; a forgotten one is unknown."""
-    for group in ("b", "a:1@x-y.z_"):
-        path = f"q/offsets/{group}"
-        content = {"partitions": {"1": {"offset": keys[0]}}}
-        assert owner.send_json("PUT", path, content).status == 200
-    assert owner.get("q/offsets/").json == {"status": "ok", "groups": ["a:1@x-y.z_", "b"]}
-    assert owner("DELETE", "q/offsets/b").json == {"status": "ok"}
-    for method in ("GET", "DELETE"):
-        reply = owner(method, "q/offsets/b")
-        assert (reply.status, list(reply.errors)) == (404, ["InvalidGroupName"])
 
 
 @pytest.mark.parametrize("group", ["a b", "ä", "x" * 101, "a%0Ab", "a%2Cb"])

@@ -83,26 +83,6 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
     assert form.json["principles"] == "app:x,bid:a.b@c-d.example.org=read"
 
 
-def test_creating_again_with_equal_fields_changes_nothing(owner: Caller) -> None:
-    """An equal or unspecific re-creation is 200 and shows the queue as it stands, messages and all."""
-    owner.create("q", partitions=3, principles="app:x,app:y")
-    owner.post("q", "kept")
-    for fields in ({}, {"partitions": 3}, {"principles": "app:y,app:x"}):
-        reply = owner.send_form("POST", "", queue_name="q", **fields)
-        assert (reply.status, reply.json["partitions"], reply.json["principles"]) == (200, 3, "app:x,app:y")
-
-
-@pytest.mark.parametrize("fields", [{"partitions": 1}, {"type": "public"}, {"ttl": 9}, {"principles": "app:z"}])
-def test_creating_again_with_other_fields_is_a_conflict(owner: Caller, fields: dict[str, object]) -> None:
-    """A re-creation with another value is 409, names the field, and changes nothing."""
-    owner.create("q", partitions=3)
-    reply = owner.send_form("POST", "", queue_name="q", **fields)
-    assert reply.status == 409
-    named = "principals" if "principles" in fields else next(iter(fields))
-    assert named in reply.errors["QueueExists"]
-    assert owner.get("q/info").json["partitions"] == 3
-
-
 @pytest.mark.parametrize("name", ["a/b", "x" * 51, ".", "..", "_x", "a\nb", "\x7f", "\x00", "a\x80", "\x9f"])
 def test_names_that_cannot_be_reached_are_refused(owner: Caller, name: str) -> None:
     """A queue can only be created under a name that a URL can reach."""
@@ -291,23 +271,6 @@ def test_update_resets_with_null(owner: Caller) -> None:
     reply = owner.send_json("PUT", "q", {"principles": None, "ttl": None, "read_delay": None, "partitions": None})
     assert (reply.json["principles"], reply.json["ttl"], reply.json["read_delay"]) == ([], None, None)
     assert reply.json["partitions"] == 1
-
-
-def test_info_describes_the_queue(owner: Caller) -> None:
-    """Info shows what is in force, what the store promises, and each partition."""
-    owner.create("q", partitions=2, principles="app:queuey,app:x=read")
-    first, second = (owner.post("q", text, X_Partition="2")["key"] for text in "ab")
-    info = owner.get("q/info/").json
-    assert (info["ttl"], info["read_delay"], info["type"], info["principles"]) == (
-        259200,
-        0.0,
-        "user",
-        ["app:queuey", "app:x=read"],
-    )
-    assert (info["count"], info["exact"], info["application"]) == (2, True, "queuey")
-    assert info["partition_info"]["1"] == {"count": 0, "exact": True, "oldest": None, "newest": None}
-    assert info["partition_info"]["2"] == {"count": 2, "exact": True, "oldest": first, "newest": second}
-    assert info["acknowledgement"]["level"] == "fsync"
 
 
 def test_multipart_and_other_bodies_are_refused(owner: Caller) -> None:

@@ -10,8 +10,7 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.authorization import Authenticator
-from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.credentials.application_keys import digest_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 
@@ -164,16 +163,6 @@ def test_revocation_and_expiry_hold_after_the_cache(
     assert (caller.get().status, ending.get().status) == (200, 401)
     clock["now"] = 5.1
     assert caller.get().status == 401
-
-
-def test_the_cache_is_bounded(store: Store, app: Any) -> None:  # noqa: ANN401
-    """However many keys are used, only so many are remembered, and each still works."""
-    authenticate = Authenticator([ApplicationKeys(store)], most=3)
-    headers = [f"Application key-{number}" for number in range(10)]
-    for header in headers:
-        store.add_key("queuey", digest_of(header.removeprefix("Application ")))
-        assert authenticate(header).names == {"app:queuey"}
-    assert [authenticate.remembered(header) is not None for header in headers] == [False] * 7 + [True] * 3
 
 
 def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Caller, other: Store) -> None:

@@ -23,7 +23,6 @@ from tests.test_docs_links import options_of, part_of
 from tests.web.access.test_access_table import Row, Tokens, rows
 from tests.web.caller import Caller
 
-ID = "0123456789ab11e88000000000000001"
 NUMBERS = itertools.count()
 
 
@@ -147,32 +146,6 @@ def test_the_right_to_send_is_enough(owner: Caller, store: Store) -> None:
     sender = Caller(owner.app, "; ".join(str(each.authorization) for each in keys))
     assert sender.send_form("POST", "", queue_name="orders-w", dead_letter="failed").status == 201
     assert sender.send_form("PUT", "orders-w", dead_letter="failed.dead").status == 403
-
-
-def test_a_dead_letter_overwrites_nothing(owner: Caller) -> None:
-    """Letters of equal ids in a queue with fewer partitions all stay there, beside what had that id before."""
-    owner.create("failed")
-    owner("PUT", f"failed/{ID}", "wages")
-    for source in ("orders-v", "orders-w"):
-        owner.create(source, partitions=3, max_deliveries=1, dead_letter="failed")
-        for partition in (1, 2, 3):
-            owner("PUT", f"{source}/{partition}:{ID}", f"{source} {partition}")
-        fail(owner, source)
-    expected = ["wages", *(f"{source} {n}" for source in ("orders-v", "orders-w") for n in (1, 2, 3))]
-    assert holds(owner, "failed", 1, *expected)
-
-
-@pytest.mark.parametrize("kind", ["plain", "dedup"])
-def test_a_dead_letter_overwrites_nothing_among_its_own(owner: Caller, kind: str) -> None:
-    """Not even in its own queue of dead letters, be that a dedup queue, which never grows."""
-    owner.create("orders-w.dead", kind=kind)
-    if kind == "plain":
-        owner("PUT", f"orders-w.dead/{ID}", "kept")
-    owner.create("orders-w", partitions=2, max_deliveries=1)
-    for partition in (1, 2):
-        owner("PUT", f"orders-w/{partition}:{ID}", f"job {partition}")
-    fail(owner, "orders-w")
-    assert holds(owner, "orders-w.dead", *((2, "kept") if kind == "plain" else (1,)), "job 1", "job 2")
 
 
 @pytest.mark.parametrize("deleted", [True, False])

@@ -53,17 +53,6 @@ def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Client
     assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
 
 
-def test_every_request_of_a_new_credential_counts(app: Any, owner: Client) -> None:  # noqa: ANN401
-    """A caller who has not been seen before is looked up before its request is counted, whatever the method."""
-    owner.create("q")
-
-    async def work(gateway: Gateway) -> list[int]:
-        replies = [await Request("GET").to(gateway) for _ in range(3)]
-        return [reply.status for reply in replies]
-
-    assert limited(app, application=1)(work) == [200, 429, 429]
-
-
 def test_others_and_monitors_are_not_disturbed(app: Any, owner: Client) -> None:  # noqa: ANN401
     """Another application has a bucket of its own; monitors and callers without a credential have none."""
     owner.create("q", type="public")

@@ -55,20 +55,6 @@ def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
     assert bodies(owner.claim()) == ["a"]
 
 
-def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
-    """A message that is released with a delay comes when that is over, whatever is left of its claim."""
-    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
-    reply = settle(owner, "release", long, short, delay=30)
-    assert statuses(reply) == ["ok", "ok"]
-    assert reply.json["results"][0]["expires"] == pytest.approx(long["expires"] - 70, abs=0.01)
-    assert bodies(owner.claim(limit=1, ttl=100)) == ["c"]
-    clock.advance(29)
-    assert owner.claim() == []
-    clock.advance(5)
-    assert bodies(owner.claim()) == ["a", "b"]
-    assert settle(owner, "release", long, delay=43201).status == 400
-
-
 def test_a_release_says_why(owner: Caller, q: str) -> None:
     """A reason is remembered with what the worker calls itself; one that is none is refused, and releases nothing."""
     [claim] = owner.claim(worker="ann:1", limit=1)
@@ -84,17 +70,6 @@ def test_a_release_says_why(owner: Caller, q: str) -> None:
     assert (reply.status, "at most 100 receipts" in reply.body.decode()) == (400, True)
     assert owner.send_json("POST", "q/claims?worker=" + "w" * 65, {}).status == 400
     assert statuses(settle(owner, "ack", claim)) == ["ok"]
-
-
-def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Clock) -> None:
-    """A renewed claim lasts for so long from then on, and a claim that lasts longer anyway stays as it is."""
-    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
-    reply = settle(owner, "renew", long, short, ttl=50)
-    assert statuses(reply) == ["ok", "ok"]
-    assert reply.json["results"][0]["expires"] == long["expires"]
-    assert reply.json["results"][1]["expires"] == pytest.approx(short["expires"] + 40, abs=0.01)
-    clock.advance(60)
-    assert bodies(owner.claim()) == ["b", "c"]
 
 
 def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
@@ -209,13 +184,14 @@ def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], f
     assert owner.get("q/claims").json["partitions"]["1"] == {"claimed": 1, "waiting": 0}
 
 
-def test_bad_renewals_are_refused(owner: Caller, q: str) -> None:
-    """The time of a renewal has its bounds."""
+@pytest.mark.parametrize(("what", "field"), [("renew", "ttl"), ("release", "delay")])
+def test_bad_times_are_refused(owner: Caller, q: str, what: str, field: str) -> None:
+    """The time of a renewal and the delay of a release have their bounds."""
     (claimed,) = owner.claim(limit=1, ttl=100)
     bad: list[object] = [-1, 43201, "x", [], True]
-    for ttl in bad:
-        reply = settle(owner, "renew", claimed, ttl=ttl)
-        assert (reply.status, list(reply.errors)) == (400, ["ttl"]), ttl
+    for seconds in bad:
+        reply = settle(owner, what, claimed, **{field: seconds})
+        assert (reply.status, list(reply.errors)) == (400, [field]), seconds
 
 
 def test_receipts_of_another_queue_are_refused(owner: Caller, q: str) -> None:

@@ -23,26 +23,6 @@ def ended(caller: Caller, move: str) -> dict[str, Any]:
     return found[0]
 
 
-def test_from_request_to_end(owner: Caller) -> None:
-    """A move is begun, shown while and after it runs, listed, and cannot be cancelled afterwards."""
-    for name in ("from", "to"):
-        owner.create(name, partitions=2)
-    for body in "abc":
-        owner.post("from", body, X_Partition="2")
-    reply = owner.send_json("POST", "_moves", {"from": "from", "to": "to"})
-    assert reply.status == 202
-    assert (reply.json["from"], reply.json["to"], reply.json["state"]) == ("from", "to", "running")
-    move = reply.json["move"]
-    assert reply.headers["Location"].endswith(f"/_moves/{move}")
-    end = ended(owner, move)
-    assert (end["state"], end["moved"], end["left"], end["total"]) == ("done", 3, 0, 3)
-    assert end["began"] <= end["updated"] <= end["ended"]
-    assert [message["body"] for message in owner.get("to", partitions=2).messages] == ["a", "b", "c"]
-    assert owner.get("from", partitions=2).messages == []
-    assert owner("GET", "_moves").json["moves"] == [{key: end[key] for key in end if key != "status"}]
-    assert owner("DELETE", f"_moves/{move}").json["state"] == "done"
-
-
 def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: InterposedStore) -> None:
     """A move that begins and ends between the two reads of a look at it is found, in the list too."""
     for name in ("from", "to"):

@@ -44,15 +44,6 @@ def found(reply: Reply) -> tuple[str | None, list[str]]:
     return reply.json["queue_name"], bodies(reply.messages)
 
 
-def test_the_first_that_has_any(owner: Caller) -> None:
-    """Messages are of the first queue that has some, however many the others have."""
-    for name in ("mid", "lo"):
-        owner.post(name, name)
-    owner.post("hi", "hi", X_Partition="3")
-    assert found(ask(owner, query="ttl=0")) == ("hi", ["hi"])
-    assert [found(ask(owner)) for _ in range(4)] == [("hi", ["hi"]), ("mid", ["mid"]), ("lo", ["lo"]), (None, [])]
-
-
 def test_acknowledgements(owner: Caller) -> None:
     """Receipts of each queue are acknowledged at once, also if there is nothing to claim; stale ones are told."""
     for name in QUEUES:

@@ -85,16 +85,6 @@ def test_a_state_that_is_nested_too_deeply(owner: Caller, claim: dict[str, Any])
     assert reply.errors == {"states.0": "Is nested more than 100 levels deep"}
 
 
-def test_who_has_lost_it_is_told(owner: Caller, claim: dict[str, Any]) -> None:
-    """409 names the receipt that is superseded; the others of the request are set."""
-    owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
-    [again] = owner.claim(ttl=60)
-    reply = put(owner, {claim["receipt"]: "old", again["receipt"]: "new"})
-    assert reply.status == 409
-    assert [one["status"] for one in reply.json["results"]] == ["superseded", "ok"]
-    assert shown(owner) == "new"
-
-
 def test_states_are_shown_for_few_jobs(owner: Caller, claim: dict[str, Any]) -> None:
     """A list with states has at most 100, because each of them is read by itself."""
     assert owner.get("q/jobs", states="true", limit=100).status == 200

@@ -32,16 +32,6 @@ from tests.web.console.test_pages import text_of
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
 
 
-def test_send(browser: Browser, owner: ApiCaller) -> None:
-    """A test message is stored as the form has it, with the ends of lines that the body has."""
-    owner.create("q", partitions=3)
-    reply = act(browser, f"{Q}/acts/send", body='{"a":\r\n1}', form="json", partition="2", headers="x-trace: 7\r\n\r\n")
-    page = said(browser, reply)
-    assert "Stored message 2:" in page
-    (message,) = owner.get("q", partitions=2).json["messages"]
-    assert (message["body"], message["headers"]) == ({"a": 1}, {"x-trace": "7"})
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -262,23 +252,6 @@ def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: 
     resolved = form(browser, f"{Q}/acts/rewind", query)["to"]
     assert resolved in said(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
     assert owner.get("q/offsets/group").json["partitions"]["1"]["lag"] == ahead
-
-
-def test_a_rewind_that_cannot_be(browser: Browser, owner: ApiCaller) -> None:
-    """A group that has no offsets, a moment and a partition that are none are said to be."""
-    owner.create("q")
-    assert browser.get(f"{Q}/acts/rewind", query="group=g&to=earliest").status == 404
-    wrong = (
-        "to=yesterday-ish",
-        "to=earliest&partition=9",
-        "to=3000-01-01",
-        "to=%2B1h",
-        "to=" + "f" * 12 + "1" + "f" * 19,
-    )
-    for query in (f"group=g&{each}" for each in wrong):
-        reply = browser.get(f"{Q}/acts/rewind", query=query)
-        assert reply.status == 400
-        assert "Show what would change" in reply.text
 
 
 @pytest.fixture

@@ -170,36 +170,6 @@ def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
     assert walk(browser, "delayed=on&since=%2B390m") == ["7 h", "8 h", "9 h"]
 
 
-def test_who_is_told_of_new_messages(browser: Browser, owner: Caller) -> None:
-    """The list that shows the newest has a stream that tells of new ones; other pages and scans have none."""
-    owner.create("q", partitions=2)
-    page = browser.get(LIST, query="partition=2").text
-    assert 'data-live="/console/a/queuey/q/live"' in page
-    assert f'<a href="{LIST}?partition=2">show them</a>' in page
-    for query in ("text=x", "since=now", "delayed=on"):
-        assert "data-live" not in browser.get(LIST, query=query).text
-
-
-def test_an_error_of_a_step_is_a_row(browser: Browser, owner: Caller) -> None:
-    """A step that fails leaves a row in the table, from which one tries the same step again."""
-    owner.create("q")
-    query = "text=x&partition=7&scanned=500"
-    reply = browser.part(LIST, query=query)
-    assert reply.status == 400
-    assert reply.text.startswith('<tr class="more">')
-    assert following(reply.text) == query
-    assert "Try again" in reply.text
-    assert "<tr" not in browser.get(LIST, query=query).text
-
-
-def test_a_key_that_is_not_kept(browser: Browser, owner: Caller) -> None:
-    """The field for a key says where it only chooses the partition."""
-    owner.create("q", partitions=2)
-    owner.create("o", kind="ordered")
-    assert "only chooses the partition" in browser.get(LIST).text
-    assert "only chooses the partition" not in browser.get("/console/a/queuey/o/messages").text
-
-
 def test_too_long_texts(browser: Browser, owner: Caller) -> None:
     """What is looked for has a bound, as each message is compared with it."""
     owner.create("q")

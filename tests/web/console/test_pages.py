@@ -6,13 +6,12 @@ import hashlib
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 import queuey.web.console
-from queuey.messages import NewMessage, OffsetChange, QueueSpec
+from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Store
 from queuey.web.console import lists, pages, static_files
 from queuey.web.console.sessions import Ask
@@ -239,40 +238,11 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
     assert "gave up after &lt;n&gt; s" in alone
 
 
-def test_dead_letters_without_reasons(browser: Browser, owner: Caller) -> None:
-    """Where no message says why it is there, the page says so and has no table."""
-    owner.create("q")
-    owner.create("q.dead")
-    owner.post("q.dead", "no dead letter")
-    page = browser.part("/console/a/queuey/q/parts/dead").text
-    assert "None of the newest 1 messages there says why it was given up." in text_of(page)
-    assert "<table>" not in page
-    assert "redrive" not in page
-
-
-def test_an_application_without_queues(browser: Browser, limited: Browser) -> None:
-    """Who may see all queues learns that there are none; others only that they see none."""
-    assert "There are no queues." in browser.get("/console/a/queuey").text
-    for other in (limited.get("/console/a/queuey"), browser.get("/console/a/queuey", query="start=x")):
-        assert "There are no queues." not in other.text
-
-
 def test_names_are_isolated(browser: Browser, owner: Caller) -> None:
     """A name that is written from right to left does not turn the words of a heading around."""
     owner.create("q")
     for path in ("", "/q", "/q/messages", "/q/parts/size"):
         assert re.search("<h1>.*<bdi>", browser.get(f"/console/a/queuey{path}").text)
-
-
-def test_a_queue_that_nothing_claims_from(browser: Browser, owner: Caller) -> None:
-    """As long as nothing is claimed, the page says why all messages wait."""
-    owner.create("q")
-    owner.post("q", "a")
-    owner.post("q", "b")
-    said = "If nothing claims from this queue, all its messages count as waiting."
-    assert said in browser.part("/console/a/queuey/q/parts/backlog").text
-    owner.claim("q", limit=1)
-    assert said not in browser.part("/console/a/queuey/q/parts/backlog").text
 
 
 def bury(owner: Caller, error: str, text: str, partition: int = 1, *, into: str = "q.dead") -> None:
@@ -340,14 +310,3 @@ def test_bytes(browser: Browser, owner: Caller, store: Store) -> None:
     store.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)])
     said = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
     assert said in text_of(browser.part("/console/a/queuey/q/parts/size").text)
-
-
-def test_a_group_that_is_forgotten_meanwhile(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
-    """A group that is gone when its lag is looked for is left out."""
-    queue, _ = store.create_queue("queuey", "q", QueueSpec())
-    store.set_offsets(queue, "gone", [OffsetChange(1, (1, 1))])
-    offsets = app.registry.service.offsets
-    with replace_in(type(offsets), type(offsets).groups, lambda *_: ["gone", "never-there"]):
-        page = browser.part("/console/a/queuey/q/parts/groups").text
-    assert "gone" in page
-    assert "never-there" not in page

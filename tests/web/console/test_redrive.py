@@ -7,7 +7,6 @@ from html import unescape
 
 from queuey.errors import StoreUnavailable
 from queuey.service.messages import MessageUseCases
-from queuey.web.console.acts import OF_QUEUES
 from queuey.web.console.acts import messages as acts_on_messages
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
@@ -134,18 +133,3 @@ def test_go_on(browser: Browser, owner: ApiCaller) -> None:
     path, query = unescape(re.findall(r'href="([^"]*)">Go on', page)[0]).split("?")
     assert "Sent back 20 to q." in said(browser, act(browser, path, query))
     assert owner.get("q.dead/size").json["size"] == 1
-
-
-def test_few_look_through_dead_letters_at_once(browser: Browser, owner: ApiCaller) -> None:
-    """Beyond those that a worker has time for, one is told to try again."""
-    owner.create("q.dead")
-    (redrive,) = (each for each in OF_QUEUES if isinstance(each, acts_on_messages.Redrive))
-    address = "/console/a/queuey/q.dead/acts/redrive"
-    for _ in range(acts_on_messages.MAX_LOOKING):
-        assert redrive._turns.acquire(blocking=False)
-    try:
-        assert browser.get(address).status == 429
-    finally:
-        for _ in range(acts_on_messages.MAX_LOOKING):
-            redrive._turns.release()
-    assert browser.get(address).status == 200

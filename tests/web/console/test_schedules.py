@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access import parse_scope
-from queuey.service.schedules import ScheduleUseCases
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.v1.schedules.views import ScheduleViews
@@ -65,14 +64,6 @@ def test_what_is_shown(browser: Browser, owner: ApiCaller) -> None:
     assert "Headers h v" in text_of(browser.get(f"{LIST}/t").text)
 
 
-def test_pages_of_the_list(browser: Browser, owner: ApiCaller) -> None:
-    """A long list has pages."""
-    found = ScheduleUseCases.list
-    with replace_in(ScheduleUseCases, found, lambda *args, **more: (found(*args, **more)[0], "s")):
-        assert f'rel="next" href="{LIST}?start=s"' in browser.get(LIST).text
-    assert ">s<" not in browser.get(LIST, query="start=t").text
-
-
 def test_run(browser: Browser, owner: ApiCaller) -> None:
     """A schedule is run once for each form, and its last tick leads to the message."""
     sent = form(browser, acts("run"), "schedule=s")
@@ -109,13 +100,6 @@ def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name
     assert act(browser, acts(name), "schedule=s", typed="s", missed="catch_up").status == 303
 
 
-def test_the_way_back(browser: Browser, owner: ApiCaller) -> None:
-    """The pages of acts on schedules lead back to the list; those of other acts do not."""
-    for name in ("add", "run", "remove"):
-        assert f'<li><a href="{LIST}">' in browser.get(acts(name), query="schedule=s").text
-    assert f'<li><a href="{LIST}">' not in browser.get(f"{APPLICATION}/_acts/key-add").text
-
-
 def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
     """If the queue does not take the message, nothing was done, and the page of the schedule says why."""
     owner("DELETE", "q")
@@ -124,26 +108,6 @@ def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
     assert "Nothing was done." in text_of(reply.text)
     assert "not done" in browser.get(f"{APPLICATION}/_audit").text
     assert "failed" in text_of(browser.get(f"{LIST}/s").text)
-
-
-def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
-    """A schedule is paused and goes on; the page offers what is possible."""
-    assert ("schedule-pause" in (page := browser.get(f"{LIST}/s").text), "schedule-resume" in page) == (True, False)
-    assert "Paused schedule s." in said(browser, act(browser, acts("pause"), "schedule=s"))
-    assert owner.get("_schedules/s").json["paused"]
-    assert ("schedule-pause" in (page := browser.get(f"{LIST}/s").text), "schedule-resume" in page) == (False, True)
-    assert "Resumed schedule s." in said(browser, act(browser, acts("resume"), "schedule=s"))
-    assert owner.get("_schedules/s").json["next"]
-
-
-def test_remove(browser: Browser, owner: ApiCaller) -> None:
-    """A schedule is removed when its name was typed; a form that is repeated leads to the same entry."""
-    assert act(browser, acts("remove"), "schedule=s", typed="S").status == 400
-    assert owner.get("_schedules/s").status == 200
-    sent = form(browser, acts("remove"), "schedule=s") | {"typed": "s"}
-    for _ in range(2):
-        assert "Removed schedule s." in said(browser, browser.post(acts("remove"), sent))
-    assert owner.get("_schedules/s").status == 404
 
 
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])

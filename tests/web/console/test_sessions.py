@@ -107,12 +107,6 @@ def test_a_login_ends_the_session_before(browser: Browser) -> None:
     assert before.get("/console").status == 303
 
 
-def test_a_session_works_in_every_process(browser: Browser) -> None:
-    """Another process over the same store knows the session."""
-    browser.app = make_app(browser.app.registry.service.store, includes=[console(examine)])
-    assert browser.get("/console").status == 200
-
-
 def test_the_cookie_over_https(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """For any host but this machine the cookie has the prefix that keeps it to this host and to https."""
     browser = Browser(app, "queues.example.org")

@@ -76,12 +76,6 @@ def test_page(anonymous: Caller, path: str) -> None:
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(answer.body)))
 
 
-def test_colours_of_the_whole_page_follow_the_reader(anonymous: Caller) -> None:
-    """The colours of text and background are the root's, so that a dark page has light text."""
-    [style] = re.findall(r"<style>(.*?)</style>", anonymous.get("/docs").text, re.DOTALL)
-    assert re.findall(r"^(.+?) \{[^}]*color-scheme: light dark", style, re.MULTILINE) == [":root:has(> .api-page)"]
-
-
 def policy_of(answer: Reply) -> dict[str, str]:
     """The parts of an answer's Content-Security-Policy."""
     parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))

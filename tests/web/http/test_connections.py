@@ -108,23 +108,6 @@ def test_lists_are_in_the_order_of_their_deadlines() -> None:
     play(work)
 
 
-def test_a_sweep_ends_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at no connection behind the first that has time left."""
-
-    async def work() -> None:
-        every = connections(asyncio.get_running_loop())
-        given = Given(every)
-        await settle()
-        every.idle[given.connection] = 0.0
-        every._sweep()
-        await settle()
-        assert given.transport.is_ended
-        assert every.date.startswith(b"date: ")
-        every._timer.cancel()
-
-    play(work)
-
-
 def test_what_is_not_read_ends_the_connection() -> None:
     """A body that nobody wanted, and that is not here yet, is not waited for; one that is here is dropped."""
 

@@ -47,20 +47,6 @@ def test_over_partitions(owner: Caller, order: str, merge: str) -> None:
     assert sorted(found) == sorted(stored)
 
 
-def test_no_partition_is_put_off_for_ever(owner: Caller) -> None:
-    """Whoever goes on from the cursor gets to every partition, also while the first ones keep being filled."""
-    fill(owner, "q", 20, 3)
-    seen: set[int] = set()
-    cursor = ""
-    for _ in range(8):
-        reply = owner.get("q", partitions="*", since=cursor)
-        seen |= {message["partition"] for message in reply.messages}
-        cursor = reply.json["cursor"]
-        for partition in ("1", "2", "3", "4", "5"):
-            owner.post("q", "x" * BODY, X_Partition=partition)
-    assert seen == set(range(1, 21))
-
-
 def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
     """A queue named a hundred times, by somebody without a credential, gives one page; the rest can be had later."""
     fill(owner, "q", 1, 5, type="public")

@@ -183,21 +183,6 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     run(work)
 
 
-def test_a_stream_of_all_queues_goes_on_when_many_are_busy(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
-    """More partitions than a cursor can name have it look again, which lets it say that all were read."""
-    queues = [store.queue("queuey", owner.create(f"q{number}")) for number in range(40)]
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream")) as reader:
-            for turn in range(3):
-                for queue in queues:
-                    store.append(queue, [new(f"{queue.name} {turn}")])
-            await until(lambda: len(reader.bodies) == 120)
-        assert len(set(reader.bodies)) == 120
-
-    running(app, waiters=50)(work)
-
-
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,13 +12,11 @@ from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.ranges import OTHERS
-from queuey.service.unread import mark_news
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from tests.contract.samples import new
-from tests.replacing import replace_in
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import running, until
@@ -178,27 +175,6 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
         await until(lambda: not service.reader.followers)
 
     running(app, waiters=50)(work)
-
-
-def test_streams_hear_of_marks_of_other_processes(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
-    """They look now and then, at many queues in one go, and say nothing when they find nothing."""
-    names = [owner.create(f"q{number}") for number in range(3)]
-    [place] = store.append(store.queue("queuey", "q1"), [new("a")])
-    elsewhere = Service(store)
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream", f"read_marks=1&queues={','.join(names)}")) as reader:
-            await until(lambda: len(reads(reader)) == 3)
-            await asyncio.sleep(0.3)
-            access = QueueAccess(store, store.queue("queuey", "q1"), lambda _: None)
-            elsewhere.unread.mark(access, "app:queuey", {1: ids.following(place)})
-            await until(lambda: len(reads(reader)) == 4)
-            assert reads(reader)[-1].data["queue_name"] == "q1"
-            assert reads(reader)[-1].data["unread"] == 0
-            assert b"\n:\n\n" not in reader.response
-
-    with replace_in(mark_news, mark_news.PAUSE, 0.05), replace_in(mark_news, mark_news.QUEUE_PAUSE, 0.0):
-        running(app, waiters=50)(work)
 
 
 def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: Any) -> None:  # noqa: ANN401

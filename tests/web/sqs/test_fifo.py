@@ -45,6 +45,9 @@ def test_attributes_of_fifo(sqs: Sqs, url: str) -> None:
     for name, given in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
         assert sqs.fails("CreateQueue", QueueName=name, Attributes=given) == "InvalidParameterValue"
     assert sqs.create("jobs.fifo", FifoQueue="true") == url
+    sqs.create("dead.fifo", FifoQueue="true")
+    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
+    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
     standard = sqs.create("standard")
     for queue, target in ((url, "standard"), (standard, "jobs.fifo")):
         given = {"RedrivePolicy": redrive(target)}
@@ -178,31 +181,6 @@ def test_batches_without_ids(sqs: Sqs, url: str) -> None:
     named = {**good, "Id": "z", "MessageDeduplicationId": "z"}
     assert sqs.fails("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
     assert receive(sqs, url) == receive(sqs, plain) == []
-
-
-def test_dead_letters(sqs: Sqs) -> None:
-    """A dead letter lets its group go on, and keeps its group and its order."""
-    dead = sqs.create("dead.fifo", FifoQueue="true")
-    given = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
-    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **given)
-    for number in range(3):
-        send(sqs, url, str(number))
-    seen: list[str] = []
-    while len(seen) < 3:
-        seen += bodies(receive(sqs, url, WaitTimeSeconds=1))
-    assert seen == ["0", "1", "2"]
-    assert receive(sqs, url) == []
-    letters: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 20
-    while len(letters) < 3:
-        assert time.monotonic() < deadline
-        letters += (some := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
-        for one in some:
-            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=one["ReceiptHandle"])
-    assert bodies(letters) == ["0", "1", "2"]
-    assert {one["Attributes"]["MessageGroupId"] for one in letters} == {"g"}
-    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
-    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
 
 
 def test_delays(sqs: Sqs) -> None:
