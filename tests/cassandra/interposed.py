@@ -32,7 +32,6 @@ from queuey.storage.cassandra.clocks import light_checks
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.store import claim_logs
 from tests.servers.keyspaces import LastingDriver
-from tests.waiting import PATIENCE_SECONDS
 
 INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
@@ -75,8 +74,8 @@ class Gate:
         """Waits until Cassandra has answered a request that passed."""
         assert self._passed.acquire(timeout=PATIENCE), "no request has passed"
 
-    def wait(self) -> None:
-        """Is called by a request."""
+    def stop_request(self) -> None:
+        """Is called by a request, which waits here until the gate is open."""
         self._reached.release()
         self._opened.wait(PATIENCE)
 
@@ -116,13 +115,13 @@ class Rule:
             tell: Takes the answer.
         """
         if self.before is not None:
-            assert self.before.wait(PATIENCE_SECONDS)
+            self.before.stop_request()
         answer: Answer = ask() if self.sent else (None, None)
         for gate in (self.before, self.after):
             if gate is not None:
                 gate.note()
         if self.after is not None:
-            assert self.after.wait(PATIENCE_SECONDS)
+            self.after.stop_request()
         if self.then is not None:
             self.then()
         tell(*(answer if self.error is None else (None, self.error)))

@@ -36,6 +36,7 @@ BY_FIXTURE = {
     "zookeeper_ensemble": "needs_zookeeper",
     "spark": "needs_spark",
     "served": "needs_programs",
+    "servers": "needs_programs",
     "running": "needs_programs",
     "over_socket": "needs_programs",
 }
@@ -53,6 +54,7 @@ BY_PATH: dict[str, str | None] = {
     "tests/qdo/curator/": "needs_zookeeper",
     "tests/qdo/faults/": "needs_programs",
     "tests/qdo/local/": "needs_programs",
+    "tests/qdo/test_docs.py": "needs_programs",
     "tests/qdo/worker/": "needs_programs",
     "tests/qdo/zookeeper/": "needs_zookeeper",
     "tests/servers/": "needs_programs",

@@ -70,6 +70,7 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
     assert json.loads(again.stdout) == planned | {"replication": None, "migrations": [], "dry_run": False}
 
 
+@pytest.mark.needs_programs
 def test_without_cassandra(tmp_path: Path) -> None:
     """A SQLite store needs none of this, which is said, and no store is made."""
     sqlite = run(directory=tmp_path)

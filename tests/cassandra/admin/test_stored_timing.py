@@ -186,6 +186,7 @@ def test_the_command(url: str) -> None:
     assert "nothing to change" in same.stderr
 
 
+@pytest.mark.needs_programs
 def test_the_command_needs_cassandra() -> None:
     """A SQLite store has no such times."""
     assert run_queuey("timing").returncode == 2

@@ -325,6 +325,7 @@ def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
     assert [path.exists() for path in (dead, older, alive, of_others)] == [False, False, True, True]
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", ["b", "with space", "back\\slash", "line\nend"])
 def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> None:
     """A backup has a checksum beside it, as sha256sum reads it; a backup that differs by one byte is not restored."""
@@ -383,6 +384,7 @@ def killed(*arguments: str) -> None:
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.needs_programs
 def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     """A backup that is killed leaves the one before; a restore that is killed leaves the store before."""
     target = tmp_path / "b"
@@ -439,6 +441,7 @@ def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.needs_programs
 def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, opener: subprocess.Popen[str]) -> None:
     """A process that has opened the old file cannot go on in it, so it never writes beside the new one."""
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)

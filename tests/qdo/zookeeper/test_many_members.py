@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.coordination import Coordinator
 from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.partitions import Queue
+from qdo.subscriptions import Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
-from tests.qdo.unit.zookeeper.test_large_groups import PATIENCE, JoinedMember, shared
+from tests.qdo.unit.group.owners import Catalogue, Diary
 from tests.replacing import replace
+from tests.waiting import until_async
 
 Reading = Callable[..., object]
 PARTITIONS = 8
+QUEUE = Queue("host", "app", "orders")
+PATTERN = Subscription(frozenset(), ("*",), "host", "app")
+
+
+class JoinedMember:
+    """A member of a group that finds one queue, and does nothing with its partitions."""
+
+    def __init__(self, coordinator: Coordinator, name: str) -> None:
+        self.coordinator = coordinator
+        lookup = Catalogue(PATTERN, {QUEUE: PARTITIONS})
+        self.group = GroupMember(coordinator, name, Diary(), queues=lookup, options=SessionOptions(settle=0.0))
+
+
+def shared(members: list[JoinedMember]) -> bool:
+    """Returns whether every partition is owned, and each member has as many as another, or one more."""
+    sizes = [len(member.group.table.held) for member in members]
+    return sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
 
 
 async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperService) -> None:
@@ -36,12 +59,10 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
                 replaced.enter_context(replace(method, counting(method)))
             for number in range(count):
                 coordinator = service.coordinator(f"of-{count}")
-                member = JoinedMember(coordinator, f"m{99 - number}", PARTITIONS)
+                member = JoinedMember(coordinator, f"m{99 - number}")
                 members.append(member)
                 await member.group.start()
-                async with asyncio.timeout(PATIENCE):
-                    while not shared(members, PARTITIONS):  # noqa: ASYNC110 - there is no event for all of it
-                        await asyncio.sleep(0.01)
+                await until_async(partial(shared, members))
         cost[count] = asked
         for member in members:
             await member.group.stop()
