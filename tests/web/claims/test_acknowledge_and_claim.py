@@ -133,6 +133,13 @@ def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
     assert len(reply.json["acknowledged"]) == 1000
 
 
+def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
+    """Who may not claim may not acknowledge by a claim."""
+    body = written([receipt(owner)])
+    assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
+    assert claimed(owner) == 1
+
+
 # Failures
 
 

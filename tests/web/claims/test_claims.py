@@ -55,6 +55,20 @@ def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
     assert bodies(owner.claim()) == ["a"]
 
 
+def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
+    """A message that is released with a delay comes when that is over, whatever is left of its claim."""
+    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
+    reply = settle(owner, "release", long, short, delay=30)
+    assert statuses(reply) == ["ok", "ok"]
+    assert reply.json["results"][0]["expires"] == pytest.approx(long["expires"] - 70, abs=0.01)
+    assert bodies(owner.claim(limit=1, ttl=100)) == ["c"]
+    clock.advance(29)
+    assert owner.claim() == []
+    clock.advance(5)
+    assert bodies(owner.claim()) == ["a", "b"]
+    assert settle(owner, "release", long, delay=43201).status == 400
+
+
 def test_a_release_says_why(owner: Caller, q: str) -> None:
     """A reason is remembered with what the worker calls itself; one that is none is refused, and releases nothing."""
     [claim] = owner.claim(worker="ann:1", limit=1)

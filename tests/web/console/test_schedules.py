@@ -110,6 +110,16 @@ def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
     assert "failed" in text_of(browser.get(f"{LIST}/s").text)
 
 
+def test_remove(browser: Browser, owner: ApiCaller) -> None:
+    """A schedule is removed when its name was typed; a form that is repeated leads to the same entry."""
+    assert act(browser, acts("remove"), "schedule=s", typed="S").status == 400
+    assert owner.get("_schedules/s").status == 200
+    sent = form(browser, acts("remove"), "schedule=s") | {"typed": "s"}
+    for _ in range(2):
+        assert "Removed schedule s." in said(browser, browser.post(acts("remove"), sent))
+    assert owner.get("_schedules/s").status == 404
+
+
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) -> None:
     """What is to be done with a schedule that somebody has removed meanwhile is not done, and makes no new one."""

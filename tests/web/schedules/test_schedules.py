@@ -9,8 +9,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
+from queuey.api.queues import Verb
+from queuey.messages import Scope
 from queuey.service import schedules
 from queuey.service.schedules import timetables
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 
@@ -135,6 +139,41 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
     assert put(owner, paused=True)["paused"]
     assert owner.send_json("PUT", "_schedules/s", {"paused": False}).status == 404
     assert owner("DELETE", "_schedules/s").status == 200
+
+
+def limited(app: Any, store: Store, *allow: Verb, queues: str = "q") -> Caller:  # noqa: ANN401 - Pyramid's router
+    """A caller with a limited key."""
+    key = f"{'-'.join(allow)} {queues}"
+    store.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,)))
+    return Caller(app, f"Application {key}")
+
+
+def test_who_may(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+    """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
+    owner.create("other")
+    manager, admin = limited(app, store, "admin", "send"), limited(app, store, "admin")
+    sender = limited(app, store, "send")
+    stranger = limited(app, store, "admin", "send", queues="other")
+    for caller in (admin, sender, stranger):
+        assert caller.send_json("PUT", "_schedules/s", PLAN).status == 403
+    put(manager, **PLAN)
+    assert sender.get("_schedules").status == sender.get("_schedules/s").status == 403
+    assert sender("POST", "_schedules/s/run").status == admin("POST", "_schedules/s/run").status == 403
+    assert sender("DELETE", "_schedules/s").status == 403
+    for method, path in (("GET", "s"), ("DELETE", "s"), ("POST", "s/run")):
+        assert stranger(method, f"_schedules/{path}").status == 404
+    assert stranger.get("_schedules").json["schedules"] == []
+    # The name is taken, whoever wants it.
+    assert stranger.send_json("PUT", "_schedules/s", {**PLAN, "queue": "other"}).status == 403
+    # It cannot be sent elsewhere, nor be given another message by who may not send.
+    assert manager.send_json("PUT", "_schedules/s", {"queue": "other"}).status == 403
+    assert admin.send_json("PUT", "_schedules/s", {"message": {"body": "x"}}).status == 403
+    assert admin.send_json("PUT", "_schedules/s", {"every": 10}).status == 403
+    assert [each["schedule"] for each in admin.get("_schedules").json["schedules"]] == ["s"]
+    assert put(admin, paused=True)["paused"]
+    assert admin.send_json("PUT", "_schedules/s", {"paused": False}).status == 403
+    assert not put(manager, paused=False)["paused"]
+    assert admin("DELETE", "_schedules/s").status == 200
 
 
 def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
