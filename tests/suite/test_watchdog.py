@@ -14,6 +14,8 @@ import pytest
 
 from tests.waiting import until
 
+pytestmark = pytest.mark.needs_programs
+
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 120
 STARTS_A_PROGRAM = """
