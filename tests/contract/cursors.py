@@ -66,10 +66,15 @@ class Writer:
 
 
 class Loader(Writer):
-    """Loads messages a little ahead of what readers have passed; farther ahead each time it came too late."""
+    """Loads messages a little ahead of what readers have passed; farther ahead each time it came too late.
+
+    But never so far that readers, who wait for these messages at the end, lose patience.
+    """
 
     _ahead = 0.002
     """Seconds."""
+    _farthest = 8.0
+    """Seconds; more than any store's read delay, by which one read may make it late."""
 
     def _append(self) -> None:
         rng = self._rng
@@ -80,7 +85,7 @@ class Loader(Writer):
         try:
             self._store.load_unread(self._queue, messages)
         except TooLate:
-            self._ahead *= 2
+            self._ahead = min(self._ahead * 2, self._farthest)
             return
         self.acknowledged += [(message.partition, message.position) for message in messages]
 

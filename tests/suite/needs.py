@@ -59,6 +59,8 @@ BY_PATH: dict[str, str | None] = {
     "tests/qdo/zookeeper/": "needs_zookeeper",
     "tests/servers/": "needs_programs",
     "tests/servers/test_containers.py": None,
+    "tests/sim/cassandra/test_changing.py": "needs_histories",
+    "tests/sim/cassandra/test_posts.py": "needs_histories",
     "tests/soak/": "needs_programs",
     "tests/spark/": "needs_spark",
     "tests/spark/unit/": None,

@@ -80,9 +80,9 @@ def place_of(event: Event) -> tuple[str, int, Position]:
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
 def test_each_message_comes_once(store: Store, backend: Backend, seed: int) -> None:
     """Queues fill up while they are read and reading begins anew, at whatever was given last: nothing is left out."""
-    seeds = [seed] if backend.name == "cassandra" else [seed, seed + 100, seed + 200]
-    for each in seeds:
-        fill_and_read(store, random.Random(each), small=backend.name != "cassandra")
+    cheap = backend.name == "sqlite"
+    for each in [seed, seed + 100, seed + 200] if cheap else [seed]:
+        fill_and_read(store, random.Random(each), small=cheap)
 
 
 def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
