@@ -34,7 +34,7 @@ from tests.sim.cassandra.posts import PostStorm
 from tests.sim.cassandra.threads import simulated_threads
 
 SEEN, FEW = 20, 3
-"""Histories of `make test`: of plain posts, and of each kind beside, without those that show a mutation."""
+"""Histories of `make check`: of plain posts, and of each kind beside, without those that show a mutation."""
 ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
 
