@@ -225,7 +225,7 @@ def test_several_at_once(target: DataCentreTarget, driver: Driver) -> None:
     started = threading.Barrier(3)
 
     def run(_: int) -> list[str]:
-        assert started.wait(PATIENCE_SECONDS)
+        started.wait(PATIENCE_SECONDS)
         return names(migrate(target, OPTIONS, replication="1", running=RUNNING).migrations)
 
     with ThreadPoolExecutor(3) as pool:

@@ -30,6 +30,7 @@ from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
+from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 
@@ -281,10 +282,10 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
 
     def work(number: int) -> None:
         service, access = ways[number % 2]
-        while found := blocking(service.claims).claim(access, limit=5, ttl=600):
+        while found := patiently(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
             with lock:
                 given.extend(texts(found))
-            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
+            patiently(partial(blocking(service.claims).acknowledge, access, [one.receipt for one in found]))
 
     with replace_in(duplicates, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -304,10 +305,16 @@ def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """Calls again whenever other processes were always quicker at the log; what was claimed then is released."""
-    while True:
+    """Calls again whenever other processes were always quicker at the log; what was claimed then is released.
+
+    Raises:
+        StoreUnavailable: They were for ``PATIENCE_SECONDS``.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
         with suppress(StoreUnavailable):
             return call()
+    return call()
 
 
 @pytest.mark.needs("processes")
