@@ -112,3 +112,12 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: 
             assert run.returncode == 0, out
             assert "The run left a process behind" in out
         until(lambda: ended(int(pid.read_text())), RUN_SECONDS)
+
+
+def test_what_python_starts_for_itself_is_not_left_behind(tmp_path: Path) -> None:
+    """The resource tracker of multiprocessing lives as long as the run: nobody waits for it, or names it."""
+    text = "from multiprocessing import resource_tracker\ndef test_it(): resource_tracker.ensure_running()\n"
+    with suite(tmp_path, text) as run:
+        out = run.communicate(timeout=RUN_SECONDS)[0]
+    assert run.returncode == 0, out
+    assert "left a process behind" not in out

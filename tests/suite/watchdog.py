@@ -39,6 +39,8 @@ GRACE_SECONDS = 10.0
 KILL_SECONDS = 30.0
 """Limit of the wait for killed processes to be gone."""
 TICK_SECONDS = 0.5
+RESOURCE_TRACKER = "multiprocessing.resource_tracker"
+"""In the command of a process that :mod:`multiprocessing` starts; it ends with the process that has started it."""
 
 
 class Watchdog:
@@ -192,13 +194,15 @@ def end_processes(directory: Path) -> None:
 
 
 def processes(directory: Path) -> set[int]:
-    """Returns the ids of all processes that were started in the run of this directory and have not ended."""
+    """Returns the ids of all processes that were started in the run of this directory and have not ended.
+
+    Without those that :mod:`multiprocessing` started for itself.
+    """
     mark = f"{RUN_VARIABLE}={directory}".encode()
-    return {
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/environ")
-        if int(path.parent.name) != os.getpid() and mark in content(path).split(b"\0")
+    pids = {
+        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in content(path).split(b"\0")
     }
+    return {pid for pid in pids - {os.getpid()} if RESOURCE_TRACKER not in command_line(pid)}
 
 
 def command_line(pid: int) -> str:
