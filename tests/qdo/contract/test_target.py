@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.coordination import Session, TargetAssignment
+from qdo.coordination import TargetAssignment
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import LONG_ENOUGH, Service, once
@@ -51,26 +51,6 @@ async def test_an_empty_target_is_a_target(join: Join) -> None:
     found, version = await session.target()
     assert found == TargetAssignment()
     assert version != -1
-
-
-async def count(session: Session, times: int) -> None:
-    """Adds one to a number in the target, so many times."""
-    done = 0
-    while done < times:
-        target, version = await session.target()
-        present = target.absent["n"] if target else 0.0
-        done += await session.set_target(TargetAssignment({}, {"n": present + 1}), version)
-
-
-async def test_no_change_of_a_target_is_lost_under_contention(join: Join) -> None:
-    """Of all that set it at one version exactly one does, so members that count together lose nothing."""
-    sessions = [(await join(f"m{number}"))[0] for number in range(6)]
-    async with asyncio.TaskGroup() as group:
-        for session in sessions:
-            group.create_task(count(session, 8))
-    target, _ = await sessions[0].target()
-    assert target is not None
-    assert target.absent["n"] == 48
 
 
 @once

@@ -63,26 +63,6 @@ async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> No
     await eventually(heard, lambda: mine.claim([ONE]), bool)
 
 
-async def test_no_change_of_a_target_is_missed(join: Join) -> None:
-    """Who looks again after each event sees the last one, however the changes fall between its looks."""
-    writer, _ = await join("writer")
-    watchers = [await join(f"w{number}") for number in range(3)]
-
-    async def write() -> None:
-        for number in range(40):
-            _, version = await writer.target()
-            assert await writer.set_target(TargetAssignment({}, {"n": float(number)}), version)
-            if number % 7 == 0:
-                await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as group:
-        for session, heard in watchers:
-            group.create_task(
-                eventually(heard, session.target, lambda found: found.target == TargetAssignment({}, {"n": 39.0}))
-            )
-        group.create_task(write())
-
-
 async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
     """Members that pass partitions on, each taking as soon as it hears that it can, all get each in the end."""
     partitions = some(5)
@@ -117,15 +97,3 @@ async def test_no_member_is_missed(join: Join, open_one: Open) -> None:
             group.create_task(come_and_go(number))
         wanted = {"watching", *(f"m{number}" for number in range(0, 12, 2))}
         group.create_task(eventually(heard, mine.members, lambda members: set(members) == wanted))
-
-
-async def test_members_of_one_coordinator_hear_of_each_other(open_one: Open) -> None:
-    """What changes within one process is heard of there as well."""
-    coordinator = await open_one()
-    heard, others = Heard(), Heard()
-    mine = await coordinator.join(Member("a"), heard)
-    other = await coordinator.join(Member("b"), others)
-    await told(heard, mine.target, other.set_target(TargetAssignment(), -1))
-    await other.claim([ONE])
-    await told(heard, lambda: mine.claim([ONE]), other.release([ONE]))
-    await told(others, other.members, mine.leave())

@@ -31,19 +31,6 @@ async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) 
     assert set(await mine.members()) == {"a", "b"}
 
 
-async def test_members_of_one_coordinator_are_members_like_others(open_one: Open) -> None:
-    """Many members of one process each have a session of their own."""
-    coordinator = await open_one()
-    heard = [Heard() for _ in range(12)]
-    sessions = [await coordinator.join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
-    assert len(await sessions[0].members()) == 12
-    claimed = [set(await session.claim(some(6))) for session in sessions]
-    assert claimed == [set(some(6)), *[set()] * 11]
-    await sessions[0].leave()
-    assert set(await sessions[5].claim(some(6))) == set(some(6))
-    assert len(await (await open_one()).members()) == 11
-
-
 @once
 @pytest.mark.parametrize("static", [False, True])
 async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None:
@@ -71,58 +58,6 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
     await heard.next("lost")
     assert (await again.commit([(claimed[ONE], "3")]))[ONE]
     assert list(await again.members()) == ["a"]
-
-
-async def test_a_member_that_was_replaced_releases_nothing_of_the_other(join: Join, open_one: Open) -> None:
-    """A late release leaves the partition with the member that took it over."""
-    first, _ = await join("a", static=True)
-    await first.claim([ONE])
-    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
-    claimed = await again.claim([ONE])
-    with contextlib.suppress(SessionLost):
-        await first.release([ONE])
-    other, _ = await join("b")
-    assert await other.claim([ONE]) == {}
-    assert (await again.commit([(claimed[ONE], "1")]))[ONE]
-
-
-async def test_a_member_that_was_replaced_does_not_speak_for_the_other(join: Join, open_one: Open) -> None:
-    """When it announces late that it leaves, the one that replaced it says again that it stays."""
-    first, _ = await join("a", static=True)
-    again = await (await open_one()).join(Member("a", static=True), heard := Heard(), replace=True)
-    await again.assignment()
-    with contextlib.suppress(SessionLost):
-        await first.retire()
-
-    async def leaves() -> bool:
-        await again.assignment()
-        return (await again.members())["a"].leaving
-
-    await eventually(heard, leaves, lambda leaving: not leaving)
-
-
-async def test_a_member_that_was_replaced_claims_nothing_of_others(join: Join, open_one: Open) -> None:
-    """It does not take what it owned for its own when others own that meanwhile."""
-    first, _ = await join("a", static=True)
-    await first.claim([ONE])
-    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
-    await again.claim([ONE])
-    await again.release([ONE])
-    other, _ = await join("b")
-    claimed = await other.claim([ONE])
-    with contextlib.suppress(SessionLost):
-        assert await first.claim([ONE]) == {}
-    assert (await other.commit([(claimed[ONE], "1")]))[ONE]
-
-
-async def test_a_member_that_was_replaced_takes_nothing_back(join: Join, open_one: Open) -> None:
-    """What the other one of its name has claimed is not what an earlier session of its own left behind."""
-    first, _ = await join("a", static=True)
-    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
-    claimed = await again.claim([ONE])
-    with contextlib.suppress(SessionLost):
-        assert await first.claim([ONE]) == {}
-    assert (await again.commit([(claimed[ONE], "1")]))[ONE]
 
 
 @from_outside
