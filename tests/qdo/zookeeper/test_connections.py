@@ -16,9 +16,7 @@ from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper.driver import ZooKeeperLink
-from qdo.coordination.zookeeper.driver.handler import Handler, Wire
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
-from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.contract.conftest import Join, Open
@@ -54,37 +52,6 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
     await heard.next("lost")
     await sending
     service.proxy.resume()
-
-
-async def test_kazoo_alone_does_not_notice_a_silent_server(join: Join, service: ZooKeeperService) -> None:
-    """Without the look at the silence of the connection the session outlives its time, as far as its member knows."""
-    session, heard = await join("a", session_timeout=SHORT)
-    with replace(SessionLease.broken, lambda _: False), replace(SessionLease.lapsed, lambda _: False):
-        service.proxy.silence()
-        sending = asyncio.create_task(send_steadily(session))
-        await asyncio.sleep(1.5 * SHORT)  # longer than the servers wait
-        assert heard.events == []
-        sending.cancel()
-        service.proxy.resume()
-        await heard.next("lost")
-
-
-async def test_dropped_connections_during_a_take_lose_nothing(join: Join, service: ZooKeeperService) -> None:
-    """Whenever the connection breaks: what was taken is known after taking again, and can be committed."""
-    session, heard = await join("a")
-    partitions = some(300)
-    for pause in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
-        taking = asyncio.ensure_future(session.claim(partitions))
-        await asyncio.sleep(pause)
-        await asyncio.to_thread(service.proxy.drop)
-        await asyncio.wait({taking})
-        assert taking.exception() is None or isinstance(taking.exception(), CoordinationLost)
-        held = await again(heard, lambda: session.claim(partitions))
-        assert set(held) == set(partitions)
-        answer = await session.commit([(each, str(pause)) for each in held.values()])
-        assert all(answer.values())
-        await session.release(partitions)
-    assert "lost" not in heard.events
 
 
 async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
@@ -127,28 +94,6 @@ async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKe
     with plain(service._direct) as client:
         assert client.exists(path) is None
     assert asked.exception is not None
-
-
-async def test_kazoo_alone_begins_a_second_session(join: Join, service: ZooKeeperService) -> None:
-    """With connections allowed after the end, and nobody who stops the client, the same request happens."""
-    session, _ = await join("a")
-    link, path = link_of(session), f"{service.root}/mark"
-    connect = Handler.create_connection
-
-    def connect_again(self: Handler, *where: Any, **how: Any) -> Wire:  # noqa: ANN401 - as the method's
-        self.over = False
-        return connect(self, *where, **how)
-
-    with replace(ZooKeeperLink._stop, lambda _: None), replace(connect, connect_again):
-        await service.expire(session)
-        await until(lambda: link._client.connected)
-        asked = link._client.create_async(path)
-        answered: list[Any] = []
-        asked.rawlink(answered.append)
-        await until(lambda: answered != [])
-    with plain(service._direct) as client:
-        assert client.exists(path) is not None
-    link._stop()
 
 
 async def test_leaving_while_suspended_closes_the_session_later(
