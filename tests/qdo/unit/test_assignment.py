@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdo.assignment import AssignmentPlan, assign, plan, reported
-from qdo.assignment.balancing import balance, fill
+from qdo.assignment.balancing import balance
 from qdo.assignment.fewest_moves import undo_needless_moves
 from qdo.assignment.partition_pools import gather
 from qdo.coordination import Member, Sight, TargetAssignment
@@ -150,63 +150,6 @@ def test_no_other_assignment_is_as_even_and_moves_less(case: Case) -> None:
     assert (unevenness(members, owners), moved(members, before, owners)) == best
 
 
-events = st.lists(
-    st.tuples(
-        st.sampled_from(["join", "leave", "subscribe", "grow"]),
-        st.sampled_from(NAMES),
-        st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 4)),
-    ),
-    max_size=25,
-)
-
-
-def happen(members: Members, event: tuple[str, str, dict[Queue, int]]) -> Members:
-    """Returns the members after an event."""
-    what, name, seen = event
-    after = {member: dict(queues) for member, queues in members.items()}
-    if what == "leave":
-        after.pop(name, None)
-    elif what == "grow":
-        # Some see the new partitions already, others do not yet.
-        for member in sorted(after)[::2]:
-            after[member] = {queue: count + seen.get(queue, 0) for queue, count in after[member].items()}
-    elif what == "join" or name in after:
-        after[name] = seen
-    return after
-
-
-@given(events)
-def test_histories_end_even_and_rest(history: list[tuple[str, str, dict[Queue, int]]]) -> None:
-    """Whatever happens before, it is even after each event, and computing it again moves nothing."""
-    members: Members = {}
-    owners: dict[Partition, str] = {}
-    for event in history:
-        members = happen(members, event)
-        owners = assign(members, owners)
-        hold(members, owners)
-        assert assign(members, owners) == owners
-
-
-@given(events)
-def test_among_equals_only_what_must_move_is_stopped(history: list[tuple[str, str, dict[Queue, int]]]) -> None:
-    """A newcomer gets all that moves when it joins; when somebody leaves only its own partitions move."""
-    seen = dict.fromkeys(QUEUES, 3)
-    members: Members = {}
-    owners: dict[Partition, str] = {}
-    for what, name, _ in history:
-        before, there = owners, set(members)
-        if what == "leave":
-            members.pop(name, None)
-        else:
-            members[name] = seen
-        owners = assign(members, before)
-        changed = {partition for partition, owner in before.items() if owners.get(partition) != owner}
-        if set(members) > there:
-            assert {owners[partition] for partition in changed} <= {name}
-        else:
-            assert {before[partition] for partition in changed} <= {name}
-
-
 @given(different, st.randoms(use_true_random=False))
 def test_the_order_of_what_is_given_does_not_matter(case: Case, random: object) -> None:
     """Two that compute it come to the same, however their mappings are ordered."""
@@ -235,24 +178,6 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
         assert sorted(shares.loads) == even
         assert shares.loads == [sum(pool.now.get(member, 0) for pool in shares.pools) for member in range(len(names))]
         assert all(count >= 0 for pool in shares.pools for count in pool.now.values())
-
-
-@given(st.lists(st.integers(0, 20), min_size=1), st.integers(0, 100))
-def test_water_stands_level(floors: list[int], amount: int) -> None:
-    """All of it is used, and what stands higher than the level is dry floor."""
-    height, rest = fill(floors, amount)
-    assert sum(max(0, height - lowest_commit) for lowest_commit in floors) + rest == amount
-    assert 0 <= rest <= sum(lowest_commit <= height for lowest_commit in floors)
-
-
-def test_a_detour_is_undone() -> None:
-    """One move is enough here, although evening out queue by queue would make two."""
-    first, second = QUEUES[:2]
-    members = {"a": {first: 2}, "b": {first: 2, second: 2}, "c": {second: 2}}
-    before = {Partition(first, 1): "b", Partition(second, 1): "b", Partition(second, 2): "b"}
-    owners = assign(members, before)
-    assert loads(members, owners) == {"a": 1, "b": 2, "c": 1}
-    assert moved(members, before, owners) == 1
 
 
 def test_partitions_of_one_queue_are_spread() -> None:
