@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from qdo.consumer.blocking import Consumer
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import GroupActive, InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.worker.worker import Worker
-from queuey.client import AsyncClient, QueueNotFound
+from queuey.client import QueueNotFound
 from tests.qdo.consumer.conftest import WAIT, System, bodies, collect, flat
 
 READS = ConsumerSettings(wait=WAIT)
@@ -63,29 +60,6 @@ async def test_a_later_assignment_replaces_the_earlier(system: System) -> None:
         assert [(message.partition, message.body) for message in await collect(consumer, 1)] == [(2, "2:3")]
         assert await consumer.assign({}) == consumer.assignment == frozenset()
         assert flat(await consumer.poll(timeout=0)) == []
-
-
-async def test_positions_are_chosen_as_anywhere(system: System) -> None:
-    """By seek, pause and resume, and by where to start."""
-    queue = await system.queue()
-    sent = await system.send(queue, 4)
-    async with AsyncConsumer(system.connect(), settings=READS) as consumer:
-        (one,) = await consumer.assign({queue.name: [1]})
-        await consumer.seek(one, sent[1])
-        assert bodies(await collect(consumer, 2)) == [3, 4]
-        assert consumer.position(one) == sent[3]
-        await consumer.seek(one, sent[2])
-        assert await consumer.lag() == {one: 1}
-        consumer.pause([one])
-        assert flat(await consumer.poll(timeout=0.05)) == []
-        consumer.resume([one])
-        assert bodies(await collect(consumer, 1)) == [4]
-    async with AsyncConsumer(system.connect(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
-        await late.assign({queue.name: [1]})
-        while late.position(one) is None:
-            assert flat(await late.poll(timeout=0.01)) == []
-        await system.send(queue, 1, first=5)
-        assert bodies(await collect(late, 1)) == [5]
 
 
 async def test_without_a_group_nothing_is_committed(system: System) -> None:
@@ -139,29 +113,6 @@ async def test_what_counts_as_processed_is_committed_by_itself(system: System, c
     assert await ids(coordinator, other) == {1: last[0]}
 
 
-async def test_callbacks_are_told(system: System, coordinator: Coordinator) -> None:
-    """Of what comes and of what goes, which can still be committed then; nothing is ever lost."""
-    queue = await system.queue(partitions=2)
-    sent = await system.send(queue, 1)
-    notified: list[tuple[str, int]] = []
-
-    async def revoked(partitions: frozenset[Partition]) -> None:
-        notified.extend(("revoked", partition.number) for partition in partitions)
-        if Partition(queue, 1) in partitions:
-            await consumer.commit()
-
-    def assigned(partitions: frozenset[Partition]) -> None:
-        notified.extend(("assigned", partition.number) for partition in sorted(partitions))
-
-    consumer = AsyncConsumer(system.connect(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
-    async with consumer:
-        await consumer.assign({queue.name: [1, 2]})
-        await collect(consumer, 1)
-        await consumer.assign({queue.name: [2]})
-        assert await ids(coordinator, queue) == {1: sent[0]}
-    assert notified == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
-
-
 async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
     """Only the owner says how far the group is; reading goes on."""
     queue = await system.queue()
@@ -205,27 +156,3 @@ async def test_a_worker_wants_a_member(system: System) -> None:
     """It is told of partitions that come and go, which only a group does."""
     with pytest.raises(InvalidArgument, match="has no group: give it a coordinator"):
         Worker(print, AsyncConsumer(system.connect()))
-
-
-async def test_ordinary_code_assigns_as_well(system: System, coordinator: Coordinator) -> None:
-    """With and without a group; the consumer closes what it was given."""
-    queue = await system.queue()
-    sent = await system.send(queue, 2)
-
-    def use() -> None:
-        with Consumer(_client(system), system.service.coordinator(), settings=READS) as consumer:
-            consumer.assign({queue.name: [1]})
-            assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
-            consumer.commit()
-        with Consumer(_client(system), settings=READS) as consumer:
-            (one,) = consumer.assign({queue.name: [1]})
-            assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
-            assert (one, consumer.service) == (Partition(queue, 1), system.store)
-
-    await asyncio.to_thread(use)
-    assert await ids(coordinator, queue) == {1: sent[0]}
-
-
-def _client(system: System) -> AsyncClient:
-    """A client of its own, for a consumer that closes it."""
-    return AsyncClient(system.profile.url, key=system.profile.key)

@@ -19,7 +19,6 @@ import pytest
 
 from qdo.consumer.blocking import Consumer, LoopThread
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
@@ -316,9 +315,3 @@ print(consumer.poll(timeout=0))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "[]\n"
     assert not done.stderr
-
-
-def test_batches_are_plain_tuples() -> None:
-    """They can be taken apart."""
-    partition, messages = Batch(Partition.parse("h/a/q/1"), [])
-    assert (partition.number, messages) == (1, [])

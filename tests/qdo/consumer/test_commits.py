@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from qdo.consumer.rebalance.partition_table import PartitionTable
-from qdo.coordination import OwnedOffset, Session
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
@@ -91,26 +89,6 @@ async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
     await consumer.commit({place: sent[1]})
     await consumer.commit()
     assert await system.offsets() == {place: sent[2]}
-
-
-async def test_commits_of_the_same_at_the_same_time_are_one(system: System) -> None:
-    """Many revocations side by side may each commit everything; it is recorded once."""
-    queue = await system.queue(partitions=5)
-    for partition in range(1, 6):
-        await system.send(queue, 1, partition)
-    record, calls = Session.commit, []
-
-    async def counted(self: Session, offsets: Iterable[tuple[OwnedOffset, str]]) -> dict[Partition, OwnedOffset | None]:
-        wanted = list(offsets)
-        calls.append(len(wanted))
-        return await record(self, wanted)
-
-    with replace(record, counted):
-        consumer = await system.consumer(queue)
-        await collect(consumer, 5)
-        await asyncio.gather(*(consumer.commit() for _ in range(5)))
-    assert calls == [5]
-    assert len(await system.offsets()) == 5
 
 
 async def test_by_itself_only_what_was_polled_past_is_committed(system: System) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
 from qdo.consumer.partition_listener import Callbacks, PartitionListener
-from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, OwnedOffset
-from qdo.errors import NotOwner
 from qdo.partitions import Partition
 from qdo.subscriptions import Subscription
 from tests.qdo.consumer.conftest import System
-from tests.qdo.unit.samples import ONE, message_id, messages
+from tests.qdo.unit.samples import ONE, message_id
 
 
 class ListenerSetup:
@@ -63,11 +60,6 @@ class ListenerSetup:
         new = {one: OwnedPartition(one, OwnedOffset(one, CommittedOffset(message_id(1)), 1)) for one in partitions}
         self.rows |= new
         await self.owner.assigned(list(new.values()))
-
-    def row(self, partition: Partition) -> OwnedPartition | None:
-        """Gives where a partition stands for which commits are accepted."""
-        row = self.rows[partition]
-        return row if row.commits else None
 
     def stop(self, partition: Partition, state: State) -> OwnedPartition:
         """Says that a partition is not owned any more."""
@@ -116,46 +108,9 @@ async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) 
     await setup.assigned(ONE)
     await setup.owner.lost([old])
     setup.owner.stop([old])
-    row = setup.row(ONE)
-    assert row is not None
+    row = setup.rows[ONE]
     assert row.live
     assert row.pending_call is not None
-    await setup.fetcher.close()
-
-
-async def test_commits_are_accepted_from_the_assignment_until_the_revocation(setup: ListenerSetup) -> None:
-    """Before on_assign is called and after on_revoke has returned they are refused without asking anybody."""
-    recorded = []
-
-    class Table(Ownership):
-        """What the setup owns."""
-
-        def held_row(self, partition: Partition) -> OwnedPartition | None:
-            """See there."""
-            return setup.row(partition)
-
-        async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-            """Remembers them."""
-            recorded.append(dict(offsets))
-            return frozenset()
-
-    async def refused() -> bool:
-        try:
-            await Table().commit({ONE: message_id(4)})
-        except NotOwner:
-            return True
-        return False
-
-    row = setup.rows[ONE] = OwnedPartition(ONE, OwnedOffset(ONE, CommittedOffset(message_id(1)), 1))
-    assert await refused()
-    await setup.owner.assigned([row])
-    setup.buffer.put(row, messages(2, 9))
-    setup.buffer.hand_out(setup.buffer.take(3))
-    setup.stop(ONE, "revoking")
-    assert not await refused()
-    setup.stop(ONE, "releasing")
-    assert await refused()
-    assert recorded == [{ONE: message_id(4)}]
     await setup.fetcher.close()
 
 

@@ -190,20 +190,6 @@ def test_partitions_of_one_queue_are_spread() -> None:
     assert kept == set(itertools.product(seen, "ab"))
 
 
-def test_a_thousand_members_share_ten_thousand_partitions() -> None:
-    """A join moves what the newcomer gets and a leave what the leaver had, at full size too."""
-    seen = dict.fromkeys((Queue("host", "app", f"queue-{number}") for number in range(100)), 100)
-    members = {f"worker-{number:04}": seen for number in range(1000)}
-    owners = assign(members, {})
-    assert set(Counter(owners.values()).values()) == {10}
-    joined = assign(members | {"newcomer": seen}, owners)
-    assert moved(members, owners, joined) == Counter(joined.values())["newcomer"] == 9
-    del members["worker-0500"]
-    left = assign(members, owners)
-    assert moved(members, owners, left) == 0
-    assert set(Counter(left.values()).values()) == {10, 11}
-
-
 def member(name: str, *, static: bool = False) -> Member:
     """Returns a member that wants every queue."""
     return Member(name, Subscription(frozenset(), ("*",), QUEUES[0].service, QUEUES[0].application), static=static)
@@ -313,17 +299,6 @@ def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
     return found
 
 
-def test_a_queue_goes_to_members_that_may_see_it() -> None:
-    """Whether the leader sees it or only another member does; one that nobody sees is named."""
-    members = group(sees("a", "aud*"), sees("b", "b*", "c?rts", others={"billing": 2, "carts": 1}))
-    made = plan(members, {QUEUES[0]: 2}, None, 0.0, 10.0)
-    assert queues_of(made) == {"a": {"audits"}, "b": {"billing", "carts"}} or queues_of(made) == {
-        "a": {"audits"},
-        "b": {"billing"},
-    }
-    assert not made.unseen
-
-
 def test_patterns_know_only_one_wildcard() -> None:
     """Every other character of a key's pattern stands for itself."""
     sight = Sight(("a?[b]*", "x"))
@@ -334,25 +309,6 @@ def test_patterns_know_only_one_wildcard() -> None:
     ]
     assert Sight(("*",)).covers("anything")
     assert not Sight().covers("anything")
-
-
-def test_what_nobody_sees_stays_unless_it_is_known_not_to_exist() -> None:
-    """With its owner, as long as that is there; and no longer than the service says that the queue may exist."""
-    carts = QUEUES[2]
-    before = TargetAssignment({Partition(carts, 1): "b", Partition(carts, 2): "gone", Partition(QUEUES[0], 1): "a"})
-    members = group(sees("a", "aud*"), sees("b", "aud*"))
-    made = plan(members, {QUEUES[0]: 1}, before, 0.0, 10.0)
-    assert {each: owner for each, owner in made.target.owners.items() if each.queue == carts} == {
-        Partition(carts, 1): "b"
-    }
-    assert made.unseen == {carts}
-    told = group(sees("a", "aud*"), sees("b", "aud*", others={carts.name: 0}))
-    for gone in (
-        plan(members, {QUEUES[0]: 1, carts: 0}, before, 0.0, 10.0),
-        plan(told, {QUEUES[0]: 1}, before, 0.0, 10.0),
-    ):
-        assert {each.queue for each in gone.target.owners} == {QUEUES[0]}
-        assert not gone.unseen
 
 
 def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:

@@ -38,25 +38,6 @@ def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> 
         assert found.cause == CAUSE
 
 
-def test_headers_without_room_are_counted() -> None:
-    """When there is no room for them they are left out, and the letter says how many."""
-    one = message(7, headers={"a": "1", "b": "2"})
-    found = deadletters.read_dead_letter(
-        lying(one, deadletters.headers_for("orders", one, CAUSE, "left out")), "orders.dead"
-    )
-    assert found is not None
-    assert (found.headers, found.lost) == ({}, 2)
-
-
-def test_a_json_value_stays_one() -> None:
-    """A body that was a JSON value is marked as such, and its text is kept."""
-    one = message(7, {"a": [1, None]})
-    written = deadletters.headers_for("orders", one, CAUSE)
-    found = deadletters.read_dead_letter(lying(one, written, '{"a": [1, null]}'), "orders.dead")
-    assert found is not None
-    assert (found.body, found.json) == ('{"a": [1, null]}', True)
-
-
 def test_an_error_without_end_is_cut() -> None:
     """Text and class of an error come from programs, so neither may make the letter too large to be stored."""
     cause = Cause(attempts=1, error="X", text="é" * 10_000, at=0)

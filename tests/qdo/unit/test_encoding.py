@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
-from qdo.coordination import CommittedOffset, Member, Sight
+from qdo.coordination import Member, Sight
 from qdo.coordination.encoding import (
     Codec,
     decode_member,
     decode_offset,
     encode_member,
-    encode_offset,
     shares,
     unshare,
     valid_name,
@@ -28,26 +27,8 @@ from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-instants = st.floats(0, 1e11)
 queues = st.builds(Queue, texts, texts, texts)
 partitions = st.builds(Partition, queues, st.integers(1, 2**31))
-wanted = st.builds(
-    Subscription, st.frozensets(texts, max_size=20), st.lists(texts, max_size=5).map(tuple), texts, texts
-)
-members = st.builds(Member, texts, wanted, static=st.booleans(), since=instants)
-offsets = st.builds(CommittedOffset, st.none() | texts, instants, texts)
-
-
-@given(members)
-def test_members_come_back(member: Member) -> None:
-    """A member is what it was."""
-    assert decode_member(encode_member(member)) == member
-
-
-@given(offsets)
-def test_offsets_come_back(offset: CommittedOffset) -> None:
-    """An offset is what it was."""
-    assert decode_offset(encode_offset(offset)) == offset
 
 
 @pytest.mark.parametrize("decode", [decode_member, decode_offset])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from qdo.coordination import CommittedOffset
 from qdo.migration import WorkerStatus, newest, plan, read_status
-from qdo.moves import Move
 from qdo.partitions import Partition, Queue
 from queuey.client import Message, id_before
 
@@ -64,38 +63,6 @@ def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
 def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, str | None]:
     """What was reached, by partition."""
     return {Partition(queue, number): processed}
-
-
-def test_fates() -> None:
-    """An offset is taken over where the group has none or is behind; everything else stays as it is."""
-    gone = Queue("host", "app", "gone")
-    statuses = (status(1, SECOND) | status(2, SECOND) | status(3, SECOND) | status(4, SECOND) | status(5, None)) | (
-        status(7, SECOND) | status(1, SECOND, gone)
-    )
-    recorded = {
-        Partition(ORDERS, number): CommittedOffset(name) for number, name in [(2, FIRST), (3, SECOND), (4, THIRD)]
-    }
-    moves, fates = plan(statuses, {ORDERS: 6}, recorded)
-    assert [fates[Partition(ORDERS, number)] for number in (1, 2, 3, 4, 5, 7)] == [
-        "move",
-        "move",
-        "same",
-        "ahead",
-        "untouched",
-        "gone",
-    ]
-    assert fates[Partition(gone, 1)] == "gone"
-    assert [move for move in moves if move.changes] == [
-        Move(Partition(ORDERS, 1), None, SECOND),
-        Move(Partition(ORDERS, 2), FIRST, SECOND),
-    ]
-
-
-def test_back_is_taken_when_told() -> None:
-    """With ``back`` an offset that is further goes back to what the status says."""
-    moves, fates = plan(status(1, FIRST), {ORDERS: 1}, {Partition(ORDERS, 1): CommittedOffset(THIRD)}, back=True)
-    assert fates == {Partition(ORDERS, 1): "move"}
-    assert moves == [Move(Partition(ORDERS, 1), THIRD, FIRST)]
 
 
 @given(

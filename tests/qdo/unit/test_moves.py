@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import CommittedOffset
-from qdo.moves import Move, moves
+from qdo.moves import Move
 from qdo.partitions import Partition, Queue
 from queuey.client import id_before, order_of
 
@@ -38,14 +37,3 @@ def test_direction_is_that_of_time(one: float, other: float) -> None:
     """Of two ids the one of the later instant is ahead."""
     before, after = id_before(one), id_before(other)
     assert Move(PLACE, before, after).goes_back == (order_of(after) < order_of(before))
-
-
-def test_moves_are_sorted_and_start_at_what_is_recorded() -> None:
-    """Each partition moves from its own recorded offset, if it has one."""
-    wanted = {Partition(QUEUE, 2): LATE, PLACE: None, Partition(QUEUE, 3): LATE}
-    planned = moves(wanted, {PLACE: CommittedOffset(EARLY), Partition(QUEUE, 2): CommittedOffset(None)})
-    assert planned == [
-        Move(PLACE, EARLY, None),
-        Move(Partition(QUEUE, 2), None, LATE),
-        Move(Partition(QUEUE, 3), None, LATE),
-    ]

@@ -1,24 +1,9 @@
-"""How an answer is divided among partitions, and what it weighs."""
+"""What the bodies of an answer weigh."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import attrgetter
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from qdo.consumer.fetch.fetch_buffer import weigh
-from qdo.consumer.fetch.fetcher import divide
-from tests.qdo.unit.samples import message, messages
-
-
-@given(st.lists(st.integers(0, 5), max_size=8))
-def test_every_partition_gets_its_own_in_order(counts: list[int]) -> None:
-    """Whatever each partition has, the pieces are the runs of the answer, and none is empty."""
-    answer = [one for number, count in enumerate(counts, 1) for one in messages(1, count, number)]
-    expected = [(number, list(run)) for number, run in groupby(answer, key=attrgetter("partition"))]
-    assert list(divide(tuple(answer))) == expected
+from tests.qdo.unit.samples import message
 
 
 def test_bodies_of_all_kinds_are_weighed() -> None:

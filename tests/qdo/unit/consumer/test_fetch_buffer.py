@@ -91,30 +91,6 @@ def test_partitions_take_turns() -> None:
     assert handed(buffer, 1) == []
 
 
-def test_one_partition_may_have_everything() -> None:
-    """If others have nothing, or little, one gets what they leave."""
-    buffer, _ = filled(1000, 1)
-    assert handed(buffer, 500) == [(1, 499), (2, 1)]
-    assert handed(buffer, 1000) == [(1, 501)]
-
-
-def test_those_to_be_skipped_are_left_where_they_are() -> None:
-    """They come when they are no longer skipped."""
-    buffer, _ = filled(3, 3)
-    assert handed(buffer, 10, frozenset([ONE])) == [(2, 3)]
-    assert handed(buffer, 10, frozenset([ONE])) == []
-    assert handed(buffer, 10) == [(1, 3)]
-
-
-def test_the_position_moves_when_messages_are_handed_out() -> None:
-    """Not when they are merely taken."""
-    buffer, (row,) = filled(5)
-    taken = buffer.take(3)
-    assert row.position is None
-    assert buffer.hand_out(taken) == [Batch(ONE, messages(1, 3))]
-    assert row.position == message_id(3)
-
-
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
     """What was taken before a revocation or a seek is dropped, and its position stays."""
     buffer, (one, two) = filled(5, 5)

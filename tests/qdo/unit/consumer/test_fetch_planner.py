@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from qdo.consumer.fetch.fetcher import (
     GATHER,
-    PARTITIONS,
     QUEUES,
     READS,
     SLICE,
@@ -42,36 +41,6 @@ def planned(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: In
     return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
 
 
-def test_partitions_without_news_wait_in_one_poll() -> None:
-    """However many queues they belong to, up to what one call can ask."""
-    wants = [want(number, queue=f"q{queue}") for number in (1, 2, 3) for queue in range(QUEUES)]
-    (ask,) = planned(*wants).asks
-    assert set(ask.wants) == set(wants)
-    assert ask.wait == WAIT
-
-
-def test_calls_hold_no_more_than_the_service_takes() -> None:
-    """More queues or partitions than fit into one call are asked in several."""
-    many = [want(1, queue=f"q{number}") for number in range(2 * QUEUES + 1)]
-    assert [len(ask.wants) for ask in planned(*many).asks] == [QUEUES, QUEUES, 1]
-    many = [want(number) for number in range(1, PARTITIONS + 2)]
-    assert [len(ask.wants) for ask in planned(*many).asks] == [PARTITIONS, 1]
-
-
-def test_whoever_has_more_is_read_at_once_and_apart() -> None:
-    """A full partition does not make the idle ones be asked again and again, nor do they make it wait."""
-    read, poll = planned(want(1, more=True), want(2), want(3)).asks
-    assert ([one.partition.number for one in read.wants], read.wait, read.limit) == ([1], 0, PAGE)
-    assert ([one.partition.number for one in poll.wants], poll.wait) == ([2, 3], WAIT)
-
-
-def test_whoever_was_not_looked_at_is_read_at_once() -> None:
-    """A partition that was just assigned may have messages, so it does not wait for a place in a poll."""
-    (ask,) = planned(want(1, more=None), want(2, more=None)).asks
-    assert len(ask.wants) == 2
-    assert ask.wait == 0
-
-
 def test_reads_are_few_at_a_time() -> None:
     """As many as are allowed are under way, so no other is begun; a poll still is."""
     plan_fetches = planned(want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(READS, (), 4))
@@ -103,14 +72,6 @@ def test_whoever_was_not_looked_at_comes_first() -> None:
     (ask,) = planned(full, new, pending_calls=InFlightCalls(READS - 1, (), 4)).asks
     assert ask.wants == (new,)
     assert {ask.wants for ask in planned(full, new).asks} == {(full,), (new,)}
-
-
-def test_what_is_held_is_used_up_first() -> None:
-    """Whoever holds a page, or anything while room is short, is not asked for more."""
-    assert planned(want(1, held=PAGE, more=True), want(2, held=PAGE)).asks == []
-    short = BufferSpace(1000, low=False, reserve=10)
-    assert planned(want(1, held=1, more=True), want(2, held=1), room=short).asks == []
-    assert planned(want(1, held=1, more=True), room=ROOMY).asks[0].limit == PAGE
 
 
 def test_whoever_holds_nothing_is_never_starved() -> None:

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from qdo.consumer.owned_partition import State as PartitionState
 from qdo.consumer.rebalance.member_states import (
     TRANSITIONS,
     Cause,
@@ -50,53 +49,11 @@ def test_whoever_has_what_is_given_to_it_rests() -> None:
     assert decide_as_leader(view(planned=rests.planned)) == rests
 
 
-def test_what_is_given_is_taken() -> None:
-    """All of it that is not owned, what is unsure as well."""
-    assert partition_changes(MINE, {TWO: "owned"}).claim == {FOUR}
-    assert partition_changes(MINE, {TWO: "unsure"}).claim == {TWO, FOUR}
-
-
-def test_what_is_taken_away_is_given_up() -> None:
-    """And nothing else: what stays is not touched."""
-    assert partition_changes(MINE, dict.fromkeys([ONE, TWO, FOUR], "owned")) == PartitionChanges(
-        give_up=frozenset([ONE])
-    )
-
-
-@pytest.mark.parametrize("state", ["revoking", "releasing"])
-def test_a_revocation_is_carried_through(state: PartitionState) -> None:
-    """What is being given up is neither given up again nor taken back before it is released."""
-    assert partition_changes(MINE, {FOUR: "owned", TWO: state}) == PartitionChanges()
-    assert partition_changes(MINE, {TWO: "owned", FOUR: "owned", ONE: state}) == PartitionChanges()
-
-
 def test_what_may_have_been_taken_is_given_up_when_it_is_not_to_be_had() -> None:
     """What is unsure is released like the rest."""
     assert partition_changes(MINE, {TWO: "owned", FOUR: "owned", ONE: "unsure"}) == PartitionChanges(
         give_up=frozenset([ONE])
     )
-
-
-def test_a_leader_sets_the_target() -> None:
-    """When there is none, when somebody comes, and when there are other queues."""
-    first = decide_as_leader(view(target=None)).target
-    assert first is not None
-    assert set(first.owners) == set(HALVES.owners)
-    third = decide_as_leader(view(members={**BOTH, "c": Member("c", WANTS)})).target
-    assert third is not None
-    assert sorted(third.owners.values()) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
-    more = decide_as_leader(view(queues={QUEUE: 6})).target
-    assert more is not None
-    assert len(more.owners) == 6
-
-
-def test_nobody_gets_what_it_does_not_want() -> None:
-    """Queues of another name, application or service go to those who subscribe to them."""
-    others = [Queue("host", "app", "bills"), Queue("host", "other", "orders"), Queue("elsewhere", "app", "orders")]
-    members = {"a": A, "b": Member("b", Subscription(frozenset(), ("b*",), "host", "app"))}
-    target = decide_as_leader(view(members=members, queues=dict.fromkeys([QUEUE, *others], 1), target=None)).target
-    assert target is not None
-    assert target.owners == {Partition(QUEUE, 1): "a", Partition(others[0], 1): "b"}
 
 
 def test_a_leader_waits_for_more_changes_to_come() -> None:

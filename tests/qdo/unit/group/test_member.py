@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 
-from qdo.assignment import reported
-from qdo.consumer.rebalance import group_member
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
-from qdo.partitions import Partition, Queue
-from tests.qdo.unit.group.conftest import FIRST, ONE, OTHER, PARTITIONS, TWO, WANTS, MemberSetup
+from tests.qdo.unit.group.conftest import ONE, OTHER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
-from tests.replacing import replace_in
 
 
 async def pause() -> None:
     """Lets others run for a while."""
     for _ in range(30):
         await asyncio.sleep(0)
-
-
-async def test_only_what_moves_is_revoked(group: GroupMember, setup: MemberSetup) -> None:
-    """Half goes to a newcomer, each partition by itself, and the other half is not touched."""
-    await setup.join(OTHER)
-    await setup.rest(group)
-    gone = PARTITIONS - setup.owner.have
-    assert sorted(map(sorted, setup.owner.times("revoke"))) == [[partition] for partition in sorted(gone)]
-    assert (len(gone), setup.owner.times("assigned")) == (2, [PARTITIONS])
-    await setup.leave("b")
-    await setup.rest(group)
-    assert setup.owner.have == PARTITIONS
 
 
 async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(setup: MemberSetup) -> None:
@@ -49,56 +32,6 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(s
     group.recheck()
     await setup.rest(group)
     assert len(setup.owner.have) == 2
-
-
-async def test_what_members_report_is_gone_through_when_members_change_only(
-    group: GroupMember, setup: MemberSetup
-) -> None:
-    """A leader that checks again for another reason does not merge thousands of names anew."""
-    merged = 0
-
-    def count(members: Iterable[Member]) -> dict[Queue, int]:
-        nonlocal merged
-        merged += 1
-        return reported(members)
-
-    with replace_in(group_member, reported, count):
-        for partitions in (5, 6, 7):
-            setup.see(group, partitions)
-            await until(lambda expected=partitions: len(setup.owner.have) == expected)  # type: ignore[misc]
-        assert merged == 0
-        await setup.join(OTHER)
-        await until(lambda: merged == 1)
-
-
-async def test_a_slow_revocation_holds_up_no_other(group: GroupMember, setup: MemberSetup) -> None:
-    """The other partition goes to its new owner meanwhile, and the slow one may still be committed."""
-    setup.owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    await setup.join(OTHER)
-    await until(lambda: len(setup.owner.times("revoke")) == 2)
-    (quick,), (slow,) = setup.owner.times("revoke")
-    setup.owner.slow[quick].set()
-    await until(lambda: setup.is_free(quick))
-    assert await group.table.record({slow: FIRST, quick: FIRST}) == {quick}
-    setup.owner.slow[slow].set()
-    await setup.rest(group)
-    assert setup.recorded(slow) == FIRST
-    assert setup.owner.times("lost") == []
-
-
-async def test_an_owner_that_fails_gives_up_all_the_same(
-    group: GroupMember, setup: MemberSetup, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it raises is logged, and it is told that what it did not give up is lost."""
-
-    def fail(_: frozenset[Partition]) -> None:
-        raise ValueError("nothing works")
-
-    setup.owner.on_revoke = fail
-    await setup.join(OTHER)
-    await setup.rest(group)
-    assert len(setup.owner.times("lost")) == 2
-    assert "nothing works" in caplog.text
 
 
 async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(setup: MemberSetup) -> None:
@@ -137,48 +70,6 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
 
 
 # Without the service.
-
-
-async def test_nothing_is_done_while_the_session_is_suspended(group: GroupMember, setup: MemberSetup) -> None:
-    """The owner is told once, also when it is over; all is kept, nobody is asked anything, and a commit waits."""
-    before = len(setup.coordinator.calls)
-    await setup.service.cut()
-    await until(lambda: group.state == "suspended")
-    assert setup.owner.notified[-1] == ("suspended", frozenset())
-    await pause()
-    assert len(setup.coordinator.calls) == before
-    assert set(group.table.held) == PARTITIONS
-    commit = asyncio.create_task(group.table.record({ONE: FIRST}))
-    await setup.called("claim", setup.coordinator.calls.count("claim") + 3)
-    await setup.service.heal()
-    assert await commit == frozenset()
-    assert setup.recorded(ONE) == FIRST
-    await setup.rest(group)
-    assert len(setup.owner.times("suspended")) == len(setup.owner.times("resumed")) == 1
-
-
-@pytest.mark.parametrize("suspended", [False, True])
-async def test_a_lost_session_is_abandoned_and_followed_by_another(
-    group: GroupMember,
-    setup: MemberSetup,
-    suspended: bool,  # noqa: FBT001
-) -> None:
-    """In that instant nothing is held any more; the owner is told once, and the id stays."""
-    if suspended:
-        await setup.service.cut()
-        await until(lambda: group.state == "suspended")
-    first = setup.coordinator.session
-    first.link.end(SessionLost("enough"))
-    assert group.state == "joining"
-    assert group.table.held == {}
-    with pytest.raises(SessionLost):
-        await group.table.record({ONE: FIRST})
-    await setup.service.heal()
-    setup.service.tree.end(first.link.session)
-    await setup.rest(group)
-    assert setup.owner.times("lost") == [PARTITIONS]
-    assert list(await setup.members()) == ["a"]
-    assert len(setup.owner.times("suspended")) == len(setup.owner.times("resumed")) == int(suspended)
 
 
 async def test_an_earlier_life_is_waited_for(setup: MemberSetup) -> None:
@@ -286,47 +177,6 @@ async def test_stopping_during_the_start(setup: MemberSetup, call: str, ends: st
         await stopping
     assert group.state == "left"
     assert await setup.members() == {}
-
-
-async def test_stopping_while_partitions_are_taken(setup: MemberSetup) -> None:
-    """What is taken meanwhile is given back like the rest."""
-    setup.coordinator.held_up["claim"] = asyncio.Event()
-    group = setup.make()
-    await group.start()
-    await setup.called("claim")
-    stopping = asyncio.create_task(group.stop())
-    await asyncio.sleep(0)
-    setup.coordinator.held_up.pop("claim").set()
-    await stopping
-    assert setup.is_free(*PARTITIONS)
-    assert (setup.owner.have, setup.owner.wrong) == (set(), [])
-
-
-@pytest.mark.parametrize("joins", [False, True])
-async def test_stopping_while_the_session_is_lost(
-    group: GroupMember,
-    setup: MemberSetup,
-    joins: bool,  # noqa: FBT001
-) -> None:
-    """What could not be given back is lost, and nothing joins any more, or it leaves at once."""
-    if joins:
-        setup.coordinator.held_up["join"] = asyncio.Event()
-        await setup.expire()
-        await setup.called("join", 2)
-    else:
-        setup.owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    stopping = asyncio.create_task(group.stop())
-    if joins:
-        await asyncio.sleep(0)
-        setup.coordinator.held_up.pop("join").set()
-    else:
-        await until(lambda: len(setup.owner.times("revoke")) == 4)
-        await setup.expire()
-    await stopping
-    assert setup.owner.times("lost") == [PARTITIONS]
-    assert setup.owner.have == set()
-    assert await setup.members() == {}
-    assert setup.coordinator.calls.count("join") == 1 + joins
 
 
 async def test_stopping_takes_no_longer_than_allowed(setup: MemberSetup) -> None:

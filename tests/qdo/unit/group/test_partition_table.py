@@ -10,7 +10,7 @@ import pytest
 from qdo.consumer.owned_partition import State
 from qdo.consumer.rebalance.partition_table import CANCEL_GRACE, PartitionTable, SessionEvents, SessionOptions
 from qdo.coordination import Member, Session
-from qdo.coordination.tree import ANY, Delete, SetData
+from qdo.coordination.tree import Delete
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER, TWO
@@ -313,35 +313,6 @@ async def test_whoever_does_not_release_is_waited_for_no_longer(setup: TableSetu
     assert setup.is_free(ONE)
 
 
-async def test_a_release_is_tried_until_it_is_done(setup: TableSetup) -> None:
-    """Whatever is not answered is asked again; meanwhile the partition is not taken anew."""
-    setup.faults["release"] = "refused"
-    await setup.table.claim([ONE])
-    setup.table.give_up([ONE])
-    await setup.until(None)
-    assert setup.coordinator.calls.count("release") == 2
-
-
-async def test_commits_are_recorded_one_after_the_other(setup: TableSetup) -> None:
-    """Many at once for the same partition all count, and the last one stands."""
-    await setup.table.claim([ONE, TWO])
-    ids = [f"{number:032}" for number in range(20)]
-    results = await asyncio.gather(*(setup.table.record({ONE: identifier, TWO: identifier}) for identifier in ids))
-    assert set(results) == {frozenset()}
-    assert setup.recorded(ONE) == setup.recorded(TWO) == setup.table.held[ONE].recorded == ids[-1]
-
-
-async def test_a_partition_with_another_version_is_released(setup: TableSetup) -> None:
-    """Somebody wrote to its offset: nothing is recorded, and the owner is told that it is lost."""
-    await setup.table.claim([ONE])
-    path = setup._paths.offset(ONE)
-    setup.service.tree.apply(0, (SetData(path, setup.service.tree.nodes[path].data, ANY),))
-    assert await setup.table.record({ONE: FIRST}) == {ONE}
-    await setup.until(None)
-    assert setup.told == ["assigned", "lost"]
-    assert setup.is_free(ONE)
-
-
 async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
     """It is carried to its end, and the next one has the right version."""
     await setup.table.claim([ONE])
@@ -354,14 +325,3 @@ async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
     assert await later == frozenset()
     assert setup.recorded(ONE) == LATER
     assert setup.coordinator.calls[-2:] == ["commit", "commit"]
-
-
-async def test_a_commit_under_way_fails_when_the_session_is_lost(setup: TableSetup) -> None:
-    """Even if no answer ever comes."""
-    await setup.table.claim([ONE])
-    setup.held_up["commit"] = asyncio.Event()
-    commit = asyncio.create_task(setup.table.record({ONE: FIRST}))
-    await setup.called("commit")
-    await setup.expire()
-    with pytest.raises(SessionLost):
-        await commit

@@ -69,39 +69,6 @@ def test_a_message_that_was_in_hand_by_itself_is_charged() -> None:
     assert not suspicion.last(FIRST)
 
 
-def test_the_last_attempt_is_made_with_nothing_else_in_hand() -> None:
-    """Only if that is lost, too, the message is given up."""
-    beside = suspicion_of(HandlingNote(FIRST.id, 4))
-    assert (beside.attempt(FIRST), beside.last(FIRST), beside.last(SECOND)) == (5, True, False)
-    noted = beside.begin([FIRST])
-    assert noted == HandlingNote(FIRST.id, 5, last=True)
-    assert beside.ended() == HandlingNote(FIRST.id, 4)
-    assert suspicion_of(noted).attempt(FIRST) == suspicion_of(noted).lost(FIRST) == 5
-    assert suspicion_of(noted).attempt(SECOND) == 1
-    assert suspicion_of(noted, attempts=0).attempt(FIRST) == 6
-    assert not suspicion_of(noted, attempts=0).last(FIRST)
-
-
-@pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_few_attempts_are_not_counted_before_the_message_is_known(attempts: int) -> None:
-    """Two losses show the run, and only a third one, with nothing else in hand, that a message is the cause."""
-    assert not suspicion_of(None, attempts).last(FIRST)
-    alone = suspicion_of(suspicion_of(None, attempts).begin([FIRST, SECOND]), attempts)
-    assert alone.last(FIRST)
-    assert alone.last(SECOND)
-    given_up = suspicion_of(alone.begin([FIRST]), attempts)
-    assert given_up.attempt(FIRST) == given_up.lost(FIRST) == 3
-
-
-def test_a_note_of_what_is_done_suspects_nothing() -> None:
-    """The offset has come as far since; what lies behind is watched all the same."""
-    found = CommittedOffset(SECOND.id, note=HandlingNote(SECOND.id, 4))
-    suspicion = CrashSuspicion(found, THIRD, 2, 5)
-    assert not suspicion.over
-    assert not suspicion.suspected(THIRD)
-    assert suspicion.begin([THIRD]) == HandlingNote(THIRD.id, 2)
-
-
 NOTES = [None, HandlingNote(FIRST.id, 2), HandlingNote(SECOND.id, 2), HandlingNote(FIRST.id, 4)]
 
 

@@ -32,10 +32,3 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
         'qdo_lag_messages{partition="1",queue="orders"} 7.0',
     ):
         assert line in lines
-
-
-def test_a_closed_worker_is_seen_no_more() -> None:
-    """Its registry may serve another one."""
-    registry = CollectorRegistry()
-    WorkerMetrics(registry).close()
-    WorkerMetrics(registry)

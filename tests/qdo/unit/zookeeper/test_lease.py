@@ -52,15 +52,6 @@ def test_silence_breaks_then_lapses() -> None:
     assert seen == [(False, False)] * 6 + [(True, False)] * 3 + [(True, True)]
 
 
-def test_what_is_granted_counts() -> None:
-    """Not what was asked for."""
-    lease, hand = begun(4.0)
-    hand.now += 3.9
-    assert not lease.lapsed
-    hand.now += 0.2
-    assert lease.lapsed
-
-
 def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
     """It may have arrived before the process was stopped; the session may have ended since."""
     lease, hand = begun(10.0)

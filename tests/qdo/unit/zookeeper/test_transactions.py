@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qdo.coordination import changes
 from qdo.coordination.changes import attempts
-from qdo.coordination.tree import Applied, Change, Check, Create, Delete, SetData
+from qdo.coordination.tree import Change, Check, Create, Delete, SetData
 from qdo.errors import CoordinationLost
 
 DATA = st.integers(0, 200_000).map(bytes)
@@ -19,14 +19,6 @@ OPERATIONS = st.one_of(
     st.just(Check("/d")),
 )
 CHANGES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), max_size=400)
-
-
-@given(CHANGES)
-def test_every_change_is_in_one_bundle(wanted: list[Change]) -> None:
-    """Nothing is left out, sent twice or moved before another; no bundle is empty."""
-    bundles = [wanted[part] for part in changes.bundle(wanted)]
-    assert [change for bundle in bundles for change in bundle] == wanted
-    assert all(bundles)
 
 
 @given(CHANGES)
@@ -46,13 +38,6 @@ def test_small_changes_go_together() -> None:
         SetData("/groups/g/offsets/h/a/q/1", b"", 1),
     )
     assert len(list(changes.bundle([taking] * 1000))) == 16
-
-
-def test_each_change_is_told_what_came_of_it() -> None:
-    """The versions of a bundle are handed back to the changes that they belong to."""
-    wanted: list[Change] = [(Check("/a"),), (SetData("/b", b"", 1), Check("/c")), (Create("/d"),)]
-    done = list(changes.split(Applied((1, 2, 3, 4)), wanted))
-    assert done == [Applied((1,)), Applied((2, 3)), Applied((4,))]
 
 
 def test_trying_again_ends() -> None:

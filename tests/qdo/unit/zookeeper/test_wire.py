@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, Wire
 from qdo.coordination.zookeeper.lease import SessionLease
-from qdo.keepalive.exchange import PacketHeads
 from tests.qdo.unit.zookeeper.test_lease import Hand
 from tests.waiting import join
 
@@ -74,15 +72,6 @@ def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.sock
     assert handler.select([wire], [], [], 0) == ([wire], [], [])
 
 
-def test_nothing_to_read_is_said_as_kazoo_understands(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Without data reading does not wait and is no broken connection."""
-    ours, _ = ends
-    wire, handler, _, _ = make(ours)
-    assert handler.select([wire], [], [], 0.0) == ([], [], [])
-    with pytest.raises(ssl.SSLWantReadError):
-        wire.recv(10)
-
-
 def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.socket]) -> None:
     """What the server grants counts, also when the packet comes in parts."""
     ours, theirs = ends
@@ -137,17 +126,6 @@ def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> N
     assert lease.silence == 1
 
 
-@given(st.lists(st.binary(min_size=4, max_size=30), max_size=8), st.integers(1, 40))
-def test_heads_of_packets_are_found(bodies: list[bytes], size: int) -> None:
-    """However the bytes are cut."""
-    packets = [struct.pack(">iii", 8 + len(body), number, 0) + body for number, body in enumerate(bodies)]
-    stream, heads = b"".join(packets), PacketHeads()
-    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert [head for piece in pieces for head in heads.feed(piece)] == [
-        (8 + len(body), number, 0) for number, body in enumerate(bodies)
-    ]
-
-
 def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
     """Whatever kazoo allows: others have to be tried while there is time."""
     ours, _ = ends
@@ -167,35 +145,6 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
     assert handler.select([wire], [], [], 3600.0) == ([], [], [])
     with pytest.raises(TimeoutError):
         handler.select([wire], [], [], 3600.0)
-
-
-def test_it_is_known_why_a_connection_failed() -> None:
-    """So that who waits for it can be told."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-    handler = Handler(SessionLease(5.0), None)
-    with pytest.raises(OSError, match="refused"):
-        handler.create_connection(address)
-    assert handler.trouble is not None
-    assert str(address[1]) in handler.trouble
-
-
-def test_callbacks_are_called_where_the_answer_is_put_in() -> None:
-    """Before and after it is there, each once."""
-    answer = Handler(SessionLease(5.0), None).async_result()
-    called: list[tuple[str, int]] = []
-
-    def note(name: str) -> Callable[[object], None]:
-        return lambda _: called.append((name, threading.get_ident()))
-
-    answer.rawlink(note("before"))
-    thread = threading.Thread(target=answer.set, args=(1,))
-    thread.start()
-    join(thread)
-    answer.rawlink(note("after"))
-    assert [name for name, _ in called] == ["before", "after"]
-    assert called[0][1] != called[1][1] == threading.get_ident()
-    assert answer.get() == 1
 
 
 def test_only_the_first_answer_counts() -> None:
