@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client
-from tests.commands import Run
 from tests.qdo.cli.conftest import Group
 from tests.qdo.cli.workers import Hire, Working
 from tests.qdo.contract.local import LocalService
@@ -36,27 +35,6 @@ async def test_a_worker_that_hangs_as_a_whole_ends(
         worker.said(1)
         assert worker.ended() == 1
     assert f"in {handler}" in "".join(worker.log)
-
-
-def test_a_message_that_hangs_its_workers_becomes_a_dead_letter(
-    hire: Hire, run: Run, client: Client, queue: str
-) -> None:
-    """It is begun as often as it may be, each time by a new process; then the next message has its turn."""
-    for body in ("blocking", "behind"):
-        client.send(queue, body, partition=1)
-    lives: list[list[str]] = []
-    while len(lives) < 9 and (not lives or lives[-1][-1] != "done behind"):
-        options = ("--stalled-after", "2", "--session-timeout", "2", "--attempts", "3")
-        with hire("handlers:blocking", "--queue", queue, *options) as worker:
-            lives.append(worker.said(1))
-            if lives[-1] == ["begun behind"]:
-                lives[-1] += worker.said(1)
-                assert worker.end() == 0
-            else:
-                assert worker.ended() == 1
-    assert lives == [["begun blocking"]] * 3 + [["begun behind", "done behind"]]
-    (letter,) = run("deadletter", "list", "--queue", queue, "--json").json_lines
-    assert (letter["body"], letter["cause"]["attempts"]) == ("blocking", 3)
 
 
 async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(

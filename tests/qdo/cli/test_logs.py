@@ -18,14 +18,6 @@ def record(message: str, *arguments: object, error: BaseException | None = None,
     )
 
 
-def test_lines_for_people() -> None:
-    """Time, level, logger and message; what a record has beside that is left out; a traceback follows below."""
-    line = LineFormatter("text").format(record("%d partitions %s", 2, "assigned", partitions=["a/1"]))
-    assert line.endswith("Z WARNING qdo.worker: 2 partitions assigned")
-    lines = LineFormatter("text").format(record("failed", error=ValueError("x"))).splitlines()
-    assert (lines[0].endswith("failed"), lines[-1]) == (True, "ValueError: x")
-
-
 def test_lines_for_people_name_the_message() -> None:
     """What is said of a message can be looked up by its queue, partition and id."""
     failed = record("attempt 1 failed", queue="crashes", partition=3, message_id="07f0fd9ee4db11f1b372138788ad4202")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import queuey.cli
-from queuey.access import VERBS
 from queuey.client import Client
 from tests.commands import Ended, Run, runner
 from tests.qdo.cli.conftest import GROUP, Group
@@ -139,13 +138,6 @@ def test_a_missing_right_is_named_at_the_start(
         if verb != "read" or begins:
             assert f"{verb}, because '{name}' does not exist" in log or f"{verb} for '{name}'" in log
         assert verb in log
-
-
-def test_a_key_for_the_queue_alone(with_key: With, client: Client, queue: str) -> None:
-    """A key with all verbs that does not reach the queue of dead letters is refused, and that queue is named."""
-    with with_key(VERBS, queue)("handlers:fail", "--queue", queue) as worker:
-        assert worker.ended() == 1
-    assert f"send for '{queue}.dead'" in "".join(worker.log)
 
 
 def test_a_principal_stores_no_dead_letters(

@@ -63,18 +63,6 @@ def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queu
     assert client.groups(queue) == ()
 
 
-def test_before_the_first_commit_everything_is_behind(run: Run, group: Group, client: Client, queue: str) -> None:
-    """With the age of the oldest message, though nothing is recorded."""
-    client.send(queue, "x", partition=2)
-    wants = subscribe([queue], [], group.partition(queue, 1).queue.service, client.application)
-    target = TargetAssignment({group.partition(queue, number): "anna" for number in (1, 2, 3)})
-    with living(group.url, GROUP, Member("anna", wants), target=target):
-        time.sleep(0.01)
-        lines = run("status", "--json").json["partitions"]
-    assert [line["lag"] for line in lines] == [0, 1, 0]
-    assert lines[1]["lag_seconds"] > 0
-
-
 def test_a_group_is_shown_without_the_service(
     run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,13 +126,6 @@ def test_metrics_of_a_lag_that_nobody_knows(
     assert (found["qdo_group_lag_known", GROUP], found["qdo_group_partitions", GROUP]) == (0, 1)
     assert not [key for key in found if key[0] == "qdo_group_lag_messages"]
     assert "/nowhere/profile.toml" in ended.err
-
-
-@pytest.mark.parametrize("other", [("--json",), ("--watch", "2")])
-def test_metrics_are_a_form_of_their_own(run: Run, group: Group, other: tuple[str, ...]) -> None:
-    """Nothing is printed in two forms at once."""
-    ended = run("status", "--metrics", *other)
-    assert (ended.code, ended.text, "--metrics" in ended.err) == (2, "", True)
 
 
 def test_watch_goes_on_until_interrupted(served: Served, group: Group) -> None:

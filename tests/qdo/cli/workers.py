@@ -87,9 +87,6 @@ def context():
 
 def broken():
     raise OSError("no database")
-
-def one_argument(message):
-    pass
 '''
 
 

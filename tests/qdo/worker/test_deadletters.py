@@ -144,56 +144,6 @@ async def test_they_live_as_long_as_is_said(system: System) -> None:
     assert len(await letters(system, queue)) == 1
 
 
-async def filled(system: System) -> Queue:
-    """A queue with dead letters of several kinds."""
-    queue = await system.queue(partitions=2)
-    sent = await stored(system, queue, *(Outgoing(str(at), partition=1 + at % 2) for at in range(6)))
-    for at, one in enumerate(sent):
-        error = "acme.errors.Late" if at < 3 else "KeyError"
-        await bury(system, queue, one, cause=Cause(attempts=1, error=error, at=1000.0 + at))
-    return queue
-
-
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ({}, "024135"),
-        ({"since": 1001.0, "until": 1004.0, "partitions": (1,)}, "24"),
-        ({"error": "acme.*"}, "021"),
-        ({"error": "KeyError"}, "435"),
-        ({"limit": 1, "error": "KeyError"}, "4"),
-    ],
-    ids=str,
-)
-async def test_filters_choose(system: System, wanted: dict[str, Any], expected: str) -> None:
-    """Listing and redriving mean the same letters; what is not meant stays, and a dry run changes nothing."""
-    queue = await filled(system)
-    assert "".join(str(dead_letter.body) for dead_letter in await letters(system, queue, **wanted)) == expected
-    dry = await deadletters.redrive(system.client, of(queue, **wanted), dry_run=True)
-    assert sum(dry.sent.values()) == len(expected)
-    assert len(await letters(system, queue)) == 6
-    assert await deadletters.redrive(system.client, of(queue, **wanted)) == dry
-    assert sorted(str(dead_letter.body) for dead_letter in await letters(system, queue)) == sorted(
-        set("012345") - set(expected)
-    )
-    page = await system.client.read(queue.name)
-    assert sorted(str(message.body) for message in page.messages) == sorted("012345" + expected)
-
-
-async def test_letters_of_several_queues_may_lie_in_one(system: System) -> None:
-    """Where the settings name one place for all, each queue's letters are told apart."""
-    one, other, crypt = await system.queue(), await system.queue(partitions=2), await system.queue(partitions=2)
-    for queue in (one, other):
-        (message,) = await stored(system, queue, Outgoing(queue.name, partition=1))
-        await deadletters.bury(system.client, queue.name, message, CAUSE, dead_queue=crypt.name)
-    assert [dead_letter.body for dead_letter in await letters(system, other, dead_queue=crypt.name)] == [other.name]
-    await system.client.send(crypt.name, "no dead letter")
-    redriven = await deadletters.redrive(system.client, of(other, dead_queue=crypt.name))
-    assert redriven == Redriven({other.name: 1})
-    left = [message.body for message in (await system.client.read(crypt.name)).messages]
-    assert sorted(left) == sorted([one.name, "no dead letter"])
-
-
 async def test_many_are_sent_back_in_order(system: System) -> None:
     """More than fit into one page or one call keep the order in which they were sent first."""
     queue = await system.queue()
@@ -245,18 +195,3 @@ async def test_what_the_service_will_never_take_is_an_error(system: System) -> N
     with pytest.raises(TooLarge):
         await deadletters.bury(client, queue.name, one, CAUSE)
     assert system.transport.methods == ["PUT"] * 3
-
-
-async def test_a_key_that_opens_queues_of_dead_letters_only(system: System) -> None:
-    """Who may not see the queue itself finds what lies in the usual place."""
-    queue = await system.queue()
-    await bury(system, queue, *await stored(system, queue, "x"))
-    client = system.connect()
-
-    def forbidding(request: httpx2.Request) -> httpx2.Response | None:
-        if f"/{queue.name}.dead" in request.url.path:
-            return None
-        return httpx2.Response(403, json={"status": "error", "error_msg": {"Forbidden": "not with this key"}})
-
-    system.transport.answer = forbidding
-    assert await deadletters.dead_queues(client, of(queue)) == [f"{queue.name}.dead"]

@@ -134,36 +134,6 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
     assert [record for record in caplog.records if "cannot be stopped" in record.message]
 
 
-class Panic(BaseException):
-    """As extensions in Rust raise one."""
-
-
-RAISED = (Panic, KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.CancelledError)
-
-
-@pytest.mark.parametrize("kind", ["threads", "tasks"])
-async def test_whatever_a_handler_raises_is_a_failed_attempt(workers: Workers, kind: str) -> None:
-    """Also what is no ``Exception``: it ends no worker, and its message becomes a dead letter."""
-    queue = await workers.system.queue()
-    await workers.system.client.send_many(queue.name, [*(each.__name__ for each in RAISED), "behind"])
-
-    def handle(message: Message, context: object) -> None:
-        for each in RAISED:
-            if message.body == each.__name__:
-                raise each
-        workers.note(message, context)
-
-    async def handle_async(message: Message, context: object) -> None:
-        handle(message, context)
-
-    worker = await workers.make(handle if kind == "threads" else handle_async, queue)
-    task = asyncio.get_running_loop().create_task(worker.serve(signals=True))
-    await until(lambda: "behind" in workers.seen or task.done())
-    worker.stop()
-    assert await task == exit_codes.ENDED
-    assert sorted(await dead(workers, queue)) == sorted((each.__name__, 3) for each in RAISED)
-
-
 async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(workers: Workers) -> None:
     """Ctrl-C raises it in whatever runs in the main thread, perhaps in an async handler: it is not the message's."""
     queue = await workers.system.queue()

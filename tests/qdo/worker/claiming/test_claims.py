@@ -252,21 +252,6 @@ async def test_a_handler_stops_its_worker(workers: Workers) -> None:
     assert (await workers.system.client.job_queue(queue.name).size()).size == 1
 
 
-async def test_a_service_that_is_away(workers: Workers) -> None:
-    """The worker waits for the service, and handles what is there when it is back."""
-    queue = await workers.system.queue()
-    worker = make(workers, workers.note, queue)
-    task = workers.start(worker)
-    workers.system.transport.answer = refused("POST")
-    await workers.system.send(queue, 3)
-    await asyncio.sleep(0.5)
-    workers.system.transport.answer = None
-    await until(lambda: len(workers.seen) == 3)
-    worker.stop()
-    assert await task == exit_codes.ENDED
-    assert await done(workers, queue)
-
-
 async def test_a_service_that_is_away_at_the_start(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """The worker says so while it waits for the service."""
     queue = await workers.system.queue()

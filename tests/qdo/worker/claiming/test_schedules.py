@@ -154,18 +154,3 @@ def nothing() -> None:
 
 def needs(path: str) -> None:
     """Needs an argument."""
-
-
-@pytest.mark.slow
-async def test_a_tick(workers: Workers, jobs: Jobs) -> None:
-    """The service calls the task when its time has come."""
-    ran: list[int] = []
-
-    @jobs.task(every=10)
-    def often() -> None:
-        ran.append(1)
-
-    running = workers.start(worker := worker_of(workers, jobs))
-    await until(lambda: len(ran) == 1)
-    worker.stop()
-    await running

@@ -92,27 +92,3 @@ async def test_a_refusal_that_passes_ends_no_worker(group: GroupWithKeys, worker
     await until(lambda: worker.consumer.refused == 0)
     await group.system.send(orders, 1)
     await until(lambda: workers.seen == ["1:1"])
-
-
-async def test_an_inbox_that_a_pattern_takes_ends_no_worker(
-    group: GroupWithKeys, workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worker says which queues it leaves to others, and works on the rest for as long as it likes."""
-    caplog.set_level(logging.WARNING)
-    orders, inbox = await group.queues("orders", "inbox")
-    await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
-    transport = KeyedTransport(group.full)
-    worker = await workers.make(
-        workers.note_async,
-        patterns=(group.pattern,),
-        client=group.system.connect(transport=transport),
-        settings=quick(stalled_after=1.0, commit_seconds=0.05),
-        consuming=DISCOVER,
-    )
-    working = workers.start(worker)
-    await until(lambda: worker.consumer.unseen == {inbox.name})
-    assert f"lacks rights for queues that match patterns: read for {inbox.name!r}" in caplog.text
-    await asyncio.sleep(3.0)
-    await group.system.send(orders, 1)
-    await until(lambda: workers.seen == ["1:1"])
-    assert not working.done()
