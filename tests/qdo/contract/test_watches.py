@@ -80,20 +80,3 @@ async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
     async with asyncio.TaskGroup() as group:
         for session, heard in members:
             group.create_task(pass_on(session, heard))
-
-
-async def test_no_member_is_missed(join: Join, open_one: Open) -> None:
-    """Many that join and leave at once are all seen, and seen to be gone."""
-    mine, heard = await join("watching")
-    coordinators = [await open_one() for _ in range(3)]
-
-    async def come_and_go(number: int) -> None:
-        session = await coordinators[number % 3].join(Member(f"m{number}"), Heard())
-        if number % 2:
-            await session.leave()
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(12):
-            group.create_task(come_and_go(number))
-        wanted = {"watching", *(f"m{number}" for number in range(0, 12, 2))}
-        group.create_task(eventually(heard, mine.members, lambda members: set(members) == wanted))

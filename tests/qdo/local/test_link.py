@@ -17,7 +17,7 @@ from qdo.coordination.local.database import CoordinationFile
 from qdo.coordination.local.link import LOG_EVERY
 from qdo.coordination.local.nodes import NodeChanges
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.tree import ANY, Applied, Check, Create, Delete, Rejection, RejectionReason, SetData
+from qdo.coordination.tree import ANY, Applied, Check, Create, Rejection, RejectionReason, SetData
 from qdo.keepalive.vitals import now
 from tests.contract.samples import eventually
 from tests.qdo.contract.events import Heard
@@ -97,19 +97,6 @@ async def test_a_write_comes_after_those_that_wait_for_the_file(path: Path, *, c
     with contextlib.suppress(asyncio.CancelledError):
         assert await waiting == [Applied((0,))]
     await link.close()
-
-
-async def test_a_free_file_is_written_without_the_thread(path: Path) -> None:
-    """Only what begins the session, and what waits for the disk, needs the thread."""
-    for sync, by_thread in ((False, [True, False]), (True, [True, True])):
-        link = LocalLink(LocalOptions(path, session_timeout=60, sync=sync), "scope")
-        await link.open()
-        threads: list[bool] = []
-        with replace(NodeChanges.run, observed(threads)):
-            await link.apply([(Create(f"/{sync}", ephemeral=True),)])
-            await link.apply([(Delete(f"/{sync}"),)])
-        assert threads == by_thread
-        await link.close()
 
 
 async def test_one_write_of_many_copies_the_log(path: Path) -> None:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from qdo.coordination import Coordinator, Member, OwnedOffset, Session
+from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper.driver import ZooKeeperLink
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
-from qdo.partitions import Partition
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import PATIENCE, Heard, eventually
+from tests.qdo.contract.events import PATIENCE, Heard
 from tests.qdo.contract.processes import ROOT
 from tests.qdo.contract.samples import ONE, some
 from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
-from tests.replacing import replace
 
 SHORT = 3.0
 
@@ -62,25 +59,6 @@ async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 -
                 return await call()
             except CoordinationLost:
                 await asyncio.sleep(0.05)
-
-
-async def test_a_commit_in_doubt_is_settled_by_taking_again(join: Join, service: ZooKeeperService) -> None:
-    """Its answer is lost although it was recorded; what was held before records nothing any more."""
-    session, heard = await join("a")
-    held = (await session.claim([ONE]))[ONE]
-    service.proxy.mute()
-    committing = asyncio.ensure_future(session.commit([(held, "7")]))
-    with plain(service._direct) as client:
-        path = session._paths.offset(ONE)
-        await until(lambda: b'"7"' in client.get(path)[0])
-    await asyncio.to_thread(service.proxy.drop)
-    with pytest.raises(CoordinationLost):
-        await committing
-    service.proxy.resume()
-    claimed: dict[Partition, OwnedOffset] = await again(heard, lambda: session.claim([ONE]))
-    assert claimed[ONE].offset.id == "7"
-    assert await session.commit([(held, "8")]) == {ONE: None}
-    assert (await session.commit([(claimed[ONE], "9")]))[ONE]
 
 
 async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKeeperService) -> None:
@@ -148,18 +126,6 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     assert set(await other.members()) == {"b"}
 
 
-async def test_a_member_has_one_connection(service: ZooKeeperService, open_one: Open) -> None:
-    """What is asked from outside goes the same way; a second member has one of its own."""
-    coordinator = await open_one()
-    session = await coordinator.join(Member("a"), Heard())
-    await coordinator.owners()
-    assert service.proxy.connections == 1
-    await coordinator.join(Member("b"), Heard())
-    assert service.proxy.connections == 2
-    await session.leave()
-    await until(lambda: service.proxy.connections == 1)
-
-
 def open_files() -> int:
     """Returns how many files this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -201,55 +167,6 @@ async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
         await coordinator.open()
     await coordinator.close()
     await service.heal()
-
-
-async def test_members_are_read_again_only_where_something_is_new(join: Join) -> None:
-    """Looking costs one request and the members that came, however many there are."""
-    mine, heard = await join("watching")
-    others = [(await join(f"m{number}"))[0] for number in range(12)]
-    assert len(await mine.members()) == 13
-    read: list[list[str]] = []
-    link, reading = link_of(mine), ZooKeeperLink.read
-
-    async def note(self: ZooKeeperLink, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        wanted = list(paths)
-        if self is link:
-            read.append([path.rpartition("/")[2] for path in wanted])
-        return await reading(self, wanted, watch=watch)
-
-    with replace(reading, note):
-        await mine.members()
-        await others[3].leave()
-        await join("m12")
-        await eventually(heard, mine.members, lambda members: "m12" in members and "m3" not in members)
-        await others[5].leave()
-        await eventually(heard, mine.members, lambda members: "m5" not in members)
-    # Of one that leaves, its own end may be heard before that of its place in the list: then it is looked for once.
-    names = [name for each in read for name in each]
-    assert set(names) <= {"m12", "m3", "m5"}
-    assert names.count("m12") == 1
-
-
-async def test_many_partitions_take_few_requests(join: Join) -> None:
-    """A thousand are read at once and taken in some dozen transactions; so are commits and releases."""
-    mine, _ = await join("a")
-    partitions = some(1000)
-    await mine.claim(some(1))
-    counted: dict[str, int] = {"read": 0, "apply": 0, "rounds": 0}
-    asking = ZooKeeperLink._ask
-
-    async def count(self: ZooKeeperLink, calls: Any) -> Any:  # noqa: ANN401 - as the method's
-        counted["rounds"] += 1
-        counted["read" if "get_async" in repr(calls[:1]) else "apply"] += len(calls)
-        return await asking(self, calls)
-
-    with replace(asking, count):
-        held = await mine.claim(partitions)
-        await mine.commit([(each, "1") for each in held.values()])
-        await mine.release(partitions)
-    assert counted["read"] == 1000 + 1  # Each offset, and the owner of the one that was held before.
-    assert counted["apply"] < 60
-    assert counted["rounds"] < 15
 
 
 async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None:

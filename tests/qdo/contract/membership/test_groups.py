@@ -9,7 +9,7 @@ from qdo.errors import GroupActive
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.samples import NAMES, ONE, OTHER, QUEUE, some
+from tests.qdo.contract.samples import ONE, OTHER, QUEUE, some
 
 pytestmark = once
 
@@ -31,13 +31,6 @@ async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: 
     await join("m", "c")
     await session.leave()
     assert await (await open_one("other")).groups() == ["a", "b", "c"]
-
-
-async def test_names_of_groups_are_listed_as_they_are(open_one: Open) -> None:
-    """However a name is written where it is stored, it is listed as it was given."""
-    for name in NAMES:
-        await (await open_one(name)).set_offsets({ONE: "1"})
-    assert await (await open_one()).groups() == sorted(NAMES)
 
 
 async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open) -> None:

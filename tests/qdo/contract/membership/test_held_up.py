@@ -40,15 +40,6 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
     assert await recorded(coordinator) == "1"
 
 
-@on(argvalues=["local"])
-async def test_a_member_that_nobody_speaks_for_is_gone(hold: Hold, service: Service) -> None:
-    """Without such a process the session ends meanwhile, which it finds out at its next step."""
-    process = await hold("held", session_timeout=service.short)
-    await process.ask("hold", SESSIONS * service.short)
-    with pytest.raises(Refused, match="SessionLost"):
-        await process.ask("commit", {str(ONE): "1"})
-
-
 @pytest.mark.parametrize(("backend", "how"), [("zookeeper", "hold"), ("local", "stand")], indirect=["backend"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""

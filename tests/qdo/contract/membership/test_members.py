@@ -83,15 +83,6 @@ async def test_groups_know_nothing_of_each_other(join: Join) -> None:
     assert list(await here.members()) == ["a"]
 
 
-async def test_a_name_is_free_after_leaving(join: Join) -> None:
-    """Whoever leaves is gone at once, with all that it held."""
-    first, _ = await join("a")
-    await first.claim([ONE])
-    await first.leave()
-    second, _ = await join("a")
-    assert set(await second.claim([ONE])) == {ONE}
-
-
 async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Service) -> None:
     """A member that is gone without a word keeps its name no longer than its session."""
     first, _ = await join("a")
@@ -115,16 +106,6 @@ async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None
     assert (await looking.offsets())[partition].member == name
     assert await looking.target() == TargetAssignment({partition: name}, {name: 1.5}, frozenset({name}))
     assert await looking.groups() == [name]
-
-
-async def test_names_that_differ_are_different(join: Join, open_one: Open) -> None:
-    """No two names are mistaken for each other, however they are written where they are stored."""
-    coordinator = await open_one()
-    sessions = {name: await coordinator.join(Member(name), Heard()) for name in NAMES}
-    assert set(await coordinator.members()) == set(NAMES)
-    for name, session in sessions.items():
-        assert len(await session.claim([Partition(Queue("h", "a", name), 1)])) == 1
-    assert len(await coordinator.owners()) == len(NAMES)
 
 
 @once

@@ -15,13 +15,6 @@ from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import ONE
 
 
-async def test_a_session_begins_connected(join: Join) -> None:
-    """Nothing is told of it."""
-    session, heard = await join("a")
-    assert session.state == "connected"
-    assert "connected" not in heard.events
-
-
 async def test_a_short_cut_suspends(join: Join, service: Service) -> None:
     """Members are told when the service is gone and when it is back, and hold what they held."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
