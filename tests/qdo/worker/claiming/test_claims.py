@@ -252,18 +252,25 @@ async def test_a_handler_stops_its_worker(workers: Workers) -> None:
     assert (await workers.system.client.job_queue(queue.name).size()).size == 1
 
 
-async def test_a_service_that_is_away_at_the_start(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker says so while it waits for the service."""
+@pytest.mark.parametrize(
+    ("method", "said"), [("GET", "does not answer now"), ("POST", "no messages can be claimed now")]
+)
+async def test_a_service_that_is_away(
+    workers: Workers, caplog: pytest.LogCaptureFixture, method: str, said: str
+) -> None:
+    """At the start and later: the worker says so while it waits, and handles what is there when the service is back."""
     queue = await workers.system.queue()
-    workers.system.transport.answer = refused("GET")
-    worker = make(workers, workers.note, queue)
-    task = workers.start(worker)
-    await until(lambda: "does not answer now" in caplog.text)
+    task = workers.start(worker := make(workers, workers.note, queue, ttl=2))
+    if method == "POST":
+        await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it claims
+    workers.system.transport.answer = refused(method)
+    await until(lambda: said in caplog.text)
     workers.system.transport.answer = None
     await workers.system.send(queue, 1)
     await until(lambda: len(workers.seen) == 1)
     worker.stop()
     assert await task == exit_codes.ENDED
+    assert await done(workers, queue)
 
 
 async def test_hooks_and_counts(workers: Workers) -> None:
