@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -22,12 +21,10 @@ from queuey.storage.cassandra.catalogue import pending_deletes as grave_rows
 from queuey.storage.cassandra.catalogue import queue_index
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store import claim_logs, covers
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire
 from tests.contract.samples import enter
 from tests.replacing import replace
-from tests.waiting import PATIENCE_SECONDS
 
 TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
 
@@ -141,22 +138,6 @@ def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Q
     assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
 
 
-@pytest.mark.parametrize("statement", [claim_logs._END, claim_logs._FORGET_ALL, covers.FORGET_ALL])
-def test_stopped_between_the_parts_of_a_log(
-    reaping: CassandraStore, wire: Wire, application: str, queue: Queue, statement: Statement
-) -> None:
-    """Whatever part of a log cannot be removed, the next run removes it, and all others."""
-    reaping.delete_queue(queue)
-    (pending,) = pending_deletes(reaping, application)
-    wire.fail([statement])
-    with pytest.raises(StoreUnavailable):
-        reaping._garbage_collector._empty(pending)
-    assert pending_deletes(reaping, application) == [pending]
-    reaping._garbage_collector._empty(pending)
-    assert rows_left(reaping, queue.qid) == {}
-    assert pending_deletes(reaping, application) == []
-
-
 def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
     """A run that fails at any point keeps the pending delete while anything is left; the next one goes on."""
     reaping.delete_queue(queue)
@@ -206,21 +187,6 @@ def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, applic
         with pytest.raises(StoreUnavailable):
             reaping.reap()
     reaping.reap()
-    assert pending_deletes(reaping, application) == []
-
-
-def test_several_at_once(reaping: CassandraStore, open_with: OpenStore, application: str, queue: Queue) -> None:
-    """Several processes may do it at once."""
-    stores = [reaping, open_with(reap_after=-1.0)]
-    for n in range(5):
-        more, _ = reaping.create_queue(application, str(n), QueueSpec())
-        fill(reaping, more)
-        reaping.delete_queue(more)
-    reaping.purge_queue(queue)
-    with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(one.reap) for one in stores * 2]:
-            future.result(PATIENCE_SECONDS)
-    assert rows_left(reaping, queue.qid) == {}
     assert pending_deletes(reaping, application) == []
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.messages import NewMessage, QueueSpec, Slice
+from queuey.messages import NewMessage, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock_check import REFUSE
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import LEASE, PATIENT, SOON, Timing
+from queuey.storage.cassandra.timing import PATIENT, SOON, Timing
 from tests.contract.samples import becomes_healthy, eventually
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
@@ -93,33 +93,6 @@ def test_settings_that_differ_are_refused(url: str) -> None:
         store.ping()
     [finding] = [one for one in doctor.examine(parse_url(url), options) if one.check == "timing"]
     assert (finding.state, "consistency.strong.delay" in finding.text) == ("fail", True)
-
-
-@pytest.mark.parametrize(("before", "wanted"), [(PATIENT, SOON), (SOON, PATIENT)], ids=["lower", "raise"])
-def test_a_change_under_running_processes(driver: Driver, url: str, before: Timing, wanted: Timing) -> None:
-    """Between the steps each keeps the lower times and assumes the higher ones; then all go by the new ones."""
-    keyspaces.go_by(url, before)
-    with closing(opened(url)) as store:
-        store.create_application("acme")
-        queue, _ = store.create_queue("acme", "orders", QueueSpec())
-        waits: list[float] = []
-
-        def between(seconds: float) -> None:
-            waits.append(seconds)
-            assert eventually(lambda: store._timing.kept != store._timing.assumed)
-            level = store._levels.of(queue)
-            assert (level.deadline, level.delay) == (0.4, 5.0)
-            assert level.undone_within == 0.75
-            assert (store._timing.kept.clock_difference, store.clock_difference) == (0.25, 1.0)
-            [position] = store.append(queue, [NewMessage("x", 1, 3600)])
-            assert position
-            [page] = store.read(queue, [Slice(1)])
-            assert page.messages == []
-
-        stored_timing.change(driver, OPTIONS, wanted, silent, between)
-        assert waits == [LEASE + 5.0 + 1.0 + 1.0]
-        assert eventually(lambda: store._timing.kept == store._timing.assumed == wanted)
-        assert store.read_delay(queue) == wanted.levels["strong"].delay
 
 
 def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:

@@ -7,16 +7,6 @@ from queuey.messages import OffsetChange, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 
 
-def test_one_partition_twice_in_a_call(store: CassandraStore, application: str) -> None:
-    """The second change of a partition finds what the first one set, and is what is recorded."""
-    first, second = (ids.EPOCH_TICKS + 5, 0), (ids.EPOCH_TICKS, 0)
-    queue, _ = store.create_queue(application, "queue", QueueSpec())
-    changes = [OffsetChange(1, first), OffsetChange(1, second, first, compare=True)]
-    (answer,) = store.set_offsets(queue, "group", changes)
-    assert answer.position == second
-    assert store.offsets(queue, "group") == [answer]
-
-
 def test_very_many_in_a_call(store: CassandraStore, application: str) -> None:
     """A call may set the offsets of thousands of partitions; Cassandra's limit of a batch's size is none for these."""
     queue, _ = store.create_queue(application, "queue", QueueSpec(partitions=3000))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue.queue_index import SHARDS
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from tests.cassandra.conftest import OpenStore
 
 
 def test_entries_without_a_queue(store: CassandraStore, application: str) -> None:
@@ -17,13 +15,3 @@ def test_entries_without_a_queue(store: CassandraStore, application: str) -> Non
             store.create_queue(application, f"a{n:02}", QueueSpec())
     assert [queue.name for queue in store.list_queues(application, limit=8)] == [f"a{n:02}" for n in range(0, 32, 4)]
     assert len(store.list_queues(application)) == 10
-
-
-def test_cost(open_with: OpenStore, application: str) -> None:
-    """A page costs requests by its size, not by the number of queues."""
-    store = open_with(heartbeat=None)
-    for n in range(60):
-        store.create_queue(application, f"queue-{n}", QueueSpec())
-    before = store._driver.requests
-    assert len(store.list_queues(application, start="queue-3", limit=5)) == 5
-    assert store._driver.requests - before <= 2 * SHARDS + 1

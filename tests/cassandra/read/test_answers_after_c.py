@@ -40,16 +40,6 @@ def test_nobody_uses_the_old_row(open_with: OpenStore, application: str, change:
     assert not uses_old_row(other, queue)
 
 
-def test_the_wait_is_what_does_it(open_with: OpenStore, application: str) -> None:
-    """Without the wait the other process would go on with the old row: the test above can fail."""
-    store, other = open_with(row_age=600.0, levels={}), open_with(row_age=600.0, levels={})
-    queue, _ = store.create_queue(application, "queue", QueueSpec())
-    other.queue(application, "queue", fresh=True)
-    with replace(CassandraCatalogue._wait_for_others, lambda self: None):
-        store.update_queue(queue, QueueSpec(ttl=5))
-    assert uses_old_row(other, queue)
-
-
 def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
     """A store that is closed while a change waits to answer says that the change may be made, and does not hang."""
     store, other = open_with(row_age=600.0, levels={}), open_with()

@@ -6,48 +6,22 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-import pytest
 from msgspec import structs
 
-from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import CLOCKS, LOW_WATERMARKS, Wire
-from tests.cassandra.scene import C, D, S, Scene
+from tests.cassandra.interposed import LOW_WATERMARKS
+from tests.cassandra.scene import D, S, Scene
 from tests.replacing import replace_in
 
 DAY = 86_400
 HOUR = 3600
-
-
-class Asked:
-    """Which tables a store asks from now on.
-
-    Args:
-        wire: Its way to Cassandra.
-    """
-
-    def __init__(self, wire: Wire) -> None:
-        self._log = wire.log
-        self._statements, self._rounds = len(wire.log.statements), len(wire.log.rounds)
-
-    @property
-    def rounds(self) -> list[int]:
-        """How many requests were sent side by side, each time that some were."""
-        return self._log.rounds[self._rounds :]
-
-    def tables(self) -> list[str]:
-        """The tables that were asked since the last time, one for each request."""
-        asked = [one for one in self._log.statements[self._statements :] if one.reads and one not in CLOCKS]
-        self._statements = len(self._log.statements)
-        return [statement.cql.split(" FROM ")[1].split()[0] for statement in asked]
 
 
 def make(store: CassandraStore, application: str, name: str) -> Queue:
@@ -71,61 +45,6 @@ def bodies(messages: Sequence[Message]) -> list[str | bytes]:
     return [message.body for message in messages]
 
 
-def test_a_message_that_outlives_its_queues_ttl_is_kept(store: CassandraStore, application: str) -> None:
-    """With a TTL of 388 days in a queue of three days Cassandra keeps the row that long, and every read finds it."""
-    queue = make(store, application, "long")
-    [first, long, last] = store.append(queue, [new("a"), new("long", 388 * DAY), new("b")])
-    for descending in (False, True):
-        found = whole(store, queue, descending=descending)
-        assert [message.position for message in found] == sorted([first, long, last], reverse=descending)
-    [message] = store.fetch(queue, [(1, long)])
-    assert message.expires == long[0] + 388 * DAY * TICKS_PER_SECOND
-    time_bucket = bucketing.bucket_of(long[0], bucketing.class_of(388 * DAY), bucketing.HOME_WIDTH)
-    [[left]] = store._driver.run(
-        Statement("SELECT TTL(body) FROM messages_400d WHERE qid = ? AND partition = 1 AND bucket = ?"),
-        (queue.qid, time_bucket.bucket),
-    )
-    assert 388 * DAY - 60 < left <= 388 * DAY + 10
-    [known] = store._bucket_index.lookup([(queue.qid, 1, 0)], consistency="QUORUM", low_watermarks=True)
-    assert known.recorded.time_buckets == (time_bucket,)
-    store.delete(queue, [(1, long)])
-    assert bodies(whole(store, queue)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
-def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
-    """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
-    process = scene.start()
-    store, queue = process.store, scene.queue(process, ttl=ttl)
-    store.append(queue, [new("lonely", ttl)])
-    recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
-    asked = Asked(process.wire)
-    for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
-        store.read(queue, [part])
-        scene.world.advance(0.7 * C)
-        tables = asked.tables()
-        assert (part == Slice(1)) <= sum(table.startswith("messages_") for table in tables) <= 2
-        assert tables.count("bucket_index") <= 1
-        assert tables.count("queues") <= 1
-
-
-def test_reading_again_at_the_tail_costs_one_request(scene: Scene) -> None:
-    """While rows and buckets are fresh enough, the next read from a cursor near the end is a probe and nothing else."""
-    process = scene.start()
-    store, queue = process.store, scene.queue(process, ttl=3 * DAY)
-    tail = Slice(1, (store._clock.now() - 10 * TICKS_PER_SECOND, 0))
-    store.read(queue, [tail])
-    scene.world.advance(0.3 * C)
-    asked = Asked(process.wire)
-    store.read(queue, [tail])
-    buckets = len(
-        bucketing.own_buckets(1, tail.lower[0], store._clock.now())
-    )  # Two if one of four days has just ended.
-    tables = asked.tables()
-    assert set(tables) == {"messages_4d"}
-    assert len(tables) <= buckets
-
-
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:
     """Reading, overwriting and deleting by id work at the far end of a partition with very many buckets."""
     queue = make(store, application, "wide")
@@ -144,24 +63,6 @@ def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraSt
         found = whole(store, queue, limit=500, descending=descending)
         expected = [*bodies(given[:-2]), "put"]
         assert bodies(found) == (expected[::-1] if descending else expected)
-
-
-def test_puts_are_found_wherever_their_ids_lie(store: CassandraStore, application: str) -> None:
-    """Ids of the distant past, at the edges of buckets and due soon are read, fetched and deleted like others."""
-    queue = make(store, application, "put")
-    now = store._clock.now()
-    edge = now // bucketing.width(1, bucketing.HOME_WIDTH) * bucketing.width(1, bucketing.HOME_WIDTH)
-    at: list[Position] = [FIRST, (1, 0), (edge - 1, ids.LOW_MAX), (edge, ids.LOW_MIN), (now - 1, 0)]
-    for number, position in enumerate(at):
-        store.put(queue, [(1, position)], new(f"{number}", 388 * DAY if number % 2 else DAY))
-    store.put(queue, [(1, LAST), (1, (now + 40 * DAY * TICKS_PER_SECOND, 0))], new("ahead"))
-    for descending in (False, True):
-        found = whole(store, queue, limit=2, descending=descending)
-        assert [message.position for message in found] == (at[::-1] if descending else at)
-    assert len(store.fetch(queue, [(1, position) for position in [*at, LAST]])) == 6
-    store.delete(queue, [(1, position) for position in [*at, LAST]])
-    assert whole(store, queue) == []
-    assert store.fetch(queue, [(1, LAST)]) == []
 
 
 class Reader:

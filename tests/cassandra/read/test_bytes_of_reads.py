@@ -7,14 +7,11 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.messages import NewMessage, QueueSpec, Slice
-from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.store import bulk
 from tests.cassandra.begun import begun_page, page_of
 from tests.cassandra.conftest import OpenStore
-from tests.cassandra.interposed import QUEUES, READS, Wire
+from tests.cassandra.interposed import QUEUES, Wire
 from tests.cassandra.scene import Scene
-from tests.replacing import replace_in
 
 PARTITIONS = 40
 LONGEST = 64 << 10
@@ -38,19 +35,6 @@ def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: Open
     assert found == [[n + 1] if n < full else [] for n in range(PARTITIONS)]
     assert all(page.more for page in pages)
     assert 0 < wire.log.bytes <= 5 * PAGE_BYTES
-
-
-def test_a_page_of_short_messages_is_one_statement(open_with: OpenStore, application: str) -> None:
-    """A hundred short messages of one partition that was read before come by one query."""
-    wire = Wire()
-    store = open_with(wire)
-    queue, _ = store.create_queue(application, "short", QueueSpec())
-    positions = store.append(queue, [NewMessage("x" * 200, 1, 600) for _ in range(150)])
-    part = Slice(1, positions[10], delayed=False)
-    wire.log.statements.clear()
-    [page] = store.read(queue, [part])
-    assert [message.position for message in page.messages] == positions[10:110]
-    assert wire.log.count(READS) == 1
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -87,22 +71,6 @@ def test_rounds_stay_bounded_where_long_rows_follow_short_ones(
     assert found == (positions[::-1] if descending else positions)
 
 
-def test_pages_of_pipelines_stay_bounded_where_long_rows_follow_short_ones(
-    open_with: OpenStore, application: str
-) -> None:
-    """A pipeline, which asks for many rows when those before were short, has no page past its bound either."""
-    wire = Wire()
-    store = open_with(wire)
-    queue, _ = store.create_queue(application, "mixed", QueueSpec())
-    store.append(queue, [NewMessage("x" * 200, 1, 600) for _ in range(1000)])
-    for _ in range(4):
-        store.append(queue, [NewMessage("x" * (256 << 10), 1, 600) for _ in range(10)])
-    with replace_in(bulk, bulk.MOST_BYTES, 4 << 20):
-        found = sum(len(batch) for batch in store.scan_arrow(queue, Slice(1, delayed=False)))
-    assert found == 1040
-    assert wire.log.longest <= 4 << 20
-
-
 def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
     """Claims look above the horizon by rows that are C old: they give messages that are longer than these rows say."""
     writer, reader = scene.start(), scene.start()
@@ -120,19 +88,3 @@ def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
     assert page.more
     assert reader.wire.log.count(QUEUES) == 0
     assert LONGEST < reader.wire.log.bytes < 10 * (LONGEST + 100)
-
-
-def test_a_read_of_ids_leaves_bodies_out(open_with: OpenStore, application: str) -> None:
-    """However long bodies are, a whole page of ids is one short answer."""
-    wire = Wire()
-    store = open_with(wire)
-    queue, _ = store.create_queue(application, "ids", QueueSpec())
-    positions = store.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)])
-    part = Slice(1, positions[0], delayed=False, bodies=False, max_bytes=LONGEST)
-    wire.log.bytes = 0
-    wire.log.statements.clear()
-    [page] = store.read(queue, [part])
-    assert [message.position for message in page.messages] == positions
-    assert {message.body for message in page.messages} == {""}
-    assert 0 < wire.log.bytes < LONGEST
-    assert wire.log.count(message_codec.IDS_UP) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -59,16 +58,6 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
     assert [message.position for message in page.messages] == [kept[1]]
     _, [info] = strict_store.inspect(queue)
     assert info.oldest == kept[1] == info.newest
-
-
-def test_reads_get_past_expired_messages(strict_store: CassandraStore) -> None:
-    """The same holds for messages that expired long before their queue's own TTL."""
-    queue = queue_of(strict_store, "expired")
-    say(strict_store, queue, 2000, ttl=1)
-    time.sleep(4)  # Cassandra keeps them for two seconds beyond their end.
-    [alive] = strict_store.append(queue, [NewMessage("alive", 1, 3600)])
-    [page] = strict_store.read(queue, [Slice(1, limit=10)])
-    assert [message.position for message in page.messages] == [alive]
 
 
 def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:

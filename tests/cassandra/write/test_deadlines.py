@@ -15,7 +15,7 @@ from queuey.storage.cassandra.catalogue import offsets, queue_cache
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page
-from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, LOOKS, READS
+from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, READS
 from tests.cassandra.scene import D, Process, S, Scene, message
 
 DEADLINE = 10.0
@@ -55,18 +55,6 @@ def test_every_call_ends_in_time(scene: Scene, call: Call) -> None:
     with pytest.raises(StoreUnavailable):
         call(process, queue)
     assert DEADLINE <= (process.machine.boottime() - began) / 1e9 <= DEADLINE + 2 * EACH
-
-
-def test_a_call_ends_although_nothing_is_answered(scene: Scene) -> None:
-    """A read that waits for an answer that never comes gives up; nothing was changed by it."""
-    process = scene.start(deadline=0.5)
-    queue = scene.queue(process)
-    gate = process.wire.hold(LOOKS, ALWAYS)
-    scene.world.run()
-    with pytest.raises(StoreUnavailable) as raised:
-        process.store.read(queue, [Slice(1)])
-    assert raised.value.outcome == "none"
-    gate.open()
 
 
 LONGER = 7200

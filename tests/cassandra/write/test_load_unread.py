@@ -7,18 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
-from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
-from tests.cassandra.scene import TTL, C, D, Process, Reader, S, Scene, W
+from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W
 from tests.replacing import replace
 
 SECOND = TICKS_PER_SECOND
@@ -128,55 +124,3 @@ def machine_stopped(scene: Scene) -> list[str]:
 def test_promises_hold(scene: Scene, scenario: Callable[[Scene], list[str]]) -> None:
     """What can go wrong with a load breaks no promise."""
     assert scenario(scene) == []
-
-
-def test_begins_only_in_time(scene: Scene) -> None:
-    """A load may begin while its lowest id is young enough, not a tick later; then nothing is written."""
-    process = scene.start()
-    queue = scene.queue(process)
-    messages = planned(process, 0.0)
-    scene.world.advance(SPARE - 1e-6)
-    assert process.store.load_unread(queue, messages) == 5
-    messages = planned(process, 0.0)
-    scene.world.advance(SPARE)
-    with pytest.raises(TooLate) as caught:
-        process.store.load_unread(queue, messages)
-    assert not caught.value.written
-    assert process.store.fetch(queue, [(1, one.position) for one in messages]) == []
-
-
-def test_a_reader_that_follows_sees_all(scene: Scene) -> None:
-    """A reader that polls, with buckets in memory as old as may be, is shown loads at the edge of what is allowed."""
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    reader = Reader(reading, queue)
-    everything = []
-    for _ in range(6):
-        messages = planned(writing, 0.0)
-        scene.world.advance(SPARE - 0.01)
-        reader.go_on()
-        assert writing.store.load_unread(queue, messages) == 5
-        everything += messages
-        scene.world.advance(C / 2)
-        reader.go_on()
-    for _ in range(10):
-        scene.world.advance(C / 2)
-        reader.go_on()
-    assert reader.seen == [one.position for one in everything]
-
-
-SECONDS = st.floats(0, 100)
-
-
-@given(SECONDS, SECONDS, SECONDS, SECONDS.filter(bool), SECONDS.filter(bool))
-def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
-    """A load that begins in time has W to end in time, and no look that a reader may use is older than its record."""
-    within = max(0.0, level_delay - difference)
-    level = InForce("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
-    begin, end = window(0, level, delay, difference=difference, age=age)
-    assert begin <= end - round(deadline * SECOND) + 1
-    shorter = min(level_delay, delay)
-    assert end <= max(0.0, shorter - difference) * SECOND + 1
-    if shorter >= difference:
-        oldest = min(age, shorter - difference)
-        assert begin <= (shorter - difference - oldest) * SECOND + 1
