@@ -44,14 +44,6 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
     assert run("queue", "info", "life").code == 1
 
 
-@pytest.mark.parametrize("command", ["delete", "purge"])
-def test_destruction_is_confirmed(run: Run, client: Client, queue: str, command: str) -> None:
-    """Without a terminal and without --yes nothing is destroyed."""
-    client.send(queue, "x")
-    assert run("queue", command, queue).code == 2
-    assert client.info(queue).count == 1
-
-
 def test_offsets(run: Run, client: Client, queue: str) -> None:
     """Offsets are recorded, compared, shown with what is behind, and forgotten."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 
@@ -46,43 +45,6 @@ def test_bodies(served: Served, wire: Wire, queue: str, body: bytes, headers: li
     if status == 201 and CHUNKED not in headers:
         found = stored[0].body
         assert (found.encode() if isinstance(found, str) else found) == body
-
-
-@pytest.mark.parametrize("headers", [[CHUNKED, "Content-Length: 3"], [CHUNKED, "Content-Length: 30"]])
-def test_two_lengths(served: Served, wire: Wire, queue: str, headers: list[str]) -> None:
-    """A length beside chunks is refused, and nothing after it is taken for a request."""
-    rest = b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert wire.ask(post(queue), chunks(b"abc") + rest, *headers).status == 400
-    assert wire.is_closed()
-    assert bodies(served, queue) == []
-
-
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        (b"hel", ["Content-Length: 5"]),
-        (b"x" * 70_000, ["Content-Length: 100000", JSON]),
-        (chunks(b"hel", end=b""), [CHUNKED]),
-        (chunks(b"hel", end=b"5\r\nlo"), [CHUNKED]),
-        (chunks(b"x" * 70_000, end=b""), [CHUNKED]),
-        (b"", [CHUNKED]),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-@pytest.mark.parametrize("how", ["closed", "reset", "half-closed"])
-def test_clients_that_leave_in_the_body(
-    served: Served, wire: Wire, queue: str, body: bytes, headers: list[str], how: str
-) -> None:
-    """A message is stored whole or not at all: not when its sender goes away before its end."""
-    wire.send(post(queue), body, *headers)
-    if how == "half-closed":
-        wire.socket.shutdown(socket.SHUT_WR)
-        assert wire.answer().status == 400
-    else:
-        wire.close() if how == "closed" else wire.reset()
-    with Wire(served) as other:
-        assert other.ask(post(queue), b"after", "Content-Length: 5").status == 201
-    assert bodies(served, queue) == ["after"]
 
 
 def test_slow_senders(served: Served, queue: str) -> None:

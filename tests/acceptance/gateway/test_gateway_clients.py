@@ -29,20 +29,6 @@ def elsewhere(served: Served) -> Iterator[Store]:
     store.close()
 
 
-def test_queue_purged_while_posting(served: Served, elsewhere: Store, queue: str) -> None:
-    """Posts around a purge in another process are either gone with it or stored after it; none fails."""
-    acknowledged: list[str] = []
-    with Wire(served) as wire:
-        for number in range(60):
-            if number % 10 == 5:
-                elsewhere.purge_queue(elsewhere.queue("queuey", queue, fresh=True))
-                acknowledged.clear()
-            assert wire.ask(post(queue), b"%05d" % number, "Content-Length: 5").status == 201
-            acknowledged.append(f"{number:05d}")
-    with served.client() as client:
-        assert [message.body for message in client.read(queue).messages] == acknowledged
-
-
 def test_key_revoked_while_posting(served: Served, elsewhere: Store, queue: str) -> None:
     """A key revoked by another process ends, although it is used all the time."""
     secret = "b" * 64

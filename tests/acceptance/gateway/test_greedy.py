@@ -103,21 +103,6 @@ def is_served(shop: Shop) -> None:
         assert wire.ask("GET /__lbheartbeat__").status == 200
 
 
-@pytest.mark.parametrize(
-    ("header", "status"), [("X-Nothing: 1", 403), ("Authorization: Application nonsense", 401)], ids=["none", "wrong"]
-)
-def test_strangers_are_answered_before_their_bodies(shop: Shop, wires: list[Wire], header: str, status: int) -> None:
-    """Bodies of callers without a valid key are refused unread, and nobody is told to go on with one."""
-    for number in range(40):
-        wire = Wire(shop.served)
-        expect = "Expect: 100-continue\r\n" if number % 2 else ""
-        head = f"{post(shop.queue)} HTTP/1.1\r\nHost: x\r\n{header}\r\nContent-Length: {2 * MIB}\r\n{expect}\r\n"
-        wire.socket.sendall(head.encode() + (b"" if expect else b"x" * 100_000))
-        wires.append(wire)
-    assert statuses(wires) == {status: 40}
-    is_served(shop)
-
-
 @pytest.mark.parametrize("known", [True, False], ids=["application", "nobody"])
 def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """Bodies that are almost there hold no more than one share, with a key or without one; the rest is 429."""
@@ -153,53 +138,3 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     assert resident(shop.served) < before + MEMORY + SLACK
     assert set(statuses(wires)) <= {200, 429}
     is_served(shop)
-
-
-def test_pages_named_again_and_again(shop: Shop) -> None:
-    """Without a key, a public queue named a hundred times is one page."""
-    body = json.dumps({"queues": [{"queue_name": shop.queue, "partitions": "*"}] * 100}).encode()
-    with Wire(shop.served) as wire:
-        head = f"POST /v1/queuey/_read HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
-        wire.socket.sendall(head.encode() + body)
-        reply = wire.answer()
-    assert (reply.status, len(reply.body) < PAGE + 300_000) == (200, True)
-
-
-def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
-    """One application waits on so many connections and no more; another one finds a place beside it."""
-    with shop.served.client() as client:
-        empty = client.create_queue(type="public").name
-    is_served(shop)
-    path = f"GET /v1/queuey/{empty}?wait=20"
-    wires += [Wire(shop.served).send(path) for _ in range(20)]
-    found = statuses(wires, OPTIONS["wait-slots"])
-    assert found == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
-    with shop.other() as other:
-        other.send(path)
-        assert statuses([other], 1) == {0: 1}
-        is_served(shop)
-        with shop.served.client() as client:
-            client.send(empty, "news")
-        assert statuses([other]) == {200: 1}
-
-
-def test_slow_heads(shop: Shop, wires: list[Wire]) -> None:
-    """Connections that send half of a request's head are refused and closed after some time."""
-    wires += [Wire(shop.served) for _ in range(10)]
-    for wire in wires:
-        wire.socket.sendall(b"GET /v1/queuey HTTP/1.1\r\nHost:")
-    assert_closed(wires, b"HTTP/1.1 408")
-
-
-@pytest.mark.slow
-def test_silent_connections(shop: Shop, wires: list[Wire]) -> None:
-    """Those that send nothing are closed as well: see test_connections.py, which does not wait for 75 s."""
-    wires += [Wire(shop.served) for _ in range(10)]
-    assert_closed(wires, b"")
-
-
-def assert_closed(wires: list[Wire], said: bytes) -> None:
-    """Waits until all connections have ended."""
-    for wire in wires:
-        wire.socket.settimeout(ALWAYS)
-        assert wire.socket.recv(200)[:12] == said

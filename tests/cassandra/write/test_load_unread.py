@@ -7,11 +7,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
+from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.store.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W
@@ -124,3 +128,20 @@ def machine_stopped(scene: Scene) -> list[str]:
 def test_promises_hold(scene: Scene, scenario: Callable[[Scene], list[str]]) -> None:
     """What can go wrong with a load breaks no promise."""
     assert scenario(scene) == []
+
+
+SECONDS = st.floats(0, 100)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS.filter(bool), SECONDS.filter(bool))
+def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
+    """A load that begins in time has W to end in time, and no look that a reader may use is older than its record."""
+    within = max(0.0, level_delay - difference)
+    level = InForce("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
+    begin, end = window(0, level, delay, difference=difference, age=age)
+    assert begin <= end - round(deadline * SECOND) + 1
+    shorter = min(level_delay, delay)
+    assert end <= max(0.0, shorter - difference) * SECOND + 1
+    if shorter >= difference:
+        oldest = min(age, shorter - difference)
+        assert begin <= (shorter - difference - oldest) * SECOND + 1

@@ -232,14 +232,6 @@ def test_it_ends_with_an_error_that_will_not_pass(connect: Connect) -> None:
         list(queue.claim(patience=3))
 
 
-def test_what_is_done_is_acknowledged_at_the_end(connect: Connect) -> None:
-    """If the next claim fails for good, the loop acknowledges what it has finished by itself; so it does at a break."""
-    script = Script(claims(1), httpx2.Response(403, text="no"), settled())
-    with pytest.raises(NotAllowed):
-        list(connect(script).job_queue("mail").claim())
-    assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
-
-
 @pytest.mark.parametrize("fields", ["acknowledge.0 acknowledge.1", "acknowledge.0", "acknowledge"])
 def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
     """Receipts that a claim is refused for are lost; it is sent again, and acknowledges the others."""

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import pytest
 
-from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest, RetryPolicy
+from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest
 from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
-from queuey.client.claims.results import Claimed
 from queuey.client.credentials.profile import read_profile
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Served
-from tests.client.scripted import Script
-from tests.in_process import InProcess
+from tests.client.live import Served
 
 Queuey = Any
 """A client of either kind."""
@@ -161,78 +155,6 @@ def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
     assert reason["error"].endswith("test_jobs.Unspeakable")
     assert reason["text"].startswith(text)
     assert len(reason["text"]) <= 4096
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Application, limit: int) -> None:
-    """What a claim was to acknowledge the next one does, if the service or the client has not heard of it."""
-    lost: list[str] = []
-    here = InProcess(app)
-
-    def forward(request: httpx2.Request) -> httpx2.Response:
-        acknowledges = request.url.path.endswith("/claims") and bool(request.content)
-        if acknowledges and not lost:
-            lost.append("request")
-            raise httpx2.RemoteProtocolError("broken", request=request)
-        plain = httpx2.Request(request.method, request.url, headers=request.headers, content=request.content)
-        answer = here.handle_request(plain)
-        response = httpx2.Response(answer.status_code, headers=answer.headers, content=answer.read())
-        if acknowledges and len(lost) == 1 and not response.json()["messages"]:
-            lost.append("answer")
-            raise httpx2.RemoteProtocolError("broken", request=request)
-        return response
-
-    script = Script(forward)
-    client = connect(script, LOCAL, retry=RetryPolicy(rounds=1), key=LOCAL_KEY)
-    name = client.create_queue(partitions=2).name
-    client.send_many(name, [str(number) for number in range(7)])
-    jobs = client.job_queue(name)
-    seen = [(job.body, job.deliveries) for job in jobs.claim(limit=limit, idle=0)]
-    assert sorted(seen) == [(str(number), 1) for number in range(7)]
-    assert (jobs.size().size, jobs.counts().claimed, lost) == (0, 0, ["request", "answer"])
-    assert not any(request.url.path.endswith("/ack") for request in script.requests)
-    here.close()
-
-
-LONGER = 4.0
-"""Seconds: more than a claim of two seconds lasts, whatever the clocks are."""
-STILL = 0.9
-"""Seconds: if anything stands still for as long, a claim of two seconds may be lost, and the test begins again."""
-
-
-class Watch:
-    """Looks at the time again and again while a claim is held."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._end = self._last + LONGER
-        self.stood_still = False
-
-    def goes_on(self) -> bool:
-        """Returns whether to look again: until the time is over, or something has stood still."""
-        now = time.monotonic()
-        self.stood_still = self.stood_still or now - self._last > STILL
-        self._last = now
-        return now < self._end and not self.stood_still
-
-
-def test_a_claim_is_renewed_while_the_handler_runs(over_socket: Queuey) -> None:
-    """Nobody else gets a job whose handler takes longer than the claim's time."""
-    for _ in range(30):
-        jobs = over_socket.job_queue(over_socket.create_queue().name)
-        over_socket.send(jobs.name, "long")
-        watch, others = Watch(), list[Claimed]()
-        for job in jobs.claim(ttl=2, idle=0):
-            while watch.goes_on():  # bounded: by the watch
-                others += jobs.receive()
-                time.sleep(0.1)
-            lost = job.lost
-            if watch.stood_still:
-                break
-        if not watch.stood_still:
-            assert (others, lost, jobs.size().size) == ([], False, 0)
-            return
-    pytest.fail("the machine stood still each time")
 
 
 def test_states(queuey: Queuey, queue: str) -> None:

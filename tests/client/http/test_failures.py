@@ -296,13 +296,6 @@ def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
     assert len(script.slept) == 1
 
 
-def test_local_servers_are_preferred(connect: Connect) -> None:
-    """Among several servers one on this machine is asked first."""
-    script = Script(page(1))
-    connect(script, "http://far.example,http://farther.example,http://[::1]:5000/v1/queuey/").read("q")
-    assert script.requests[0].url.host == "::1"
-
-
 def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
     """After 503 another server is asked; Retry-After binds only the one that said it."""
     script = Script(busy(20, outcome="none"), receipts())

@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from queuey import ids
@@ -250,27 +249,3 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
         row[2]: (0, 1, 1),
         other[2]: (1, 1, 1),
     }
-
-
-def test_hashes_are_those_of_receipts() -> None:
-    """What a scan hashes and what the client writes down are the same digits."""
-    bodies = [b"", b"\xff", "ä".encode()]
-    schema = columns.arrow_schema(body_hashes._READ)
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(bodies, pa.binary()), pa.array(["q"] * 3), pa.array([1] * 3, pa.int32()), pa.array(["0" * 32] * 3)],
-        schema=schema,
-    )
-    found = body_hashes.hashed(batch).to_pylist()
-    sent = [SentMessage.of(Outgoing(one)) for one in bodies]
-    assert [(row["hash"].hex(), row["size"]) for row in found] == [(one.sha256, one.size) for one in sent]
-
-
-def test_accounts_add_up() -> None:
-    """The total has every number of every partition, groups by their names; only some findings are unsound."""
-    one = Account(accepted=3, present=2, missing=1, groups={"g": Passed(1, 1, 0)})
-    other = Account(accepted=2, expired=1, late=1, groups={"g": Passed(0, 1, 1), "h": Passed(1, 0, 0)})
-    assert audit_job.summed([one, other]) == Account(
-        accepted=5, present=2, missing=1, expired=1, late=1, groups={"g": Passed(1, 2, 1), "h": Passed(1, 0, 0)}
-    )
-    assert other.sound
-    assert not one.sound

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.pipeline.archive import manifest, verify
+from queuey.pipeline.archive import manifest
 from queuey.pipeline.archive.manifest import (
-    Archive,
     ArchiveDamaged,
     ArchivedQueue,
     DataFile,
@@ -41,14 +38,6 @@ ONE = Manifest(
     expiring=False,
     run="r1",
 )
-
-
-def test_a_manifest_survives_its_file() -> None:
-    """What is written is read back, and people can read it."""
-    text = manifest.encode(ONE)
-    assert manifest.decode(text, "x", Manifest) == ONE
-    assert json.loads(text)["summary"]["hash"] == {"xor": "f" * 16, "sum": "f" * 15 + "e"}
-    assert len(text.splitlines()) > 20
 
 
 @pytest.mark.parametrize(
@@ -104,32 +93,3 @@ def test_identity() -> None:
     assert manifest.identity([ONE]) == manifest.identity([again])
     assert len({manifest.identity(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
     assert manifest.identity([ONE, other]) == manifest.identity([other, ONE])
-
-
-def test_kinds_of_archives() -> None:
-    """An archive says in which ways another one would differ."""
-    mine = Archive(application="acme", seconds=3600)
-    assert mine.differing(mine) == []
-    theirs = Archive(application="other", seconds=60)
-    assert mine.differing(theirs) == [
-        "its application is acme, not other",
-        "its width of buckets (s) is 3600, not 60",
-    ]
-    assert manifest.decode(manifest.encode(mine), "x", Archive) == mine
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (None, "its 2 messages are not there"),
-        (msgspec.structs.replace(SUMMARY, count=1), "it holds 1 messages and not 2"),
-        (msgspec.structs.replace(SUMMARY, hash=MessageSetHash.combined(0, 0)), "others than when it was archived"),
-        (msgspec.structs.replace(SUMMARY, partitions={1: SUMMARY.partitions[1]}), "first and last"),
-    ],
-)
-def test_comparison(found: Summary | None, said: str) -> None:
-    """A bucket that is not what its manifest says is damaged, and it is said in what way."""
-    [damage] = verify.compared(ONE, found)
-    assert said in damage.text
-    assert (damage.queue, damage.bucket) == ONE.key
-    assert verify.compared(ONE, SUMMARY) == []
