@@ -46,11 +46,6 @@ class Wire:
         self._file.close()
         self.socket.close()
 
-    def reset(self) -> None:
-        """Leaves without a word: the other side's next write fails."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        self.close()
-
     def send(self, head: str, body: bytes = b"", *headers: str) -> Self:
         """Sends a request line with headers and whatever follows."""
         lines = [f"{head} HTTP/1.1", "Host: x", f"Authorization: Application {self.key}", *headers, "", ""]
@@ -69,13 +64,6 @@ class Wire:
     def ask(self, head: str, body: bytes = b"", *headers: str) -> Reply:
         """Sends a request and reads its answer."""
         return self.send(head, body, *headers).answer(head.partition(" ")[0])
-
-    def is_closed(self) -> bool:
-        """Waits for what comes next: the end of the connection, or anything else."""
-        try:
-            return self._file.read(1) == b""
-        except ConnectionResetError:
-            return True
 
     def is_usable(self) -> bool:
         """Tells whether the connection takes another request."""

@@ -9,7 +9,6 @@ import pytest
 
 from queuey.client import ServiceUnavailable
 from queuey.client.lookup import Lookup, look_up
-from queuey.client.results import QueuePage
 from tests.client.live import Connect, connected
 from tests.client.scripted import Script, async_client, busy, ok
 
@@ -59,21 +58,6 @@ async def test_a_key_that_may_not_look(connect: Connect, privacy: str) -> None:
     """A key that only sends sees no queue, and still learns which of its own queues do not exist."""
     found, absent, hidden = shape(await look_up(connect("send", "orders-*"), ["orders-a", "orders-c"]))
     assert (found, absent, hidden) == ({}, {"orders-c"}, {"orders-a"})
-
-
-async def test_few_calls_for_queues_that_lie_close(connect: Connect) -> None:
-    """Queues beside each other cost a few pages of the list, not a call each."""
-    client = connect()
-    asked = []
-    run = client.queue_page
-
-    async def counted(**options: object) -> QueuePage:
-        asked.append(options)
-        return await run(**options)  # type: ignore[arg-type]
-
-    client.queue_page = counted  # type: ignore[method-assign]
-    assert len((await look_up(client, NAMES)).found) == len(NAMES)
-    assert len(asked) <= 6
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from queuey.client import (
     GroupNotFound,
     InvalidArgument,
     InvalidRequest,
-    Move,
-    NotFound,
     OffsetConflict,
     Outgoing,
     QueueExists,
@@ -166,16 +164,6 @@ def test_messages_by_id(queuey: Queuey, queue: str) -> None:
     assert queuey.info(queue).partitions == 3
 
 
-def test_a_purge_removes_messages_and_nothing_else(queuey: Queuey, queue: str) -> None:
-    """After a purge the queue is empty, with its fields and offsets."""
-    stored = queuey.send(queue, "x", partition=1)
-    queuey.commit(queue, "g", {1: stored})
-    queuey.purge_queue(queue)
-    assert list(queuey.read_all(queue)) == []
-    assert queuey.info(queue).partitions == 3
-    assert queuey.groups(queue) == ("g",)
-
-
 def test_offsets_are_compared_and_set(queuey: Queuey, queue: str) -> None:
     """Offsets are recorded per partition, a wrong expectation is told, groups are listed and forgotten."""
     stored = queuey.send_many(queue, [Outgoing(str(n), partition=1) for n in range(4)])
@@ -244,68 +232,12 @@ def test_async_code_may_send_an_async_feed(app: Application) -> None:
     assert asyncio.run(read_async(app)) == ["m0", "m1", "m2"]
 
 
-def test_a_move(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
-    """A move is begun, followed to its end, found again by its id and in the list."""
-    target = queuey.create_queue(partitions=3).name
-    queuey.send_many(queue, ["a", "b", "c"], after=None)
-    moving = queuey.move(queue, target)
-    seen: list[Move] = []
-    move = moving.wait(120, told=seen.append)
-    assert (move.state, move.moved, move.left, move.error) == ("done", 3, 0, None)
-    assert (move.source, move.target, move.id) == (queue, target, moving.id)
-    assert seen[-1] == move
-    assert queuey.moving(moving.id).show() == move
-    assert queuey.moving(moving.id).cancel() == move
-    assert queuey.moves()[0] == move
-    assert {message.body for message in queuey.read(target, partitions="*").messages} == {"a", "b", "c"}
-    queuey.delete_queue(target)
-
-
 def test_what_is_no_move(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
     """Names and ids that cannot be are refused before anything is sent."""
     with pytest.raises(InvalidArgument):
         queuey.move(queue, "a/b")
     with pytest.raises(InvalidArgument):
         queuey.moving("x").show()
-
-
-def test_schedules(queuey: Queuey, queue: str) -> None:
-    """A schedule is made, shown, listed, paused, resumed, run and removed."""
-    schedules = queuey.schedules
-    name = f"s-{uuid.uuid4().hex}"
-    message = Outgoing(json={"a": [1]}, ttl=60, headers={"x": "y"}, key="k")
-    made = schedules.put(name, queue=queue, message=message, cron="5 4 * * *", timezone="Asia/Tokyo")
-    assert (made.name, made.queue, made.cron, made.timezone, made.every) == (
-        name,
-        queue,
-        "5 4 * * *",
-        "Asia/Tokyo",
-        None,
-    )
-    assert made.message == {
-        "body": {"a": [1]},
-        "ttl": 60,
-        "headers": {"x": "y"},
-        "message_key": "k",
-        "content_type": "application/json",
-    }
-    assert schedules.get(name) == made
-    [listed] = [each for each in schedules.list() if each.name == name]
-    assert (listed.next, listed.message) == (made.next, None)
-    assert schedules.pause(name).next == ()
-    ran = schedules.run(name)
-    assert ran.paused
-    assert ran.last.state == "published"
-    [found] = queuey.get(queue, (ran.last.partition, ran.last.message_id))
-    assert found.body == {"a": [1]}
-    assert schedules.resume(name).next == made.next
-    assert schedules.put(name, every=3600, message="text").message == {"body": "text"}
-    with pytest.raises(InvalidRequest):
-        schedules.put(name, every=1)
-    schedules.delete(name)
-    for call in (schedules.get, schedules.run, schedules.delete):
-        with pytest.raises(NotFound):
-            call(name)
 
 
 def test_what_is_no_schedule(queuey: Queuey, queue: str) -> None:

@@ -20,11 +20,9 @@ from queuey.storage.cassandra.admin.migrations import (
     migrate,
     parse_replication,
     pending,
-    schema_problem,
 )
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
-from queuey.storage.cassandra.timing import SOON
 from tests.cassandra.interposed import ALWAYS, Wire
 from tests.contract.samples import becomes_healthy
 from tests.servers.plugin import Cassandra, unique_name
@@ -115,23 +113,6 @@ def tables(driver: Driver) -> set[str]:
 def names(some: Sequence[SchemaMigration]) -> list[str]:
     """The migrations' names."""
     return [one.name for one in some]
-
-
-def test_from_nothing(target: DataCentreTarget, driver: Driver) -> None:
-    """The first run makes the keyspace and everything in it, a dry run before it nothing; the next one has no work."""
-    assert schema_problem(driver) == f"keyspace {target.keyspace} has no tables yet; run `queuey migrate`"
-    planned = migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING)
-    assert names(planned.migrations) == names(ALL)
-    assert tables(driver) == set()
-    told: list[str] = []
-    report = migrate(target, OPTIONS, replication="1", tell=told.append, running=RUNNING)
-    assert report == planned._replace(timing=SOON)
-    assert [line.partition(":")[0] for line in told] == [f"keyspace {target.keyspace}", *names(ALL), "times"]
-    assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
-    assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
-    assert migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING).migrations == ()
-    with pytest.raises(SettingsError, match="1 copy"):
-        migrate(target, OPTIONS, replication="2", running=RUNNING)
 
 
 @pytest.mark.parametrize(

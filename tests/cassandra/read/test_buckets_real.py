@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 
-from msgspec import structs
+import pytest
 
-from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, bucketing
@@ -16,8 +14,8 @@ from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import LOW_WATERMARKS
-from tests.cassandra.scene import D, S, Scene
+from tests.cassandra.interposed import LOOKS, LOW_WATERMARKS, QUEUES, READS
+from tests.cassandra.scene import C, D, Reader, S, Scene
 from tests.replacing import replace_in
 
 DAY = 86_400
@@ -45,6 +43,21 @@ def bodies(messages: Sequence[Message]) -> list[str | bytes]:
     return [message.body for message in messages]
 
 
+@pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
+def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
+    """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
+    process = scene.start()
+    store, queue, log = process.store, scene.queue(process, ttl=ttl), process.wire.log
+    store.append(queue, [new("lonely", ttl)])
+    recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
+    for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
+        log.clear()
+        store.read(queue, [part])
+        scene.world.advance(0.7 * C)
+        assert (part == Slice(1)) <= log.count(READS) <= 2
+        assert max(log.count(LOOKS), log.count(QUEUES)) <= 1
+
+
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:
     """Reading, overwriting and deleting by id work at the far end of a partition with very many buckets."""
     queue = make(store, application, "wide")
@@ -65,50 +78,12 @@ def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraSt
         assert bodies(found) == (expected[::-1] if descending else expected)
 
 
-class Reader:
-    """Follows a queue by cursors in a thread of its own, until it has read past a position."""
-
-    def __init__(self, store: CassandraStore, queue: Queue) -> None:
-        self._store, self._queue = store, queue
-        self._found: list[Message] = []
-        self._last: Position | None = None
-        self._error: BaseException | None = None
-        self._waiting = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        part = Slice(1, limit=70)
-        try:
-            while self._last is None or part.lower <= self._last:
-                try:
-                    page = page_of(self._store, self._queue, part)
-                except StoreUnavailable:  # The time was moved while the node was being asked for it.
-                    continue
-                self._found += page.messages
-                assert page.next is not None
-                part = structs.replace(part, lower=page.next)
-                if not page.more:
-                    self._waiting.wait(0.02)
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-            self._error = error
-
-    def found(self, last: Position) -> list[Message]:
-        """Waits until it is past a position; returns what it has found."""
-        self._last = last
-        self._thread.join(60)
-        if self._error is not None:
-            raise self._error
-        assert not self._thread.is_alive()
-        return self._found
-
-
 def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     """While two processes write to a partition that gets hot and cools again, every reader sees each message once."""
     first, second = scene.start(), scene.start()
     one, other = first.store, second.store
     queue = scene.queue(first, ttl=3 * DAY)
-    reader = Reader(other, queue)
+    reader = Reader(second, queue)
     written: list[tuple[Position, str]] = []
     levels: list[int] = []
 
@@ -120,6 +95,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
         assert buffer.bucket_widths is not None
         levels.append(buffer.bucket_widths.width_index)
         scene.world.advance(pause)
+        reader.go_on()
         return buffer.bucket_widths.width_index
 
     with replace_in(writer, BucketWidths, partial(BucketWidths, full_rows=300)):
@@ -134,8 +110,8 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     scene.world.advance(D + S)
     written.sort()
     expected = [text for _, text in written]
-    last = written[-1][0]
-    assert bodies(reader.found(last)) == expected
+    reader.go_on()
+    assert reader.bodies == expected
     for store in (one, other):
         for limit in (170, 1000):
             assert bodies(whole(store, queue, limit=limit)) == expected

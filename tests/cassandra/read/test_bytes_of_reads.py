@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from msgspec import structs
-
-from queuey import ids
 from queuey.messages import NewMessage, QueueSpec, Slice
-from queuey.storage.cassandra.read import reading
 from tests.cassandra.begun import begun_page, page_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import QUEUES, Wire
@@ -16,7 +11,6 @@ from tests.cassandra.scene import Scene
 PARTITIONS = 40
 LONGEST = 64 << 10
 PAGE_BYTES = 1 << 20
-LONG_PAGE = 8 << 20
 
 
 def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: OpenStore, application: str) -> None:
@@ -35,40 +29,6 @@ def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: Open
     assert found == [[n + 1] if n < full else [] for n in range(PARTITIONS)]
     assert all(page.more for page in pages)
     assert 0 < wire.log.bytes <= 5 * PAGE_BYTES
-
-
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("max_bytes", [256 << 10, LONG_PAGE])
-def test_rounds_stay_bounded_where_long_rows_follow_short_ones(
-    open_with: OpenStore,
-    application: str,
-    max_bytes: int,
-    *,
-    descending: bool,
-) -> None:
-    """A thousand short messages before a hundred of 256 KiB: however pages come to them, no round is past its bound."""
-    wire = Wire()
-    store = open_with(wire)
-    queue, _ = store.create_queue(application, "mixed", QueueSpec())
-    positions = store.append(queue, [NewMessage("x" * 200, 1, 600) for _ in range(1000)])
-    for _ in range(10):
-        positions += store.append(queue, [NewMessage("x" * (256 << 10), 1, 600) for _ in range(10)])
-    found, part = [], Slice(1, positions[0], limit=100, max_bytes=max_bytes, delayed=False, descending=descending)
-    while True:
-        wire.log.clear()
-        [page] = store.read(queue, [part])
-        # A row beyond the bound is one that ends the page.
-        assert max(wire.log.round_bytes, default=0) <= max(4 * max_bytes, reading.LEAST_BYTES) + (300 << 10)
-        if max_bytes < LONG_PAGE and len(page.messages) == part.limit:
-            # The long rows lie in another bucket by now. The page does not ask for them again in each of its rounds.
-            assert len(wire.log.round_bytes) <= 8
-            assert wire.log.bytes <= 2 * max_bytes
-        found += [message.position for message in page.messages]
-        if not page.more or page.next is None:
-            break
-        ends = {"upper": ids.following(page.next)} if descending else {"lower": page.next}
-        part = structs.replace(part, **ends)
-    assert found == (positions[::-1] if descending else positions)
 
 
 def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:

@@ -19,10 +19,10 @@ from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
 from queuey.storage.cassandra.store.names import PREPARED as NAMES
-from tests.blocking import BlockingNames, blocking
+from tests.blocking import BlockingNames
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
-from tests.cassandra.scene import TTL, D, Process, Scene
+from tests.cassandra.scene import D, Process, Scene
 from tests.replacing import replace
 
 T = TypeVar("T")
@@ -182,39 +182,6 @@ def test_a_post_is_one_request(scene: Scene, count: int) -> None:
     process.store.append(queue, [NewMessage(BODY, 1, 600)])
     sent, _ = sent_by(process, lambda: process.store.append(queue, [NewMessage(BODY, 1, 600)] * count))
     assert sent == Sent(writes=1)
-
-
-def test_claims_cost_the_same_anywhere(scene: Scene) -> None:
-    """A claim is one or two reads and a change of the log, an acknowledgement a change, whatever lies around it."""
-    process = scene.start()
-    store, queue = process.store, scene.queue(process)
-    service = Service(store)
-    access = service.enter(queue, lambda _queue: None)
-
-    def done(limit: int) -> tuple[Sent, Sent]:
-        """Claims and acknowledges so many."""
-        claim, found = sent_by(process, lambda: blocking(service.claims).claim(access, limit=limit, ttl=600))
-        assert len(found) == limit
-        ack, _ = sent_by(process, lambda: blocking(service.claims).acknowledge(access, [one.receipt for one in found]))
-        return claim, ack
-
-    for _ in range(5):
-        store.append(queue, [NewMessage(BODY, 1, TTL)] * 1000)
-    done(1)
-    scene.world.advance(D + 1)
-    for acknowledged in (0, 2000):
-        for _ in range(acknowledged // 1000):
-            store.read(queue, [Slice(1, limit=1)])  # The clock has to be sound.
-            done(1000)
-            scene.world.advance(D + 1)
-        for limit in (1, 100):
-            store.read(queue, [Slice(1, limit=1)])
-            claim, ack = done(limit)
-            # By time, a claim also reads a page of what is known: ids from the cursor on, or what is a little older.
-            assert claim == Sent(reads=claim.reads, rows=claim.rows, log_changes=1)
-            assert 1 <= claim.reads <= 2
-            assert limit <= claim.rows <= 2000
-            assert ack == Sent(log_changes=1)
 
 
 def test_info_and_names(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
-from queuey.storage.cassandra.catalogue import offsets, queue_cache
+from queuey.storage.cassandra.catalogue import offsets
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page
@@ -55,25 +55,6 @@ def test_every_call_ends_in_time(scene: Scene, call: Call) -> None:
     with pytest.raises(StoreUnavailable):
         call(process, queue)
     assert DEADLINE <= (process.machine.boottime() - began) / 1e9 <= DEADLINE + 2 * EACH
-
-
-LONGER = 7200
-WRITES: dict[str, Call] = {
-    "put": lambda process, queue: process.store.put(queue, [(1, ID)], message(ttl=LONGER)),
-    "append": lambda process, queue: process.store.append(queue, [message(ttl=LONGER)]),
-}
-
-
-@pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES.items()])
-def test_nothing_is_written_while_readers_are_made_to_look_further(scene: Scene, write: Call) -> None:
-    """A message that lives longer than those before it is not written when its time is over before it could be."""
-    process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
-    queue = scene.queue(process, ttl=3600)
-    process.wire.lose([queue_cache._COVER], ALWAYS, then=lambda: scene.world.advance(DEADLINE + EACH))
-    with pytest.raises(StoreUnavailable) as raised:
-        write(process, queue)
-    assert raised.value.outcome == "none"
-    assert process.wire.log.count(INSERTS) == 0
 
 
 def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:

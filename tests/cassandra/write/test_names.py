@@ -125,17 +125,6 @@ def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queu
     assert [one.body for one in page.messages] == ["new"]
 
 
-def test_names_are_looked_at_once(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """A read looks once at each name, and at nothing for messages without names."""
-    first, second, queue, _ = two
-    [first.post(queue).result(PATIENCE) for _ in range(3)]
-    scene.world.advance(D + S)
-    looks = (names._STATEMENTS.find,)
-    before = second.wire.log.count(looks)
-    assert shown(second, queue) == ["old", "x", "x", "x"]
-    assert second.wire.log.count(looks) == before + 1
-
-
 def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
     """If Cassandra does not say what a name stands for, the read fails, and shows everything later."""
     _, second, queue, _ = two

@@ -51,15 +51,6 @@ def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -
         assert run(*again, "--yes").code == 0
 
 
-def test_a_running_service_is_not_replaced(run: Run, served: Served, client: Client, tmp_path: Path) -> None:
-    """A restore under a running service is refused, and the service goes on."""
-    file = str(tmp_path / "b")
-    assert run("backup", file, "--data", str(served.data)).code == 0
-    ended = run("restore", file, "--data", str(served.data), "--yes")
-    assert (ended.code, "is in use. Stop the service" in ended.err) == (1, True)
-    client.heartbeat()
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -328,12 +328,3 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
     assert (first, acknowledgement) == ("claims 2", "ack r1")
     # It names r1 again if it is sent before the answer to the acknowledgement is read.
     assert last in {"claims 2 r2", "claims 2 r1 r2"}
-
-
-def test_quick_jobs_are_acknowledged_by_claims_alone(connect: Connect) -> None:
-    """Nothing else is sent while claims acknowledge in time."""
-    script = Script(*[claims(1, 2, 3)] * 40, claims())
-    for _ in connect(script).job_queue("mail").claim(limit=3, idle=0):
-        script.now += 0.01
-        time.sleep(0.01)
-    assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40

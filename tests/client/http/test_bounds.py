@@ -214,26 +214,6 @@ def test_listing_that_stands_still(connect: Connect, method: str, fields: list[s
     assert len(script.requests) == 2
 
 
-BAD = [
-    ok(201),
-    ok(201, messages=[]),
-    ok(201, messages=[{"key": "1", "timestamp": "1.0000000", "partition": 1}]),
-    ok(201, messages=[{"key": message_id(1), "timestamp": "soon", "partition": 1}]),
-    ok(201, messages=[{"key": message_id(1), "timestamp": "1.0000000", "partition": 0}]),
-    httpx2.Response(302, headers={"location": "http://elsewhere.example/"}),
-    httpx2.Response(201, text="<html>hello</html>"),
-]
-
-
-@pytest.mark.parametrize("answer", BAD, ids=["none", "empty", "id", "time", "partition", "redirect", "html"])
-@pytest.mark.parametrize(("method", "args"), [("send", ("q", "a")), ("send_many", ("q", ["a"]))], ids=["one", "many"])
-def test_receipts_that_are_none(connect: Connect, answer: httpx2.Response, method: str, args: tuple[Any, ...]) -> None:
-    """A post whose answer has no usable receipt is an error of the client's, which says that it may be stored."""
-    with pytest.raises(InvalidAnswer) as caught:
-        getattr(connect(Script(answer)), method)(*args)
-    assert caught.value.outcome == "unknown"
-
-
 def test_missing_receipts(connect: Connect) -> None:
     """A batch that is answered with fewer receipts than messages is an error, which has those that came."""
     script = Script(receipts(2), receipts(1, first=3))

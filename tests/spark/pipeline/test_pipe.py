@@ -21,7 +21,7 @@ from queuey.messages import Message, NewMessage, Queue
 from queuey.pipeline import pipe as job
 from queuey.pipeline.pipe import Pipe
 from queuey.spark.errors import OptionError
-from queuey.spark.options import Pattern, Subscribe
+from queuey.spark.options import Subscribe
 from queuey.web import make_app
 from tests.backends import APP
 from tests.in_process import InProcess
@@ -225,19 +225,3 @@ def test_what_cannot_be_done_is_said_before(
     with pytest.raises((OptionError, QueueNotFound), match=says):
         job.run(spark, plan(embedded, tmp_path, **fields), quiet, Event())
     assert not (tmp_path / "checkpoint").exists()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"sql": ALL, "function": "a:b"},
-        {"sql": None},
-        {"target": None, "create": True},
-        {"target": "orders"},
-        {"source": Pattern("o.*"), "target": "others"},
-    ],
-)
-def test_pipes_that_make_no_sense(embedded: Kept, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Two transforms or none, a queue without a name to be created, and a pipe that would feed itself."""
-    with pytest.raises(OptionError):
-        plan(embedded, tmp_path, **{"function": None, "sql": ALL} | fields)

@@ -5,20 +5,6 @@ from __future__ import annotations
 from tests.web.caller import Caller
 
 
-def test_there_is_no_wait_when_there_is_something(owner: Caller) -> None:
-    """A read that finds messages answers at once, though it could wait."""
-    owner.create("q")
-    owner.post("q", "x")
-    assert owner.get("q", wait=20).bodies == ["x"]
-
-
-def test_a_delayed_message_ends_the_wait_when_due(owner: Caller) -> None:
-    """A message that comes due without anybody writing is noticed."""
-    owner.create("q")
-    owner.post("q", "due", X_Delay="0.3")
-    assert owner.get("q", wait=20).bodies == ["due"]
-
-
 def test_a_message_outside_of_the_range_does_not_end_the_wait(owner: Caller) -> None:
     """Only messages that the read would give count."""
     owner.create("q", partitions=2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from queuey import ids
 from queuey.ids import FIRST, TICKS_PER_SECOND
 from queuey.messages import NewMessage, OffsetChange
-from queuey.pipeline import name_ranges
 from queuey.pipeline.stats import lag, stats_job
 from queuey.pipeline.stats.lag import GroupObservation, LagOptions
 from queuey.pipeline.stats.stats_job import StatsOptions
@@ -21,8 +18,6 @@ from queuey.pipeline.stats.totals import Totals
 from queuey.pipeline.stats.ttl_forecast import Forecast
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
-from queuey.storage import Store
-from tests.replacing import replace
 from tests.spark.kept import Kept
 from tests.waiting import until
 
@@ -49,31 +44,6 @@ def check(found: Totals) -> None:
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
     assert [one.queue for one in found.top["skew"]] == ["uneven", "deep"]
     assert [one.skew for one in found.top["skew"]] == [2.0, 1.0]
-
-
-def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - stands for any method
-    """Fails the test."""
-    raise AssertionError("a message was read")
-
-
-@contextmanager
-def unreadable(store: type[Store]) -> Iterator[None]:
-    """Takes from a store what hands out messages."""
-    with ExitStack() as replaced:
-        for method in (store.scan, store.scan_arrow, store.read, store.fetch, store.begin_read):
-            replaced.enter_context(replace(method, refuse))
-        yield
-
-
-def test_no_message_leaves_the_store(embedded: Kept) -> None:
-    """A task that measures never asks for messages, and what it hands back does not grow with them."""
-    filled(embedded)
-    with unreadable(type(embedded.store)):
-        [part] = name_ranges.name_ranges_of(embedded.named, None)
-        batches = list(stats_job.rows(embedded.named, msgspec.msgpack.encode(part)))
-    held = [(row["queue"], row["partition"]) for batch in batches for row in batch.to_pylist()]
-    assert len(held) == 6
-    assert ("empty", 0) in held
 
 
 def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:

@@ -1,0 +1,47 @@
+"""Which values of names early reads on Cassandra show."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from queuey.ids import LOW_MIN
+from queuey.messages import Queue, Slice
+from queuey.storage.cassandra.store.names import PREPARED as NAMES
+from tests.cassandra.begun import page_of
+from tests.cassandra.scene import TTL, D, Process, S, Scene, message
+from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
+from tests.contract.read.test_early import bodies
+from tests.waiting import PATIENCE_SECONDS
+
+
+def early(scene: Scene, process: Process, queue: Queue) -> list[str]:
+    """What a reader is shown above the horizon a little later."""
+    scene.world.advance(0.01)
+    [page] = process.store.read(queue, [Slice(1)])
+    assert page.next == (page.horizon, LOW_MIN)
+    return bodies(page_of(process.store, queue, Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)).messages)
+
+
+def test_pending_values_of_names(scene: Scene) -> None:
+    """A value is not shown before it is confirmed; what lies above it is, and nothing is done about the name."""
+    first, second = scene.start(), scene.start()
+    queue = scene.queue(first, ttl=TTL)
+    assert second.store.queue(queue.application, queue.name) == queue
+    old = first.store.write_named(queue, "n", message("old"), b"old", None)
+    assert early(scene, second, queue) == ["old"]
+    scene.world.advance(D + S)
+    first.wire.hold(NAME_CHANGES).open()
+    gate = first.wire.hold(NAME_CHANGES)  # That which confirms it.
+    thread = threading.Thread(target=partial(first.store.write_named, queue, "n", message("new"), b"new", old))
+    thread.start()
+    gate.reached()
+    scene.world.advance(0.1)
+    second.post(queue, message("beside")).result(PATIENCE_SECONDS)
+    second.wire.log.clear()
+    assert early(scene, second, queue) == ["beside"]
+    assert second.wire.log.count(NAME_CHANGES) == 0
+    assert second.wire.log.count(NAMES)
+    gate.open()
+    thread.join(60)
+    assert early(scene, second, queue) == ["new", "beside"]
