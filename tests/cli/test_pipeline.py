@@ -141,6 +141,14 @@ def test_every_job_has_a_command() -> None:
             "is not NAME=VALUE",
         ),
         (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT (1 FROM messages"], "is never closed"),
+        (
+            ["pipe", "a", "--route", "--create", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
+            "only a queue that is named can be created",
+        ),
+        (
+            ["pipe", "--pattern", "b.*", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
+            "the pattern takes it",
+        ),
         (["replay", "x", "a", "--into", "a/b"], "cannot be the name of a queue"),
         (["archive", "a"], "--to"),
         (["archive", "--to", "x"], "name queues, or give --pattern"),
