@@ -138,3 +138,13 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     assert resident(shop.served) < before + MEMORY + SLACK
     assert set(statuses(wires)) <= {200, 429}
     is_served(shop)
+
+
+def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
+    """One application waits on so many connections and no more."""
+    with shop.served.client() as client:
+        empty = client.create_queue(type="public").name
+    wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]
+    found = statuses(wires, OPTIONS["wait-slots"])
+    assert found == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
+    is_served(shop)

@@ -24,22 +24,23 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3}
+DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3, "narrow": 20}
 BODY = "x" * 500
 
 
 def filled(kept: Kept) -> Kept:
-    """Three queues of two partitions with messages, one without."""
+    """Queues of two partitions with messages, one of one partition, and one without messages."""
     for name, depth in DEPTHS.items():
-        queue = kept.queue(name, partitions=2)
-        kept.post(queue, [NewMessage(BODY, 2 if name != "uneven" and n % 2 else 1, 600) for n in range(depth)])
+        queue = kept.queue(name, partitions=1 if name == "narrow" else 2)
+        spread = name in {"deep", "shallow"}
+        kept.post(queue, [NewMessage(BODY, 2 if spread and n % 2 else 1, 600) for n in range(depth)])
     kept.queue("empty", partitions=2)
     return kept
 
 
 def check(found: Totals) -> None:
     """Compares with what :func:`filled` posted."""
-    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
+    assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
     assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
     assert [one.queue for one in found.top["skew"]] == ["uneven", "deep"]
