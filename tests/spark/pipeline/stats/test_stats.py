@@ -57,7 +57,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
         "deep": (60, 60, False),
         "uneven": (41, 41, False),
     }
-    assert said[:2] == ["listing queues", "measuring, in 2 tasks"]
+    assert said[:2] == ["listing queues", "measuring, in 3 tasks"]
 
 
 def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
