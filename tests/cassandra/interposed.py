@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -131,22 +130,19 @@ class Rule:
 class Log:
     """Which statements were sent, in order; how many side by side each time that some were.
 
-    Also the rows and bytes of the answers that messages were read by, the bytes of the longest of them, and those of
-    each round that was waited for.
+    Also the rows and bytes of the answers that messages were read by.
     """
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     bytes: int = 0
     rows: int = 0
-    longest: int = 0
-    round_bytes: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
         """Forgets all of it."""
-        for what in (self.statements, self.rounds, self.round_bytes):
+        for what in (self.statements, self.rounds):
             what.clear()
-        self.bytes = self.rows = self.longest = 0
+        self.bytes = self.rows = 0
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -277,22 +273,13 @@ class _Interposed(LastingDriver):
 
     def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""
-        with self._round(len(some)):
-            return super().gather(some, **options)
+        self._wire.log.rounds.append(len(some))
+        return super().gather(some, **options)
 
     async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
         """See the driver."""
-        with self._round(len(some)):
-            return await super().ask_all(some, ends)
-
-    @contextmanager
-    def _round(self, requests: int) -> Iterator[None]:
-        log = self._wire.log
-        before = log.bytes
-        log.rounds.append(requests)
-        yield
-        if log.bytes > before:
-            log.round_bytes.append(log.bytes - before)
+        self._wire.log.rounds.append(len(some))
+        return await super().ask_all(some, ends)
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
         """See the driver. It is no round."""
@@ -302,7 +289,6 @@ class _Interposed(LastingDriver):
     def _weighed(self, decode: Decode, body: bytes) -> Rows:
         found = decode(body)
         self._wire.log.bytes += len(body)
-        self._wire.log.longest = max(self._wire.log.longest, len(body))
         self._wire.log.rows += len(found)
         return found
 
