@@ -16,7 +16,7 @@ from queuey.client import Client, RenewalError, RetryPolicy
 from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVING
-from queuey.client.claims.renewers import ClaimRenewer
+from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
 from tests.replacing import replace_in
 
@@ -74,6 +74,33 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
     renewer.close()
     assert reports == [(MemoryError, "q/claims/renew")]
     assert claim.state == "held"
+
+
+def test_an_unexpected_error_does_not_end_the_task() -> None:
+    """The same in async code, reported by the event loop."""
+    times, renewed = [100.0], asyncio.Event()
+    reports: list[str] = []
+
+    async def run(call: Call[None], within: float | None = None) -> None:
+        if not reports:
+            raise MemoryError(call.path)
+        renewed.set()
+
+    def report(_: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        reports.append(str(about["exception"]))
+        times.append(130.0)
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(report)
+        renewer = AsyncClaimRenewer(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+        claim = renewer.claims.add("q", "r1", 40, 80)
+        renewer.keep([claim])
+        await asyncio.wait_for(renewed.wait(), 60)
+        assert claim.state == "held"
+        await renewer.close()
+
+    asyncio.run(work())
+    assert reports == ["q/claims/renew"]
 
 
 # Renewals that are under way when a claim is released
@@ -179,3 +206,45 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
         asyncio.run(work())
     assert script.released == [False, True]
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
+
+
+def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
+    """A renewal of what is still held keeps nobody waiting."""
+    begun, closed, sent = Event(), Event(), []
+
+    def run(call: Call[None], within: float | None = None) -> None:
+        begun.set()
+        sent.append(closed.wait(PATIENCE))
+
+    renewer = ClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
+    assert begun.wait(PATIENCE)
+    with replace_in(renewers, LEAVING, 2 * PATIENCE):
+        renewer.close()
+    closed.set()
+    until(lambda: bool(sent))
+    assert sent == [True]
+
+
+def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
+    """What a task is sending is answered before it looks at another claim, whenever that is due."""
+    sent: list[str] = []
+    answered = asyncio.Event()
+
+    async def run(call: Call[None], within: float | None = None) -> None:
+        sent.append(call.path)
+        await asyncio.wait_for(answered.wait(), 60)
+
+    async def work() -> None:
+        renewer = AsyncClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+        renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
+        await awaited(lambda: bool(sent))
+        renewer.keep([renewer.claims.add("q", "r1", 40, 70)])
+        await asyncio.sleep(0)
+        answered.set()
+        await awaited(lambda: renewer.claims.pause() == 20)
+        await renewer.close()
+
+    asyncio.run(work())
+    assert sent[:2] == ["p/claims/renew", "q/claims/renew"]
+    assert "p/claims/renew" not in sent[2:]
