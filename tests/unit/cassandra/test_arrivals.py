@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
-from queuey.storage.cassandra.driver import Request
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY,
-    FEW,
     FIRST,
     MOST,
     SELDOM,
@@ -22,7 +20,7 @@ from queuey.storage.cassandra.waiting.arrivals import (
     PolledArrivals,
     next_to_look_for,
 )
-from queuey.storage.cassandra.waiting.recent_writes import GONE, LATEST, MOST_KEYS, WINDOW, RecentWrites
+from queuey.storage.cassandra.waiting.recent_writes import GONE, RecentWrites
 from queuey.storage.deadlines import Deadline
 from queuey.storage.watching import EVERY, Watch
 from tests.unit.cassandra.simulated import CalmDriver
@@ -147,45 +145,6 @@ def test_each_has_its_turn() -> None:
     assert [mine.index(watch) for watch in next_to_look_for(mine, 10.0, 3)] == [7, 0, 1]
 
 
-def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
-    """What another process stores wakes its readers once, when the delay is over, also if rows come late."""
-    writer.write(7)
-    late = {
-        place: node_data for place, node_data in driver.cluster.nodes[0].data.items() if place[0] == "recent_writes"
-    }
-    for node in driver.cluster.nodes:
-        for place in late:
-            del node.data[place]
-    driver.advance(0.3)
-    writer.write(8)
-    writer.write(9, delay=100.0)
-    reader.spend(1.0)
-    assert reader.woken == [8]
-    for node in driver.cluster.nodes:
-        for place, rows in late.items():
-            node.data[place].absorb(rows)
-    reader.spend(1.0)
-    assert reader.woken == [8, 7]
-    writer.spend(99.0)
-    reader.spend(1.0)
-    assert reader.woken == [8, 7, 9]
-
-
-@pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, whose: str) -> None:
-    """Whoever begins to wait for what is stored, but not shown yet, is woken when it is; so are many."""
-    process = reader if whose == "its own" else writer
-    process.write(2000)
-    reader.turn()
-    reader.turn()
-    reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
-    process.write(7)
-    other = Process(reader.driver, "other", 1000)
-    reader.spend(1.0, other)
-    assert {*reader.woken} == {2000, 7}
-    assert other.woken == [7]
-
-
 def test_cost_of_watching(reader: Process, driver: CalmDriver) -> None:
     """A thousand idle partitions cost a few queries a turn, however long it goes on, and each has its turn."""
     driver.sent.clear()
@@ -210,46 +169,6 @@ def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
     assert process.arrivals._glance() > EVERY
 
 
-def test_early_news_of_others(driver: CalmDriver, writer: Process) -> None:
-    """What another process stores wakes early readers at the first glance, and once in its place."""
-    reader = Process(driver, "reader", 1, early=True)
-    writer.write(1)
-    driver.advance(EARLY)
-    reader.arrivals._glance()
-    assert reader.woken == [1]
-    reader.spend(DELAY + 0.5)
-    # Once for each of the two watches, which is one wake of the requests that share them.
-    assert len(reader.woken) == 3
-    reader.spend(LATEST + WINDOW)
-    assert len(reader.woken) == 3
-
-
-def test_rows_of_a_busy_process(writer: Process, driver: CalmDriver) -> None:
-    """The first message is recorded at once; twenty rows a second are all, and one without keys ends them."""
-    driver.sent.clear()
-    for _ in range(500):
-        driver.advance(0.001)
-        writer.arrivals.appended(queue(7), [NewMessage("x", 1, 60)])
-        writer.arrivals._glance()
-    keys = [request.values[4] for request in driver.sent if isinstance(request, Request)]
-    assert 5 <= len(keys) <= 11
-    assert all(keys)
-    driver.sent.clear()
-    writer.spend(1.0)
-    ends = [bool(request.values[4]) for request in driver.sent if isinstance(request, Request)]
-    assert ends[-1:] == [False]
-    assert len(ends) <= 3
-
-
-def test_few_need_no_record(driver: CalmDriver) -> None:
-    """Where all can be polled in each turn, nothing is read beside."""
-    process = Process(driver, "reader", FEW)
-    driver.sent.clear()
-    process.turn()
-    assert sorted(process.store.polled) == [*range(1, FEW + 1)]
-    assert driver.sent == []
-
-
 @pytest.mark.parametrize("why", ["broken", "too much", "killed"])
 def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, driver: CalmDriver, why: str) -> None:
     """If the record cannot be read, has too many rows, or its writer ended at work, each partition is polled soon."""
@@ -271,20 +190,19 @@ def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, d
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
-@pytest.mark.parametrize("how", ["by itself", "closed"])
-def test_a_process_that_stopped(writer: Process, reader: Process, driver: CalmDriver, how: str) -> None:
-    """A process that has said that it stopped writing, or was closed, has recorded all."""
-    writer.write(7)
-    if how == "closed":
-        writer.arrivals.close()
-    else:
-        writer.spend(0.5)
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, whose: str) -> None:
+    """Whoever begins to wait for what is stored, but not shown yet, is woken when it is; so are many."""
+    process = reader if whose == "its own" else writer
+    process.write(2000)
     reader.turn()
     reader.turn()
-    driver.advance(GONE + 0.1)
-    reader.store.polled.clear()
-    reader.spend(2 * SELDOM * EVERY)
-    assert len(reader.store.polled) == 2 * SOME
+    reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
+    process.write(7)
+    other = Process(reader.driver, "other", 1000)
+    reader.spend(1.0, other)
+    assert {*reader.woken} == {2000, 7}
+    assert other.woken == [7]
 
 
 def test_rows_that_come_again(driver: CalmDriver) -> None:
@@ -299,15 +217,25 @@ def test_rows_that_come_again(driver: CalmDriver) -> None:
         assert [reader.lost(), reader.lost()] == [True, False]
 
 
-def test_very_many_keys(driver: CalmDriver) -> None:
-    """What was written in very many partitions takes several rows, each of bounded size; minutes end in between."""
-    driver.advance(59.5 - driver.world.now % 60)
-    one, other = (RecentWrites(driver, driver.clock(), name, Deadline(15.0)) for name in "ab")
-    keys = {(1 << 62) - 1 - number << 8 | 200 for number in range(2 * MOST_KEYS + 1)}
-    one.note(keys)
-    assert one.write()
-    sizes = [len(request.values[4]) // 9 for request in driver.sent if isinstance(request, Request)]
-    assert sizes == [MOST_KEYS, MOST_KEYS, 1]
-    driver.advance(1.0)
-    assert {key for some in other.read(first=False) for key in some.keys} == keys
-    assert not one.write()  # The row that says so is the last.
+def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
+    """What another process stores wakes its readers once, when the delay is over, also if rows come late."""
+    writer.write(7)
+    late = {
+        place: node_data for place, node_data in driver.cluster.nodes[0].data.items() if place[0] == "recent_writes"
+    }
+    for node in driver.cluster.nodes:
+        for place in late:
+            del node.data[place]
+    driver.advance(0.3)
+    writer.write(8)
+    writer.write(9, delay=100.0)
+    reader.spend(1.0)
+    assert reader.woken == [8]
+    for node in driver.cluster.nodes:
+        for place, rows in late.items():
+            node.data[place].absorb(rows)
+    reader.spend(1.0)
+    assert reader.woken == [8, 7]
+    writer.spend(99.0)
+    reader.spend(1.0)
+    assert reader.woken == [8, 7, 9]

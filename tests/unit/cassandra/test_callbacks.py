@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.callbacks import Done, begin, called, side_by_side, wait
 from queuey.storage.deadlines import Deadline
-from tests.unit.cassandra.simulated import CalmDriver
 
 
 def now(value: object, done: Done) -> None:
@@ -131,18 +129,3 @@ def test_results_in_order(plans: list[list[int]], running: int, held: int) -> No
         over.set()
         thread.join(60)
     assert found == [[number * 100 + at for at in range(sum(plan))] for number, plan in enumerate(plans)]
-
-
-def test_answers_come_in_the_order_of_the_requests() -> None:
-    """Whichever is answered first, rows are those of their requests; so are errors."""
-    driver, error = CalmDriver(), StoreUnavailable("no")
-    ended: list[object] = []
-    statements = [Request(Statement(f"SELECT number FROM claims WHERE qid = {n} AND partition = 1")) for n in range(3)]
-    driver.fail = lambda request: error if request is statements[1] else None
-    driver.run(Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, ?)"), (0, 1, 7))
-    driver.held = True
-    driver.send_all(statements, lambda *ends: ended.extend(ends))
-    for number in (2, 0, 1):
-        assert not ended
-        driver.waiting[number]()
-    assert ended == [[[(7,)], [], []], [error]]

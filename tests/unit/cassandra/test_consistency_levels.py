@@ -83,15 +83,6 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
     assert levels.of(queue_with("strong")).writes == "LOCAL_QUORUM"
 
 
-def test_a_queue_may_have_a_delay_of_its_own() -> None:
-    """The queue's read delay counts, also if it is 0; without one the level's does."""
-    levels = levels_on(ONE_CENTRE)
-    assert levels.delay(queue_with("strong")) == 1.0
-    assert levels.delay(queue_with("weak")) == 1.0
-    assert levels.delay(queue_with("strong", 0.0)) == 0.0
-    assert levels.delay(queue_with("strong", 60.0)) == 60.0
-
-
 @pytest.mark.parametrize(
     ("consistency", "read_delay", "copies", "safe", "says"),
     [
@@ -144,14 +135,6 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
     for queue in (queue_with(consistency), queue_with(consistency, 0.0)):  # Writes take as long for one without delay.
         assert levels.concludes(queue) == may
         assert levels.empty_below(queue, now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
-
-
-def test_levels_that_meet_in_all_centres_let_conclude() -> None:
-    """A deployment whose reads meet all writes over several data centres loses nothing."""
-    strong, very_strong = Level("QUORUM", "QUORUM", delay=5.0), Level("EACH_QUORUM", "QUORUM", delay=5.0)
-    levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": strong, "very_strong": very_strong}))
-    assert levels.concludes(queue_with("strong"))
-    assert levels.concludes(queue_with("very_strong"))
 
 
 @given(

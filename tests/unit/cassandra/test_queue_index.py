@@ -6,10 +6,7 @@ import bisect
 from collections.abc import Sequence
 from typing import cast
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of, share_of
+from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of
 
 
 class Shards:
@@ -36,36 +33,12 @@ class Shards:
         return Scan(cast("QueueIndex", self), "app", start)
 
 
-@given(
-    st.lists(st.text(st.characters(codec="utf-8"), max_size=3) | st.sampled_from(["a", "b"]), max_size=120),
-    st.lists(st.integers(1, 60), min_size=1),
-    st.text(max_size=2),
-)
-def test_merged_in_order(names: list[str], sizes: list[int], start: str) -> None:
-    """Takes of any sizes give every entry from the start on, once, in the order of names."""
-    shards = Shards(names)
-    scan = shards.scan(start)
-    found: list[IndexEntry] = []
-    wanted = [entry for entry in shards.entries if entry.name >= start]
-    for size in [*sizes, len(names) + 1, 1]:
-        took = scan.take(size)
-        assert len(took) == min(size, len(wanted) - len(found))
-        found += took
-    assert found == wanted
-
-
 def test_reads_no_further_than_asked_for() -> None:
     """A page of 100 of 5,000 names takes a round or two and reads a few times as many entries, not all."""
     shards = Shards([f"queue-{n}" for n in range(5000)])
     assert len(shards.scan("queue-2").take(100)) == 100
     assert shards.rounds <= 3
     assert shards.read <= 4 * 100
-
-
-@given(st.integers(1, 10_000))
-def test_share(wanted: int) -> None:
-    """The shares of all shards are enough together, and few enough to be read at once."""
-    assert wanted <= SHARDS * share_of(wanted) <= 2.2 * wanted + 10 * SHARDS
 
 
 def test_names_spread() -> None:

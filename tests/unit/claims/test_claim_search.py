@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
+from queuey.claims import ClaimReceipt, Poll, Settlement
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
-from queuey.messages import Message, Queue, rendered_bytes
+from queuey.messages import Message, Queue
 from queuey.service.claims.claiming import ClaimSearch, PiggybackedAck, by_partition
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
@@ -93,32 +93,6 @@ class Scene:
         ]
 
 
-def test_one_partition_is_enough() -> None:
-    """Unless it is to gather, a claim ends with the first partition that has some."""
-    scene = Scene(Poll(5, 60, 10_000), gather=False)
-    scene.answer()
-    scene.answer("a")
-    assert (scene.bodies, [number for number, _ in scene.asked]) == (["a"], [1, 2])
-
-
-def test_gathering_until_there_are_enough() -> None:
-    """It goes on with what is still wanted, in messages and in bytes."""
-    scene = Scene(Poll(5, 60, 10_000))
-    scene.answer("aa", "b")
-    rest = scene.answer("c")
-    assert (rest.limit, rest.max_bytes) == (3, 10_000 - rendered_bytes("aa", None) - rendered_bytes("b", None))
-    scene.answer("d", "e")
-    assert scene.bodies == ["aa", "b", "c", "d", "e"]
-
-
-@pytest.mark.parametrize("poll", [Poll(2, 60, 10_000), Poll(9, 60, 2)])
-def test_gathering_ends_with_what_was_wanted(poll: Poll) -> None:
-    """No further partition is asked when there are as many messages, or bytes, as wanted."""
-    scene = Scene(poll)
-    scene.answer("a", "b")
-    assert (scene.bodies, len(scene.asked)) == (["a", "b"], 1)
-
-
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full")])
 def test_what_was_found_before_an_error(error: Exception) -> None:
     """The caller gets the messages that are claimed for it; without any it gets the error."""
@@ -133,14 +107,6 @@ def test_what_was_found_before_an_error(error: Exception) -> None:
     assert empty.told == [(None, error)]
 
 
-def test_giving_up_releases_what_was_found() -> None:
-    """Nobody waits for these messages any more, so others get them at once."""
-    scene = Scene(Poll(5, 60, 10_000))
-    scene.answer("a", "b")
-    scene.give_up()
-    assert scene.released == [(1, [10, 11])]
-
-
 @pytest.mark.parametrize(("ttl", "outcome"), [(60, "unknown"), (0, "none")])
 def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: Outcome) -> None:
     """Who gives up is told that nothing was done only if no partition has counted a delivery."""
@@ -151,39 +117,7 @@ def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: O
     assert error.outcome == outcome
 
 
-def test_nothing_is_claimed_with_no_time() -> None:
-    """What is only shown needs no release."""
-    scene = Scene(Poll(5, 0, 10_000))
-    scene.answer("a", "b")
-    scene.give_up()
-    assert scene.released == []
-
-
-def test_claims_that_would_be_over() -> None:
-    """If gathering has taken so long that the first claims may be over, the caller gets none of them."""
-    scene = Scene(Poll(5, 60, 10_000), is_late=lambda _began: True)
-    scene.answer("a")
-    scene.answer("b")
-    scene.answer()
-    assert scene.released == [(1, [10]), (2, [20])]
-    [(found, error)] = scene.told
-    assert (found, isinstance(error, StoreUnavailable)) == (None, True)
-
-
 RECEIPT = ClaimReceipt(2, 5, 0, 1)
-SETTLED = [Settlement(RECEIPT, ReceiptStatus.DONE)]
-
-
-@pytest.mark.parametrize("first", ["messages", "receipts"])
-def test_answers_when_both_have_ended(first: str) -> None:
-    """The caller learns of its messages when the receipts are settled, too, whichever comes first."""
-    scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
-    steps: list[Callable[[], object]] = [lambda: scene.answer("a"), lambda: scene.settle(SETTLED)]
-    for step in steps if first == "messages" else steps[::-1]:
-        assert scene.told == []
-        step()
-    assert scene.bodies == ["a"]
-    assert (scene.ack.settled, scene.ack.in_doubt, scene.ack.pending) == (SETTLED, True, False)
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -199,24 +133,3 @@ def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  
     assert scene.told == [(None, error)]
     assert scene.released == [(1, [10])]
     assert not scene.ack.in_doubt
-
-
-def test_a_claim_that_fails_after_the_acknowledgement() -> None:
-    """The error leaves open what was done, and another try acknowledges nothing."""
-    scene = Scene(Poll(5, 60, 10_000), receipts=[RECEIPT])
-    scene.answer(error=StoreUnavailable("away"))
-    scene.settle(SETTLED)
-    [(found, error)] = scene.told
-    assert (found, str(error)) == (None, "away")
-    assert scene.ack.in_doubt
-    assert not scene.ack.pending
-
-
-def test_an_acknowledgement_that_takes_too_long() -> None:
-    """Claims that would be over when the caller learns of them are released."""
-    scene = Scene(Poll(5, 60, 10_000), is_late=lambda _began: True, gather=False, receipts=[RECEIPT])
-    scene.answer("a")
-    scene.settle(SETTLED)
-    assert scene.released == [(1, [10])]
-    [(found, error)] = scene.told
-    assert (found, isinstance(error, StoreUnavailable)) == (None, True)

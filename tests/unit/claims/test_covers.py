@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from queuey import ids
 from queuey.claims import (
-    ClaimReceipt,
     ClaimTiming,
     CoverDraft,
     Entry,
@@ -22,7 +21,6 @@ from queuey.claims import (
 from queuey.claims.entries import CoverChanges
 from queuey.ids import Position
 from queuey.messages import Message
-from queuey.service.claims.duplicates import divided
 
 NOW = 1_000_000_000_000
 """Milliseconds since 1970."""
@@ -60,15 +58,6 @@ def entered(
     return [message.ticks for message in poll.given], entry
 
 
-def test_copies_below_the_bound() -> None:
-    """What is posted before a delivery is covered by it, whether the scan has shown it or not, and nothing else."""
-    state = State()
-    assert entered(state, messages(10, 20), until=50, bound=15)[0] == [10]
-    assert state.cursor < at(15)
-    assert entered(state, messages(5, 20, 30, 49), until=60)[0] == []
-    assert entered(state, messages(20, 50), until=70)[0] == [50]
-
-
 def test_copies_that_are_held() -> None:
     """Above the bound those are covered that the scan has shown."""
     state = State()
@@ -78,58 +67,6 @@ def test_copies_that_are_held() -> None:
     assert entered(state, messages(60, 65, 70), until=50)[0] == [65]
     assert state.covers.by_digest[A].held == (at(60), at(70))
     assert entered(state, messages(60, 65, 70), until=66)[0] == []
-
-
-def test_no_cover_is_longer_needed_than_the_cursor_is_below_it() -> None:
-    """Where the cursor passes the bound in the entry of the delivery, nothing is noted; else it is forgotten then."""
-    state = State()
-    assert entered(state, messages(10, 20), until=50, bound=50)[1].covers is None
-    assert entered(state, messages(60, 70), until=90, bound=80)[1].covers == CoverChanges([(A, at(60), [])], 90)
-    assert state.covers.count == 1
-    assert entered(state, messages(), until=90, bound=90)[0] == []
-    assert state.covers.count == 0
-
-
-def test_a_representative_that_is_gone() -> None:
-    """If a chain of reads does not show it below its bound, its copies are delivered; if it is acknowledged, not."""
-    for acknowledged in (False, True):
-        state = State()
-        assert entered(state, messages(10, 20), until=50)[0] == [10]
-        assert list(state.covers.unconfirmed) == [at(10)]
-        if acknowledged:
-            draft = EntryDraft(state, NOW, ClaimTiming())
-            draft.acknowledge([ClaimReceipt(1, 10, 0, 1)])
-            state.apply(2, draft.entry(7))
-        given, entry = entered(state, messages(20), until=50, bound=30)
-        assert given == []
-        assert entry.covers == (None if acknowledged else CoverChanges(withdrawn=[A]))
-        assert (state.cursor >= at(20)) == acknowledged
-        assert entered(state, messages(20), until=60)[0] == ([] if acknowledged else [20])
-
-
-def test_a_representative_that_is_gone_after_the_cursor_has_passed_it() -> None:
-    """Its copies are delivered when its claim has ended, or it was delivered as often as may be; its cover ends."""
-    state = State()
-    assert entered(state, messages(10), until=50, bound=15)[0] == [10]
-    assert state.cursor > at(10)
-    copy = State.decode(state.encode())
-    assert divided(copy, [at(10)], 1) == ([], [at(10)], {at(10)})
-    draft = EntryDraft(state, NOW + 60_000, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 60))
-    draft.drop([at(10)])
-    state.apply(2, draft.entry(7))
-    assert state.is_done(at(10))
-    assert state.covers.count == 0
-    assert entered(state, messages(20, 30), until=60, bound=40)[0] == [20]
-
-
-def test_a_copy_waits_for_what_it_is_a_copy_of() -> None:
-    """The cursor passes a late copy only if the representative, which lies above it, is certainly there."""
-    state = State()
-    assert entered(state, messages(20), until=50)[0] == [20]
-    entered(state, messages(10, 20), until=50, bound=15)
-    assert state.cursor < at(10)
-    entered(state, messages(10, 20), until=50, bound=25)
-    assert state.cursor == ids.preceding(at(25))
 
 
 def test_stored_covers() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
-from msgspec.structs import replace
 
 from queuey.claims import MOST_OUTSTANDING, drafts
 from queuey.claims.drafts import MOST_IDS
@@ -77,19 +76,6 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         assert len(claimed(scene, claims)) == 1
 
 
-def test_what_is_not_there_holds_nothing_up() -> None:
-    """A small poll gets what waits to be delivered again, also behind messages that cannot be read."""
-    scene = Scene()
-    _, claims = scene.start(ModelStore)
-    scene.fill(1, 10)
-    given = claimed(scene, claims, 9)
-    for one in given[:-1]:
-        scene.replicas.undo(1, one.message.position)
-    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
-    scene.let(SOON)
-    assert [one.deliveries for _ in range(2) for one in claimed(scene, claims)] == [2, 1]
-
-
 def post(scene: Scene, *lengths: int) -> None:
     """Posts messages with bodies of these lengths, which everybody can see afterwards."""
     for length in lengths:
@@ -112,23 +98,6 @@ def test_no_more_is_fetched_than_is_given() -> None:
     assert Weighing.given <= 4 * LONG
 
 
-def test_every_claim_gets_a_message() -> None:
-    """Each claim of an entry gets one if there are enough, also if those before got longer ones than they wanted."""
-    scene = Scene()
-    _, claims = scene.start(ModelStore)
-    post(scene, 9 * LONG, 9 * LONG, LONG, LONG)
-    for _ in range(2):
-        before = len(scene.found)
-        for _ in range(4):
-            told = partial(scene._told, scene.found)
-            begin(claims.core, claims.claim(QUEUE, limit=1, ttl=60, max_bytes=LONG), told)
-        scene.let(SOON)
-        given = scene.found[before:]
-        assert sorted(len(one.message.body) for one in given) == [LONG, LONG, 9 * LONG, 9 * LONG]
-        begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
-        scene.let(SOON)
-
-
 def test_messages_behind_many_that_are_gone() -> None:
     """A small poll gets a new message, though what is gone fills more than one entry."""
     scene = Scene()
@@ -143,16 +112,3 @@ def test_messages_behind_many_that_are_gone() -> None:
         assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
         scene.fill(1, 1)
         assert len(claimed(scene, claims)) == 1
-
-
-def test_messages_behind_a_long_one_in_doubt() -> None:
-    """A process that begins finds new messages behind one that may be a dead letter and is longer than a poll wants."""
-    scene, queue = Scene(), replace(QUEUE, kind="dedup", max_deliveries=1)
-    _, claims = scene.start(ModelStore)
-    post(scene, LONG, LONG)
-    (one,) = claimed(scene, claims, queue=queue)
-    begin(claims.core, claims.release(queue, [one.receipt]), partial(scene._told, scene.settled))
-    scene.let(SOON)
-    _, claims = scene.start(ModelStore)
-    post(scene, 10)
-    assert [len(one.message.body) for one in claimed(scene, claims, max_bytes=LONG, queue=queue)] == [10]

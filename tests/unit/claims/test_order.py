@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +19,7 @@ from queuey.claims import (
     Waiting,
     decode_entry,
     encode_entry,
-    ended_in_order,
     free_in_order,
-    freed_by,
     key_of,
 )
 from queuey.ids import Position
@@ -100,114 +97,6 @@ class Partition:
         return [one.status for one in settled]
 
 
-def test_candidates_that_were_not_read_block() -> None:
-    """Where the messages of an entry's candidates lack an earlier one, the later ones are not given."""
-    log = Partition("aabb")
-    assert log.claim(among=[2, 3]) == [3]
-    log.settle("acknowledge", 3)
-    assert log.claim(limit=1, among=[1]) == [1]
-    log.settle("release", 1)
-    assert log.claim(among=[2, 4]) == [4]
-
-
-@pytest.mark.parametrize("what", ["release", "expiry"])
-def test_what_was_given_before_comes_first(what: str) -> None:
-    """A message that is to be given again comes before the later ones of its key, also those given with it."""
-    log = Partition("aaaa")
-    assert log.claim(limit=2) == [1, 2]
-    if what == "release":
-        log.settle("release", 2)
-        assert log.claim() == []
-        log.settle("release", 1)
-    else:
-        log.now += 32_000
-    assert log.claim(limit=1) == [1]
-    assert log.claim() == []
-    log.settle("acknowledge", 1)
-    assert log.claim() == [2, 3, 4]
-
-
-def test_showing_is_in_order() -> None:
-    """A poll that claims nothing is shown what it would get, and takes nothing from others."""
-    log = Partition("aabb")
-    draft = log.draft()
-    polls = [Poll(1, 30.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
-    assert log.give(draft, *polls) == [[1], [3, 4], [3, 4], [3, 4]]
-    assert log.give(log.draft(), Poll(3, 0.0, 1 << 20)) == [[1, 2, 3]]
-
-
-def test_a_dead_letter_frees_its_key() -> None:
-    """A message that was delivered often enough blocks its key until the entry that makes a dead letter of it."""
-    log = Partition("aab")
-    assert log.claim(limit=1) == [1]
-    log.settle("release", 1)
-    draft = log.draft()
-    polls = [Poll(9, 30.0, 1 << 20)]
-    draft.deliver(polls, log.messages, log.messages, most=1)
-    assert numbers(polls[0].given) == [3]
-    draft = log.draft()
-    draft.make_dead_letters([at(1)], "orders.dead")
-    draft.deliver(polls, log.messages, log.messages, most=1)
-    assert numbers(polls[0].given) == [2, 3]
-
-
-def test_what_expires_soon_is_given_to_nobody() -> None:
-    """Where clocks differ another process may have passed such a message: it is done, and the next one is given."""
-    log = Partition("aa")
-    soon = ids.seconds_to_ticks(NOW / 1000 + 0.9)
-    log.messages[0] = message(1, expires=soon)
-    assert log.give(log.draft(), Poll(9, 0.0, 1 << 20)) == [[]]
-    assert log.claim() == [2]
-    assert log.state.is_done(at(1))
-
-
-def test_a_bare_id_makes_no_claim() -> None:
-    """A message that was not delivered cannot be renewed by its id: nothing says which key it has."""
-    log = Partition("aa")
-    draft = log.draft()
-    assert [one.status for one in draft.renew([ClaimReceipt(1, *at(2))], 30.0)] == [ReceiptStatus.FINAL]
-    assert not draft.changes
-    assert log.settle("acknowledge", 1) == [ReceiptStatus.DONE]
-    assert log.claim() == [2]
-
-
-def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
-    """A release after some seconds is a claim until then: not while another caller has an earlier message of the key.
-
-    One that ends at once, or for as long as the queue says after a failure, gives the message up: that may be done.
-    """
-    log = Partition("aab")
-    log.claim(limit=2)
-    first = [ClaimReceipt(1, *at(number), 1, 0) for number in (1, 2)]
-    log.now += 40_000
-    assert log.claim(limit=1) == [1]
-    assert [one.status for one in log.draft().release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
-    assert [one.status for one in log.draft().release(first[1:], 0.0)] == [ReceiptStatus.DONE]
-    assert [one.status for one in log.draft().release(first[1:], lambda *_: 5.0)] == [ReceiptStatus.DONE]
-    log.now += 40_000
-    assert [one.status for one in log.draft().release(first[1:], 30.0)] == [ReceiptStatus.DONE]
-
-
-def test_an_expired_claim_is_not_renewed_while_another_has_the_key() -> None:
-    """Else two callers would have messages of one key; a claim of the same answer is no hindrance."""
-    log = Partition("aab")
-    assert log.claim(limit=2) == [1, 2]
-    first = [ClaimReceipt(1, *at(number), log.state.number) for number in (1, 2)]
-    log.now += 32_000
-    draft = log.draft()
-    assert [one.status for one in draft.renew(first, 30.0)] == [ReceiptStatus.DONE] * 2
-    assert log.claim(limit=1) == [1]
-    second = ClaimReceipt(1, *at(1), log.state.number)
-    assert [one.status for one in log.draft().renew(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
-    draft = log.draft()
-    draft.acknowledge([second])
-    assert [one.status for one in draft.renew(first[1:], 30.0)] == [ReceiptStatus.DONE]
-    log.now += 32_000
-    draft = log.draft()
-    found = [*draft.renew([second], 30.0), *draft.renew(first[1:], 30.0)]
-    assert [one.status for one in found] == [ReceiptStatus.DONE, ReceiptStatus.SUPERSEDED]
-
-
 def test_what_others_deliver_is_forgotten() -> None:
     """A process that finds a key busy whenever it looks does not remember what others delivered of it."""
     log = Partition("aaaaab")
@@ -221,51 +110,6 @@ def test_what_others_deliver_is_forgotten() -> None:
         assert here.choose(log.state, partial(free_in_order, log.state, (), 10), 10) == [at(6)]
         assert [one[0] for one in here.ascending(log.state)] == [*range(number + 1, 7)]
     assert (len(here), here.count(key_of(message(1)))) == (2, 1)
-
-
-def test_entries_name_keys() -> None:
-    """A snapshot has the keys of what is claimed, as the entries had them."""
-    log = Partition("ab")
-    assert log.claim(limit=1) == [1]
-    draft = log.draft()
-    log.give(draft, Poll(9, 30.0, 1 << 20))
-    entry = draft.entry(7)
-    assert entry.keys == [[key_of(log.messages[1])]]
-    again = State.decode(log.state.encode())
-    assert again.busy == log.state.busy == {key_of(log.messages[0]): [at(1)]}
-    assert again.encode() == log.state.encode()
-
-
-def test_what_may_be_read() -> None:
-    """Fetched are the first messages of keys that are free, or will be, as many as can be given."""
-    log = Partition("aaabcab")
-    assert log.claim(limit=1) == [1]
-    a = key_of(log.messages[0])
-    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 9) == [at(4), at(5), at(7)]
-    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 1), 9) == [at(4), at(5)]
-    assert log.waiting.choose(log.state, lambda _: 1 << 70, 2) == [at(2), at(3)]
-    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 1) == [at(4)]
-    assert log.waiting.choose(log.state, partial(free_in_order, log.state, {a}, 2), 4) == [at(2), at(3), at(4), at(5)]
-    assert freed_by(log.state, [at(1), at(2)]) == {a}
-    log.waiting.drop([at(4)])
-    assert log.waiting.choose(log.state, partial(free_in_order, log.state, (), 9), 9) == [at(5), at(7)]
-    assert list(log.waiting.ascending(log.state)) == [at(number) for number in (2, 3, 5, 6, 7)]
-    assert log.claim(among=[5, 7]) == [5, 7]
-    log.waiting.sweep(log.state)
-    assert len(log.waiting) == 3
-
-
-def test_what_may_be_read_again() -> None:
-    """Fetched is what has ended, from the first message of a key on, if nothing of the key is claimed."""
-    log = Partition("aaab")
-    assert log.claim() == [1, 2, 3, 4]
-    log.settle("release", 2, 3, 4)
-    expired = TIMING.expired(log.now)
-    assert ended_in_order(log.state, expired, 9, 9) == [at(4)]
-    log.settle("release", 1)
-    assert ended_in_order(log.state, expired, 9, 9) == [at(number) for number in (1, 2, 3, 4)]
-    assert ended_in_order(log.state, expired, 2, 9) == [at(1), at(2), at(4)]
-    assert ended_in_order(log.state, expired, 9, 2) == [at(1), at(2)]
 
 
 STEPS = st.lists(
@@ -312,3 +156,30 @@ def test_order_holds(keys: str, steps: list[tuple[str, set[int], list[int]]]) ->
                 for number in given:
                     claimed[number] = (caller[0], log.now + 2000)
     assert State.decode(log.state.encode()).busy == log.state.busy
+
+
+def test_what_expires_soon_is_given_to_nobody() -> None:
+    """Where clocks differ another process may have passed such a message: it is done, and the next one is given."""
+    log = Partition("aa")
+    soon = ids.seconds_to_ticks(NOW / 1000 + 0.9)
+    log.messages[0] = message(1, expires=soon)
+    assert log.give(log.draft(), Poll(9, 0.0, 1 << 20)) == [[]]
+    assert log.claim() == [2]
+    assert log.state.is_done(at(1))
+
+
+def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
+    """A release after some seconds is a claim until then: not while another caller has an earlier message of the key.
+
+    One that ends at once, or for as long as the queue says after a failure, gives the message up: that may be done.
+    """
+    log = Partition("aab")
+    log.claim(limit=2)
+    first = [ClaimReceipt(1, *at(number), 1, 0) for number in (1, 2)]
+    log.now += 40_000
+    assert log.claim(limit=1) == [1]
+    assert [one.status for one in log.draft().release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
+    assert [one.status for one in log.draft().release(first[1:], 0.0)] == [ReceiptStatus.DONE]
+    assert [one.status for one in log.draft().release(first[1:], lambda *_: 5.0)] == [ReceiptStatus.DONE]
+    log.now += 40_000
+    assert [one.status for one in log.draft().release(first[1:], 30.0)] == [ReceiptStatus.DONE]

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, EntryDraft, Poll
+from queuey.claims import ClaimReceipt, EntryDraft
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
 from queuey.messages import LogPage, Queue
 from queuey.service.claims.duplicates import Duplicates
-from queuey.service.claims.requests import PollRequest, RequestQueue, SettleRequest
+from queuey.service.claims.requests import SettleRequest
 from tests.replacing import replace
 from tests.sim.replicas import ModelStore
 from tests.sim.test_sharing import QUEUE as HERE
@@ -19,37 +19,6 @@ from tests.sim.test_sharing import SOON, Scene
 from tests.sim.world import begin
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=2, partitions=1)
-
-
-def poll(limit: int = 10) -> PollRequest:
-    """Returns a request for messages."""
-    return PollRequest(QUEUE, Poll(limit, 60, 1000))
-
-
-async def test_what_has_its_answer_is_not_kept() -> None:
-    """While an entry is in doubt no round takes requests, so those that were given up must go without one."""
-    line = RequestQueue()
-    line.add([poll()], 1.0)
-    line.take()
-    late, gone, waits = poll(), poll(), poll()
-    line.add([late, gone, waits], 2.0)
-    late.answer(None, StoreUnavailable("late"))
-    gone.future.cancel()
-    assert line.waiting() == [waits]
-    assert line.load == 20
-    assert line.take() == [waits]
-    assert line.take() == []
-    assert (line.load, line.idle) == (0, True)
-
-
-async def test_patience_counts_from_when_a_request_came_first() -> None:
-    """What another worker has had for a while, or an earlier round, has no longer to wait than all others."""
-    line = RequestQueue()
-    request = poll()
-    line.add([request], 1.0)
-    assert line.take() == [request]
-    line.add([request], 4.0)
-    assert request.asked == 1.0
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full"), StoreClosed("closed")])

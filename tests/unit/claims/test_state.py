@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.claims import (
     MOST_ABOVE,
     MOST_OUTSTANDING,
@@ -28,9 +27,8 @@ from queuey.claims import (
     decode_entry,
     encode_entry,
 )
-from queuey.claims.entries import MoveStep
 from queuey.ids import Position
-from queuey.messages import Message, bytes_of
+from queuey.messages import Message
 
 TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)
@@ -212,84 +210,6 @@ def test_a_snapshot_stands_for_all_entries(
         run.do(step)
 
 
-def claim_nothing(state: State, *numbers: int) -> bool:
-    """Whether a poll gets none of these messages."""
-    draft = EntryDraft(state, NOW + 10**9, TIMING)
-    poll = Poll(10, 30, 1000)
-    draft.deliver([poll], [message(n) for n in numbers], [message(n) for n in numbers])
-    return not poll.given
-
-
-def test_the_margin_at_expiry() -> None:
-    """A claim is nobody else's until a second after it has ended by its writer's clock."""
-    state = State()
-    claim(state, 1, ttl=5)
-    assert claim_nothing(State.decode(state.encode()), 1) is False
-    assert state.ended(TIMING.expired(NOW + 6000), 10) == []
-    assert state.ended(TIMING.expired(NOW + 6001), 10) == [at(1)]
-
-
-def test_a_clock_that_goes_back() -> None:
-    """What had ended by one clock has not by one that stands lower, and is found again later."""
-    state = State()
-    claim(state, 1, ttl=5)
-    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
-    assert state.ended(TIMING.expired(NOW + 5000), 10) == []
-    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
-
-
-def test_renewing() -> None:
-    """A claim is never shortened; an expired one lives again; a bare id that nobody has claimed is claimed."""
-    state = State()
-    number = claim(state, 1, ttl=30)
-    settle(state, "renew", receipt(1, number), ttl=5)
-    assert state.outstanding[at(1)].expires == NOW + 30_000
-    settle(state, "renew", receipt(1, number), ttl=5, now=NOW + 60_000)
-    assert state.ended(TIMING.expired(NOW + 60_000), 10) == []
-    settle(state, "renew", receipt(9), ttl=5)
-    assert state.outstanding[at(9)].deliveries == 0
-
-
-@pytest.mark.parametrize(("ahead", "status"), [(0.9, ReceiptStatus.DONE), (1.1, ReceiptStatus.FINAL)])
-def test_renewing_what_is_to_come(ahead: float, status: ReceiptStatus) -> None:
-    """A bare id of the future is not claimed: it would never be found to be gone. Clocks may differ by the margin."""
-    state = State()
-    ticks = ids.seconds_to_ticks(NOW / 1000 + ahead)
-    assert settle(state, "renew", receipt(ticks), ttl=5) == [status]
-    assert len(state.outstanding) == (status is ReceiptStatus.DONE)
-
-
-def test_the_cursor() -> None:
-    """It stops below the first message that nobody was given, and at the bound; and never goes back."""
-    state = State()
-    claim(state, 1, 2, 4)
-    draft = EntryDraft(state, NOW, TIMING)
-    assert draft.advance(at(9), [at(1), at(2), at(3), at(4)]) == 2
-    apply(state, draft)
-    assert state.cursor == ids.preceding(at(3))
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.deliver([Poll(9, 30, 1 << 20)], [], [message(3)])
-    assert draft.advance(at(4), [at(3), at(4)]) == 1
-    apply(state, draft)
-    assert state.cursor == ids.preceding(at(4))
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.advance(at(2), [])
-    assert apply(state, draft).cursor == ids.FIRST
-    assert state.cursor == ids.preceding(at(4))
-
-
-def test_polls_share_an_entry() -> None:
-    """Messages go to callers in order, each to one, within the limit and the bytes of each."""
-    state = State()
-    draft = EntryDraft(state, NOW, TIMING)
-    messages = [message(n) for n in range(1, 7)]
-    most, two = 1 << 20, bytes_of(messages[2:4])
-    polls = [Poll(2, 30, most), Poll(9, 30, two), Poll(1, 0, most), Poll(9, 60, most)]
-    draft.deliver(polls, [], messages)
-    assert [[one.ticks for one in poll.given] for poll in polls] == [[1, 2], [3, 4], [5], [5, 6]]
-    assert [group[1] for group in apply(state, draft).claims] == [[at(1), at(2)], [at(3), at(4)], [at(5), at(6)]]
-
-
 def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
     """Each has a secret of its own, also in a snapshot."""
     state = State()
@@ -304,27 +224,6 @@ def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
             assert settled == [ReceiptStatus.SUPERSEDED] * 3
         settled = [one.status for one in EntryDraft(known, NOW, TIMING).acknowledge([first, second])]
         assert settled == [ReceiptStatus.DONE] * 2
-
-
-def test_what_callers_call_themselves() -> None:
-    """The last one who got a message is known by name, also from a snapshot; who lets claims expire is told once."""
-    state, most = State(), 1 << 20
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.deliver([Poll(1, 30, most, "ann"), Poll(1, 30, most)], [], [message(1), message(2)])
-    state.apply(1, decode_entry(encode_entry(draft.entry(7, secrets=[5, 6]))))
-    known = State.decode(state.encode())
-    assert [known.outstanding[at(number)].worker for number in (1, 2)] == ["ann", ""]
-    assert known.encode() == state.encode()
-    later = EntryDraft(state, NOW + 60_000, TIMING)
-    later.deliver([Poll(9, 30, most, "bob")], [message(1), message(2)], [])
-    assert {place: last.worker for place, last in later.lapsed.items()} == {at(1): "ann", at(2): ""}
-    state.apply(2, decode_entry(encode_entry(later.entry(8, secrets=[9]))))
-    receipts = [ClaimReceipt(1, number, 0, 2, 9) for number in (1, 2)]
-    assert settle(state, "release", *receipts) == [ReceiptStatus.DONE] * 2
-    again = EntryDraft(state, NOW + 60_000, TIMING)
-    again.deliver([Poll(9, 30, most)], [message(1), message(2)], [])
-    assert state.outstanding[at(1)].worker == "bob"
-    assert again.lapsed == {}
 
 
 def _ttl(what: str) -> list[float]:
@@ -353,31 +252,6 @@ def test_bounds() -> None:
     apply(state, draft)
     assert (state.above, state.outstanding) == (set(), {})
     assert state.weight == State().weight
-
-
-def test_superseded() -> None:
-    """Who has claimed a message that was replaced is told, in the same entry and later; who has not, has nothing."""
-    state = State()
-    first = claim(state, 1, 2, 3)
-    draft = EntryDraft(state, NOW, TIMING)
-    [kept] = draft.acknowledge([receipt(2, first)])
-    draft.renew([receipt(1, first)], 60)
-    draft.supersede([at(1), at(2), at(4)])
-    [told] = draft.acknowledge([receipt(1, first)])
-    poll = Poll(10, 30, 1000)
-    draft.deliver([poll], [], [message(4), message(5)])
-    assert (kept.status, told.status) == (ReceiptStatus.DONE, ReceiptStatus.SUPERSEDED)
-    assert [one.position for one in poll.given] == [at(5)]
-    apply(state, draft)
-    assert list(state.superseded) == [at(1)]
-    assert state.withdrawn == state.number
-    for which in (state, State.decode(state.encode())):
-        for what in ("acknowledge", "renew", "release"):
-            assert settle(which, what, receipt(1, first)) == [ReceiptStatus.SUPERSEDED]
-        assert settle(which, "acknowledge", receipt(1), receipt(2, first)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
-    again = EntryDraft(state, NOW, TIMING)
-    again.supersede([at(1), at(2)])
-    assert not again.changes
 
 
 def test_how_long_superseded_ones_are_remembered() -> None:
@@ -417,55 +291,6 @@ def test_a_stuck_message_costs_itself() -> None:
     assert len(state.encode()) < 100
 
 
-def test_dead_letters() -> None:
-    """What is to become a dead letter is done for consumers, and remembered until it is one, over snapshots too."""
-    state = State()
-    claim(state, 1, 2, ttl=1)
-    draft = EntryDraft(state, NOW + 2500, TIMING)
-    draft.make_dead_letters([at(1), at(3)], "orders.dead")
-    draft.drop([at(2)])
-    apply(state, draft)
-    state = State.decode(state.encode())
-    assert state.outbox == {at(1): ("orders.dead", 1)}
-    assert settle(state, "acknowledge", receipt(1), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.report_sent([at(1), at(2)])
-    apply(state, draft)
-    assert state.outbox == {}
-
-
-@pytest.mark.parametrize("what", ["acknowledge", "renew", "release"])
-def test_who_works_for_too_long_is_told_what_became_of_the_message(what: str) -> None:
-    """A message that became a dead letter, or was moved, is not the caller's any more; one that comes back is again."""
-    state = State()
-    first = claim(state, 1, 2, 3, ttl=1)
-    draft = EntryDraft(state, NOW + 2500, TIMING)
-    draft.make_dead_letters([at(1)], "orders.dead")
-    apply(state, draft)
-    state.apply(state.number + 1, Entry(at=NOW + 2500, move=MoveStep(1, taken=[at(2), at(3), at(4)])))
-    chunk = state.number
-    for which in (state, State.decode(state.encode())):
-        receipts = receipt(1, first), receipt(2, first), receipt(4, first), receipt(1)
-        superseded, final = ReceiptStatus.SUPERSEDED, ReceiptStatus.FINAL
-        assert settle(which, what, *receipts) == [superseded, superseded, final, final]
-    state.apply(state.number + 1, Entry(at=NOW + 2600, move=MoveStep(1, returned=chunk)))
-    assert list(state.superseded) == [at(1)]
-    again = claim(state, 2, now=NOW + 3000)
-    assert settle(state, what, receipt(2, first), receipt(2, again)) == [ReceiptStatus.SUPERSEDED, ReceiptStatus.DONE]
-
-
-def test_deletions() -> None:
-    """What is to be deleted is remembered until an entry says that it was."""
-    state = State()
-    state.apply(1, Entry(finals=[at(1)], delete=True))
-    state.apply(2, Entry(finals=[at(2)], delete=True))
-    state.apply(3, Entry(finals=[at(3)]))
-    state = State.decode(state.encode())
-    assert state.pending_deletes == {1: [at(1)], 2: [at(2)]}
-    state.apply(4, Entry(deleted=1))
-    assert state.pending_deletes == {2: [at(2)]}
-
-
 def test_only_the_next_entry() -> None:
     """An entry that does not follow the last one changes nothing."""
     state = State()
@@ -496,3 +321,12 @@ def test_how_long_entries_are() -> None:
 def test_answers_leave_time(ttl: float, margin: float) -> None:
     """Whoever is told of a claim in time has some of it left: the margin, or half of a short one."""
     assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
+
+
+def test_a_clock_that_goes_back() -> None:
+    """What had ended by one clock has not by one that stands lower, and is found again later."""
+    state = State()
+    claim(state, 1, ttl=5)
+    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+    assert state.ended(TIMING.expired(NOW + 5000), 10) == []
+    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]

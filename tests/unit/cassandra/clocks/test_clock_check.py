@@ -56,13 +56,6 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_nothing_is_sound_before_the_first_check(cluster: Cluster) -> None:
-    """A process that has not compared its clock does not trust it, and says so."""
-    assert not cluster.skew.sound()
-    assert not cluster.skew.refusing
-    assert "not been compared" in (cluster.skew.complaint() or "")
-
-
 @pytest.mark.parametrize(
     ("ahead", "nodes", "errors", "sound", "complaint"),
     [
@@ -248,56 +241,6 @@ def test_a_jump_replaces_what_was_known(cluster: Cluster, jump: float) -> None:
     assert cluster.check()
     assert minted <= cluster.skew.wrong_until
     assert cluster.skew.median == pytest.approx(-jump)
-
-
-@pytest.mark.parametrize("jump", [-0.05, 0.05])
-def test_a_jump_against_half_is_taken_for_ours(cluster: Cluster, jump: float) -> None:
-    """Nobody can tell whose clocks they were; what did not answer since then counts no longer."""
-    assert cluster.check()
-    cluster.skew.note({"node 0": cluster.reading(), "node 1": cluster.reading(ahead=jump)}, there=3)
-    assert cluster.skew.wrong_until == cluster.machine.clock.boottime()
-    assert cluster.skew.offset_bound == pytest.approx(0.05 + QUICK)
-
-
-def test_what_nobody_remembers_is_not_vouched_for(cluster: Cluster) -> None:
-    """If all nodes were last heard of too long ago, a small jump would not show."""
-    assert cluster.check()
-    cluster.machine.advance(GAP + 0.001)
-    minted = cluster.machine.clock.boottime() - 0.0005
-    assert cluster.check()
-    assert minted <= cluster.skew.wrong_until
-    assert cluster.machine.clock.boottime() > cluster.skew.wrong_until
-
-
-def test_light_checks(cluster: Cluster) -> None:
-    """One answer shows that all is as it was, or nothing: who was missed must be found out by a round."""
-    answer = cluster.reading()
-    assert not cluster.skew.agrees("node 0", answer)
-    cluster.check()
-    assert cluster.skew.agrees("node 0", answer)
-    assert not cluster.skew.agrees("node 7", answer)
-    assert not cluster.skew.agrees("node 0", cluster.reading(error=0.6))
-    assert cluster.skew.agrees("node 0", cluster.reading(error=0.4))
-    assert cluster.skew.sound()
-    vouched = cluster.skew.wrong_until
-    assert not cluster.skew.agrees("node 0", cluster.reading(ahead=0.05))
-    assert cluster.skew.sound()
-    assert not cluster.skew.sound(cluster.machine.clock.boottime()), "a round that began at this very moment"
-    assert cluster.skew.wrong_until == vouched
-    assert cluster.skew.agrees("node 0", cluster.reading())
-
-
-def test_who_is_asked(cluster: Cluster) -> None:
-    """The fastest first; none that is off, and none that has not answered lately."""
-    cluster.nodes = [0.0, 30.0, 0.0]
-    cluster.check([0.02, 0.001, 0.01])
-    assert list(cluster.skew.fastest) == ["node 2", "node 0"]
-    assert cluster.skew.witnesses == 2
-    cluster.skew.slow("node 2")
-    assert list(cluster.skew.fastest) == ["node 0"]
-    assert cluster.skew.witnesses == 2, "the other one alone is not enough"
-    cluster.check([0.02, 0.001, 0.01])
-    assert [*cluster.skew.fastest] == ["node 2", "node 0"]
 
 
 @given(

@@ -8,11 +8,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 from queuey import ids
+from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, WIDTHS, Bucket
-from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
+from queuey.storage.cassandra.driver import TooManyDead, fast_path
+from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import BucketSource, Gathered, Probe, Rounds
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.cql import Cell
+from tests.unit.cassandra.simulated import CalmDriver
 
 START = ids.seconds_to_ticks(1_750_000_000)
 SECOND = TICKS_PER_SECOND
@@ -61,20 +66,6 @@ class Partition:
             return False
         rows_of_it = self.time_buckets[probe.time_bucket]
         return sum(rows_of_it[at][2] is None for at in rows_of_it if probe.lower <= at < probe.upper) > self.most_dead
-
-    def reply(self, request: Encoded) -> list[Any]:
-        """Answers an encoded read, or says that it would pass too many dead rows."""
-        assert request.decode is not None
-        values = fast_path.values_of(request.rows[0])
-        assert len(values) == request.markers
-        kind = next(n for n, name in enumerate(bucketing.NAMES) if f"_{name} " in request.statement.cql)
-        bounds = message_codec.position_of(values[3]), ids.following(message_codec.position_of(values[4]))
-        bucket, limit = (int.from_bytes(value, "big") for value in (values[2], values[5]))
-        probe = Probe(Bucket(kind, bucket), *bounds, limit, "DESC" in request.statement.cql)
-        if self.refuses(probe):
-            raise TooManyDead("too many")
-        found = self.answer(probe)
-        return found if "body" in request.statement.cql else [(row[0], row[2]) for row in found]
 
     def gather(self, reader: Rounds) -> Gathered:
         """Answers a reader's probes until it is done."""
@@ -135,3 +126,31 @@ def partitions(draw: st.DrawFn) -> Partition:
         if time_bucket.new_ids_only:
             partition.lowest[time_bucket] = max(low_watermark, (time_bucket.start, LOW_MIN))
     return partition
+
+
+def holding(partition: Partition) -> CalmDriver:
+    """A driver whose cluster holds a partition."""
+    driver = CalmDriver()
+    driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
+    for time_bucket, rows in partition.time_buckets.items():
+        for at, (_, body, expires, meta) in rows.items():
+            given = {"body": body, "expires": expires, "meta": meta}
+            cells = {name: Cell(1, value) for name, value in given.items() if value is not None}
+            row = cql.Partition(rows={(message_codec.uuid_of(at),): cql.Row(marker=Cell(1, ""), cells=cells)})
+            place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.bucket)
+            for node in driver.cluster.nodes:
+                node.data[place].absorb(row)
+    return driver
+
+
+def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
+    """Has large pages of bodies be too slow, and ids of many hours be among too many dead rows."""
+    if "body" in request.statement.cql:
+        return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
+    low, high = (message_codec.position_of(value)[0] for value in fast_path.values_of(request.rows[0])[3:5])
+    return TooManyDead("too many") if high - low > HOUR else None
+
+
+def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
+    """How many rows a request asks for."""
+    return int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big")

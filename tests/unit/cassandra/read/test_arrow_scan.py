@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -10,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import LOW_MIN, Position
+from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage
 from queuey.storage import columns
-from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import PUT
-from queuey.storage.cassandra.driver import TooManyDead, fast_path
+from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent
 from tests import strategies
-from tests.sim.cassandra import cql
-from tests.sim.cassandra.cql import Cell, Row
-from tests.unit.cassandra.read.partitions import END, HOUR, NOW, START, Partition, partitions, place_at, positions
+from tests.unit.cassandra.read.partitions import END, NOW, Partition, holding, partitions, positions, too_much
 from tests.unit.cassandra.simulated import CalmDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
@@ -87,6 +81,12 @@ def test_rows_that_lack_values_are_left_out(
     assert only == taken_apart(answer_of(whole, message_codec.ID_COLUMNS), bodies=False)
 
 
+def test_an_answer_of_another_shape() -> None:
+    """An answer that does not have the columns that were asked for is not read as if it had."""
+    with pytest.raises(ValueError, match="2 columns"):
+        arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
+
+
 @given(
     st.lists(
         st.tuples(
@@ -131,12 +131,6 @@ def test_rows_of_the_drivers_own_way(found: list[tuple[Position, str | bytes, Me
     assert message_codec.packed(decoded, message_codec.COLUMNS) == answer_of([cells(one) for one in found])
 
 
-def test_an_answer_of_another_shape() -> None:
-    """An answer that does not have the columns that were asked for is not read as if it had."""
-    with pytest.raises(ValueError, match="2 columns"):
-        arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
-
-
 @given(partitions(), positions(), positions() | st.just(END), st.integers(1, 200), st.booleans())
 @settings(max_examples=30)
 def test_a_scan_gives_all_live_messages_in_order_once(
@@ -156,66 +150,20 @@ def test_a_scan_gives_all_live_messages_in_order_once(
     )
 
 
-def test_pages_follow_the_size_of_bodies() -> None:
-    """A page has as many rows as fit: of small ones many, of large ones few, and never more than were asked for."""
-    partition, bounds = Partition(), ((START, LOW_MIN), END)
-    for number in range(600):
-        partition.add(place_at(START, PUT), (START + number, 0), "x" * (100_000 if 300 < number < 310 else 10))
-    driver = holding(partition)
-    scanned(driver, partition, bounds, 500, page_bytes=20_000)
-    limits = [limit_of(request) for request in driver.sent]
-    assert limits[0] == arrow_scan.FIRST_ROWS
-    assert max(limits) <= 500
-    assert limits[1] > 2 * limits[0]
-    assert min(limits) <= 8
-    driver.fail = lambda _request: StoreUnavailable("away")
-    with pytest.raises(StoreUnavailable, match="away"):
-        scanned(driver, partition, bounds, 500)
-
-
-def holding(partition: Partition) -> CalmDriver:
-    """A driver whose cluster holds a partition."""
-    driver = CalmDriver()
-    driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
-    for time_bucket, rows in partition.time_buckets.items():
-        for at, (_, body, expires, meta) in rows.items():
-            given = {"body": body, "expires": expires, "meta": meta}
-            cells = {name: Cell(1, value) for name, value in given.items() if value is not None}
-            row = cql.Partition(rows={(message_codec.uuid_of(at),): Row(marker=Cell(1, ""), cells=cells)})
-            place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.bucket)
-            for node in driver.cluster.nodes:
-                node.data[place].absorb(row)
-    return driver
-
-
-def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
-    """Has large pages of bodies be too slow, and ids of many hours be among too many dead rows."""
-    if "body" in request.statement.cql:
-        return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
-    low, high = (message_codec.position_of(value)[0] for value in fast_path.values_of(request.rows[0])[3:5])
-    return TooManyDead("too many") if high - low > HOUR else None
-
-
-def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
-    """How many rows a request asks for."""
-    return int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big")
-
-
 def scanned(
     driver: CalmDriver,
     partition: Partition,
     bounds: tuple[Position, Position],
     rows_of_page: int,
     *,
-    bodies: bool = True,
-    page_bytes: int = arrow_scan.PAGE_BYTES,
+    bodies: bool,
 ) -> list[tuple[Position, str]]:
     """Everything between two positions, as a scan gives it; bodies empty where they are not read."""
     sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
     context = arrow_scan.ScanContext(driver, (7, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
     found: list[tuple[Position, str]] = []
     before = bounds[0]
-    pace = arrow_scan.Pace(context, page_bytes=page_bytes)
+    pace = arrow_scan.Pace(context)
     for some, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
         left = arrow_scan.alive(some, NOW).batch
         texts = left.column("body").to_pylist() if bodies else [b""] * len(left)

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.ids import LOW_MIN, Position
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import BucketSource, Probe
 
 START = ids.seconds_to_ticks(1_750_000_000)
 PLACE = bucketing.bucket_of(START, 1, HOME_WIDTH)
-GIVEN = bucketing.bucket_of(START, 1, PUT)
 KEY = (7, 1)
 
 
@@ -57,15 +56,6 @@ def test_what_is_empty_is_not_asked_for_again(
 ) -> None:
     """A read that begins within an empty range begins at its end."""
     assert start_of(noted(*ranges, below=below), lower) == start
-
-
-def test_what_nothing_is_known_of() -> None:
-    """Given ids may be of any age; one partition or bucket says nothing of others; a reader may begin higher."""
-    vacancies = noted((10, 20))
-    assert start_of(vacancies, 5, lowest=12) == 20
-    assert start_of(vacancies, 10, key=(7, 2)) == 10
-    for found, bucket in ((vacancies, Bucket(2, PLACE.bucket)), (noted((10, 20), time_bucket=GIVEN), GIVEN)):
-        assert found.shorten(KEY, BucketSource(bucket, at(0)), at(10)) == BucketSource(bucket, at(0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60), st.integers(0, 60))

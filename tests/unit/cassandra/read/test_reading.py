@@ -13,13 +13,11 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_of
-from queuey.storage.cassandra import PREPARED, bucketing, message_codec
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
-from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.driver import Encoded, fast_path
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT
+from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.reading import Extent, Probe, Rounds
-from tests.unit.cassandra.read.answered import ASKING, answered
+from queuey.storage.cassandra.read.reading import Extent, Rounds
+from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.read.partitions import (
     ALIVE,
     END,
@@ -28,9 +26,11 @@ from tests.unit.cassandra.read.partitions import (
     SECOND,
     START,
     Partition,
+    holding,
     partitions,
     place_at,
     positions,
+    too_much,
 )
 
 LONGEST = 1 << 18
@@ -69,24 +69,7 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], lo
     ]
     extent = Extent(sources, lower, upper, complete=(lower, upper) == (wanted.lower, wanted.upper))
     reader = reader_of(wanted, extent, longest)
-    before = len(partition.rounds)
-    gathered = partition.gather(reader)
-    for probes in partition.rounds[before:]:
-        check_round(partition, probes, extent, wanted)
-    assert len(partition.rounds) - before <= len(sources) + sum(map(len, partition.time_buckets.values())) + 1
-    return reading.page_of(wanted, extent, gathered, NOW)
-
-
-def check_round(partition: Partition, probes: Sequence[Probe], extent: Extent, wanted: Slice) -> None:
-    """Sees that a round asks each bucket once, and for nothing that cannot be wanted."""
-    assert probes
-    assert len({probe.time_bucket for probe in probes}) == len(probes)
-    for probe in probes:
-        assert extent.lower <= probe.lower < probe.upper <= extent.upper
-        assert (probe.time_bucket.start, LOW_MIN) <= partition.source(probe.time_bucket).lowest <= probe.lower
-        assert probe.upper <= (probe.time_bucket.end, LOW_MIN)
-        assert 1 <= probe.limit <= wanted.limit
-        assert probe.descending == wanted.descending
+    return reading.page_of(wanted, extent, partition.gather(reader), NOW)
 
 
 def check_page(page: Page, wanted: Slice) -> None:
@@ -130,25 +113,6 @@ def test_pages_give_all_live_messages_in_order_once(
     assert [(message.position, message.body) for message in found] == expected
 
 
-def idle(count: int, step: int = HOUR) -> Partition:
-    """A partition with messages in the wide buckets only."""
-    partition = Partition()
-    for number in range(count):
-        at = START + number * step
-        partition.add(place_at(at), (at, 0), f"{number}")
-    return partition
-
-
-def hot(count: int, level: int = 4) -> Partition:
-    """A partition with a message in each of many narrow buckets, and an empty wide one."""
-    partition = Partition({place_at(START): {}})
-    size = bucketing.width(1, level)
-    for number in range(count):
-        at = START // size * size + number * size
-        partition.add(place_at(at, level), (at, 0), f"{number}")
-    return partition
-
-
 def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> list[Message]:
     """Reads one page, with everything known."""
     extent = Extent(
@@ -159,61 +123,6 @@ def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> li
     )
     reader = reader_of(wanted, extent, longest)
     return partition.gather(reader).messages
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_an_idle_queue_costs_one_round_of_two_probes(descending: bool) -> None:  # noqa: FBT001
-    """With nothing but two wide buckets, each is asked once, side by side."""
-    partition = idle(20, 8 * HOUR)
-    partition.time_buckets.setdefault(place_at(START - 96 * HOUR), {})
-    assert len(partition.time_buckets) <= 3
-    found = read_once(partition, Slice(1, (START - 40 * HOUR, 0), (START + 50 * HOUR, 0), descending=descending))
-    assert len(found) == 7
-    assert [len(probes) for probes in partition.rounds] == [2]
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_a_page_that_lies_in_one_narrow_place_costs_one_round(descending: bool) -> None:  # noqa: FBT001
-    """Reading the head or the tail of a hot partition asks one narrow bucket, and the wide one beside it."""
-    partition = hot(300)
-    assert len(read_once(partition, Slice(1, upper=END, limit=1, descending=descending))) == 1
-    [probes] = partition.rounds
-    assert sorted(probe.time_bucket.width_index for probe in probes) == [HOME_WIDTH, 4]
-
-
-def test_empty_places_are_passed_in_growing_strides() -> None:
-    """Behind a hundred empty narrow buckets a page takes a few rounds, none of more than 16 of them."""
-    partition = hot(101)
-    narrow = sorted(
-        (time_bucket for time_bucket in partition.time_buckets if not time_bucket.wide),
-        key=lambda time_bucket: time_bucket.start,
-    )
-    for time_bucket in narrow[:-1]:
-        partition.time_buckets[time_bucket].clear()
-    found = read_once(partition, Slice(1, upper=END, limit=10))
-    assert [message.body for message in found] == ["100"]
-    assert [sum(not probe.time_bucket.wide for probe in probes) for probes in partition.rounds[:6]] == [
-        1,
-        2,
-        4,
-        8,
-        16,
-        16,
-    ]
-    assert len(partition.rounds) <= 12
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_many_wide_places_are_not_all_asked_at_once(descending: bool) -> None:  # noqa: FBT001
-    """Where messages were put at ids of many years, a page asks a bounded number of buckets at a time."""
-    partition = Partition()
-    for number in range(500):
-        at = START + number * 6 * HOUR
-        partition.add(place_at(at, PUT, kind=0), (at, 0), f"{number}")
-    found = read_once(partition, Slice(1, limit=10, descending=descending))
-    numbers = range(499, 489, -1) if descending else range(10)
-    assert [message.body for message in found] == [f"{number}" for number in numbers]
-    assert [len(probes) for probes in partition.rounds] == [16]
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -260,50 +169,17 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
         read_once(partition, Slice(1, upper=END))
 
 
-def test_partitions_that_are_read_together() -> None:
-    """They share rounds as far as there is room, and all get past dead rows of one; empty probes are told."""
-    found = {1: idle(30), 2: hot(40), 3: idle(2), 4: Partition({place_at(START): {}}), 5: Partition(most_dead=3)}
+def test_too_many_dead_rows_of_one_partition() -> None:
+    """What is read together with it is read nevertheless, and so is the partition, in smaller windows."""
+    partition = Partition()
     for number in range(10):
-        found[5].add(place_at(START), (START + number * SECOND, 0), f"{number}", ALIVE if number == 9 else None)
-    wanted = [Slice(number, upper=END, limit=35, descending=number == 3, bodies=number != 2) for number in found]
-    asked: list[int] = []
-    empty: list[tuple[int, int]] = []
-
-    def run(room: float) -> list[int]:
-        extents = [
-            Extent([one.source(each) for each in one.time_buckets], FIRST, END, complete=True) for one in found.values()
-        ]
-        readers = [reader_of(part, extent) for part, extent in zip(wanted, extents, strict=True)]
-        work = reading.run(
-            ASKING,
-            readers,
-            [(7, number) for number in found],
-            "QUORUM",
-            note=lambda key, _: empty.append(key),
-            room=room,
-        )
-        asked.clear()
-        gathered = answered(work, answer)
-        assert [message.partition for one in gathered for message in one.messages[:1]] == [1, 2, 3, 5]
-        return [len(one.messages) for one in gathered]
-
-    def answer(request: Encoded) -> list[object]:
-        partition = int.from_bytes(fast_path.values_of(request.rows[0])[1], "big")
-        asked.append(partition)
-        return found[partition].reply(request)
-
-    assert run(math.inf) == [30, 35, 2, 0, 1]
-    assert len({*asked[:6]}) > 3
-    assert (7, 4) in empty
-    assert run(1.0) == [30, 35, 2, 0, 1]
-    assert asked == sorted(asked)
-
-
-@pytest.mark.parametrize("bodies", [False, True])
-@pytest.mark.parametrize("descending", [False, True])
-def test_what_threads_that_must_not_wait_send_is_prepared(*, descending: bool, bodies: bool) -> None:
-    """Reads go on in the thread that delivers all answers; others write, undo writes and read rows of queues."""
-    for time_bucket in (Bucket(kind, place_at(START).bucket) for kind in range(len(bucketing.NAMES))):
-        call = reading.query((7, 1), Probe(time_bucket, FIRST, END, 1, descending, bodies), "QUORUM")
-        assert call.statement in PREPARED
-    assert {*message_codec.INSERT, *message_codec.DELETE, queue_cache.FIND} <= {*PREPARED}
+        at = START + number * HOUR
+        partition.add(place_at(at), (at, 0), f"{number}")
+    driver = holding(partition)
+    driver.fail = too_much
+    extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
+    readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
+    work = reading.run(driver, readers, [(7, 1), (7, 2)], "QUORUM")
+    found = wait(Deadline(math.inf), work, "late")
+    assert [message.ticks for message in found[0].messages] == [START + number * HOUR for number in range(10)]
+    assert found[1].messages == []

@@ -10,8 +10,8 @@ import pytest
 from queuey.errors import Outcome
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import Encoded, InDoubt
-from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
+from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from tests.contract.samples import eventually
 from tests.unit.cassandra.simulated import CalmDriver
@@ -62,31 +62,6 @@ def undo(undo_writer: UndoWriter, answer: Answers, seconds: float, *, number: in
     undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, answer))
 
 
-def rows(driver: CalmDriver) -> int:
-    """How many messages deletes that were sent are about."""
-    return sum(len(request.rows) for request in driver.sent if isinstance(request, Encoded))
-
-
-def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """Whoever waits is told when the deadline passes; the delete is tried on, and one that is made is counted."""
-    late, in_time = Answers(), Answers()
-    undo(undo_writer, late, 0.05)
-    undo(undo_writer, in_time, 600.0, partition=2)
-    assert late.all() == ["unknown"]
-    driver.fail = lambda _request: InDoubt("no answer")
-    assert eventually(lambda: len(driver.waiting) == 2)
-    driver.waiting[0]()
-    driver.waiting[1]()
-    driver.fail = lambda _request: None
-    assert eventually(lambda: len(driver.waiting) >= 4)
-    assert undo_writer.pending == 2
-    for answer in driver.waiting[2:]:
-        answer()
-    assert in_time.all() == ["none"]
-    assert eventually(lambda: (undo_writer.confirmed, undo_writer.pending) == (2, 0))
-    assert {request.consistency for request in driver.sent} == {LEVEL.writes}
-
-
 def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """When Cassandra is away, all of very many operations are told in time: none waits for the turns of others."""
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
@@ -109,43 +84,21 @@ def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     undo_writer.close(0.0)
 
 
-def test_some_at_a_time(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """Only so many deletes are on their way at a time; the next goes when one has ended. A closing writer tells all."""
-    answers = Answers(FLYING + 10)
-    for number in range(FLYING + 10):
-        undo(undo_writer, answers, 600.0, number=number, partition=number)
-    assert eventually(lambda: undo_writer.pending == FLYING + 10)  # All are taken on, not those alone that are sent.
-    assert eventually(lambda: len(driver.waiting) == FLYING)
+def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """Whoever waits is told when the deadline passes; the delete is tried on, and one that is made is counted."""
+    late, in_time = Answers(), Answers()
+    undo(undo_writer, late, 0.05)
+    undo(undo_writer, in_time, 600.0, partition=2)
+    assert late.all() == ["unknown"]
+    driver.fail = lambda _request: InDoubt("no answer")
+    assert eventually(lambda: len(driver.waiting) == 2)
     driver.waiting[0]()
-    assert eventually(lambda: len(driver.waiting) == FLYING + 1)
-    undo_writer.close(0.0)
-    assert sorted(answers.all()) == ["none", *["unknown"] * (FLYING + 9)]
-
-
-def test_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """What fails at once in one Cassandra partition costs one request for each hundred ids, and is told one by one."""
-    answers = Answers(251)
-    with driver.answering:  # The first to be sent waits for this, and the others for that.
-        for number in range(251):
-            undo(undo_writer, answers, 600.0, number=number)
-    assert eventually(lambda: rows(driver) == 251)
-    assert len(driver.sent) <= 4
-    for answer in driver.waiting[:]:
+    driver.waiting[1]()
+    driver.fail = lambda _request: None
+    assert eventually(lambda: len(driver.waiting) >= 4)
+    assert undo_writer.pending == 2
+    for answer in driver.waiting[2:]:
         answer()
-    assert answers.all() == ["none"] * 251
-
-
-def test_broken_driver(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """A driver that raises what it never should stops nothing: the delete is tried again."""
-    answers = Answers()
-    broken: list[int] = []
-
-    def breaks(_request: object) -> None:
-        if len(broken) < 2:
-            broken.append(1)
-            raise RuntimeError("broken")
-
-    driver.held, driver.fail = False, breaks
-    undo(undo_writer, answers, 600.0)
-    assert answers.all() == ["none"]
-    assert len(broken) == 2
+    assert in_time.all() == ["none"]
+    assert eventually(lambda: (undo_writer.confirmed, undo_writer.pending) == (2, 0))
+    assert {request.consistency for request in driver.sent} == {LEVEL.writes}

@@ -34,20 +34,6 @@ def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) ->
         assert {(7, partition) for partition in busy} <= buffers.keys()
 
 
-def test_the_lane_that_was_left_first_goes_first() -> None:
-    """An empty buffer that is used now and then keeps its widths; the one that has been empty for longest goes."""
-    buffers = PartitionBuffers(most=2)
-    first, second, third = (buffers.take(7, number) for number in (1, 2, 3))
-    buffers.leave(first)
-    assert buffers.keys() == {(7, 2), (7, 3)}
-    buffers.leave(second)
-    assert buffers.take(7, 2) is second
-    buffers.leave(third)
-    buffers.leave(second)
-    buffers.leave(buffers.take(7, 4))
-    assert buffers.keys() == {(7, 2), (7, 4)}
-
-
 def part(messages: int, size: int) -> OperationPart:
     """A part with so many messages of a size."""
     [made] = slices_of(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
