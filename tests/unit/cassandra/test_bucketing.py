@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, NARROWEST, PUT, WIDTHS, Bucket
+from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, NARROWEST, WIDTHS, Bucket
 from tests import strategies
 
 KINDS = range(len(CLASSES))
@@ -150,10 +150,3 @@ def test_the_nearest_places_of_very_many(
     assert sum(not time_bucket.wide for time_bucket in found) <= most
     if sum(not time_bucket.wide for time_bucket in time_buckets) <= most:
         assert end is None
-
-
-def test_kinds_of_places() -> None:
-    """Levels 0 and 5 are as wide as the class; ids were new in levels 0 to 4 only."""
-    time_buckets = [bucketing.bucket_of(ids.now_ticks(), 1, width_index) for width_index in WIDTHS]
-    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.wide] == [HOME_WIDTH, PUT]
-    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.new_ids_only] == [0, 1, 2, 3, 4]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.messages import Meta
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import UNSET, fast_path
+from queuey.storage.cassandra.driver import fast_path
 from tests import strategies
 
 metas = st.builds(
@@ -54,19 +54,6 @@ def test_positions_of_time_uuids(value: uuid.UUID) -> None:
     assert message_codec.position_of(value.bytes) == ids.parse_id(value.hex)
 
 
-@given(strategies.positions(), strategies.bodies(), st.none() | metas, st.integers(1, 100), st.integers(0, 1 << 60))
-def test_messages_read_back(
-    position: Position, body: str | bytes, meta: Meta | None, partition: int, expires: int
-) -> None:
-    """A message's columns give it again; no metadata at all is the same as empty ones."""
-    data, column = message_codec.encode(body, meta)
-    row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
-    found = message_codec.message(row, partition)
-    expected = None if meta == Meta() else meta
-    assert found == Message(*position, partition, expires, body, expected)
-    assert type(found.body) is type(body)
-
-
 def test_an_empty_mark_reads_as_plain_text() -> None:
     """Loads write a mark for plain text where metadata may have been; it reads as none."""
     found = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
@@ -99,17 +86,6 @@ def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_code
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
     return fast_path.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
-
-
-@given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
-def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
-    """Rows are read out of an answer as they were written, however many, with metadata or without."""
-    expected = []
-    for position, body, meta, expires in found:
-        data, column = message_codec.encode(body, meta)
-        expected.append((message_codec.id_bytes(*position), data, expires, None if column is UNSET else column))
-    answer = answer_of([(key, data, *serialized(expires), meta) for key, data, expires, meta in expected])
-    assert message_codec.decode(answer) == expected
 
 
 @pytest.mark.parametrize("missing", [1, 2])

@@ -25,7 +25,6 @@ from queuey.storage.cassandra.timing import (
     decode,
     encode,
     settled,
-    stated_in,
 )
 from tests.unit.cassandra.simulated import CalmDriver
 
@@ -99,17 +98,6 @@ def test_the_least_delay_follows() -> None:
     for wrong in ({"deadline": 0.0}, {"undo": -1.0}, {"clock_difference": 0.0}, {"delay": 0.5}, {"row_age": 0.8}):
         with pytest.raises(SettingsError):
             changed(SOON, both, wrong)
-
-
-def test_what_settings_named_before_is_taken_over() -> None:
-    """A keyspace whose processes had times in their settings gets those; what D leaves is for undo writes."""
-    stated = {"consistency.very_strong.deadline": 5.0, "consistency.very_strong.delay": 8.0}
-    found = stated_in(PATIENT, stated)
-    assert found.levels == {"strong": PATIENT.levels["strong"], "very_strong": LevelTiming(5.0, 2.0, 8.0)}
-    assert stated_in(SOON, {}) == SOON
-    assert stated_in(SOON, {"cassandra_clock_difference": 0.5}).row_age == 0.5
-    with pytest.raises(SettingsError, match="shorter"):
-        stated_in(PATIENT, {"consistency.strong.delay": 3.0})
 
 
 @given(kept=timings(), assumed=timings())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, Poll, Settlement
+from queuey.claims import ClaimReceipt, Poll
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
 from queuey.service.claims.claiming import ClaimSearch, PiggybackedAck, by_partition
@@ -22,26 +22,20 @@ QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
 class Scene:
     """A search, what it has asked for, and what it has told its caller."""
 
-    def __init__(
-        self,
-        poll: Poll,
-        *,
-        is_late: Callable[[float], bool] = lambda _began: False,
-        gather: bool = True,
-        receipts: Sequence[ClaimReceipt] = (),
-    ) -> None:
+    def __init__(self, poll: Poll, *, gather: bool = True, receipts: Sequence[ClaimReceipt] = ()) -> None:
         self.world = World(1)
         core = SimulatedCore(Process(self.world, 0.0), 0.001)
         self.ack = PiggybackedAck(receipts)
         self.asked: list[tuple[int, Request]] = []
         self.told: list[tuple[Any, Exception | None]] = []
-        search = ClaimSearch(
-            cast(LogCache, self), PartitionRotation(lambda: 0.0, lambda: 0.0), QUEUE, poll, gather=gather
-        )
+        turns = PartitionRotation(lambda: 0.0, lambda: 0.0)
+        search = ClaimSearch(cast(LogCache, self), turns, QUEUE, poll, gather=gather)
         with core.loop.running():
-            settles = {at: SettleRequest(QUEUE, "acknowledge", some) for at, some in by_partition(receipts).items()}
-        self._settles = settles
-        self._give_up = begin(core, search.run([1, 2, 3], self.ack, settles, is_late), self._done)
+            self.settles = {
+                at: SettleRequest(QUEUE, "acknowledge", some) for at, some in by_partition(receipts).items()
+            }
+        work = search.run([1, 2, 3], self.ack, self.settles, lambda _began: False)
+        self._give_up = begin(core, work, lambda *end: self.told.append(end))
         self._let()
 
     def _let(self) -> None:
@@ -57,24 +51,19 @@ class Scene:
         """Takes requests, as logs do."""
         self.asked += [(key[1], request) for request in requests]
 
-    def _done(self, value: object, error: Exception | None) -> None:
-        self.told.append((value, error))
-
-    def settle(self, settled: list[Settlement] | None, error: Exception | None = None) -> None:
-        """Answers the acknowledgement."""
-        for request in self._settles.values():
-            request.answer(settled, error)
+    def refuse(self, error: Exception) -> None:
+        """Refuses the acknowledgement."""
+        self.settles[RECEIPT.partition].answer(None, error)
         self._let()
 
-    def answer(self, *bodies: str, error: Exception | None = None) -> Poll:
-        """Answers the last poll; returns what it asked for."""
+    def answer(self, *bodies: str, error: Exception | None = None) -> None:
+        """Answers the last poll."""
         number, request = next((at, one) for at, one in reversed(self.asked) if isinstance(one, PollRequest))
         messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
         given = [(one, 1, ClaimReceipt(number, *one.position, 5), 60_000) for one in messages]
         request.decided = self.world.now
         request.answer(None if error else given, error)
         self._let()
-        return request.poll
 
     @property
     def bodies(self) -> list[str]:
@@ -127,7 +116,7 @@ def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  
     if found:
         scene.answer("a")
     error = InvalidRequest({"receipts": "of another queue"})
-    scene.settle(None, error)
+    scene.refuse(error)
     if not found:
         scene.answer("a")
     assert scene.told == [(None, error)]

@@ -275,22 +275,6 @@ def test_how_long_superseded_ones_are_remembered() -> None:
         assert not which.superseded
 
 
-def test_a_stuck_message_costs_itself() -> None:
-    """However many are acknowledged after it, a message that never is takes one place."""
-    state = State()
-    claim(state, 1)
-    for first in range(2, 20_002, 500):
-        numbers = range(first, first + 500)
-        draft = EntryDraft(state, NOW, TIMING)
-        draft.deliver([Poll(1000, 30, 1 << 20)], [], [message(n) for n in numbers])
-        draft.advance(at(first + 500), [at(n) for n in numbers])
-        apply(state, draft)
-        settle(state, "acknowledge", *(receipt(n, state.number) for n in numbers))
-    assert len(state.outstanding) == 1
-    assert state.above == set()
-    assert len(state.encode()) < 100
-
-
 def test_only_the_next_entry() -> None:
     """An entry that does not follow the last one changes nothing."""
     state = State()

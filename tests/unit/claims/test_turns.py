@@ -66,6 +66,17 @@ def test_no_partition_starves(partitions: int, first: float) -> None:
     assert set(found) == set(range(1, partitions + 1))
 
 
+def test_a_partition_with_nothing_to_give_loses_its_turn() -> None:
+    """The next claim begins at another one; what is told late of a partition before it changes nothing."""
+    clock = Clock()
+    known = turns(clock)
+    head, following, *_ = known.order(QUEUE, 8, never)
+    known.passed(QUEUE, head)
+    assert known.order(QUEUE, 8, never)[0] == following
+    known.passed(QUEUE, head)
+    assert known.order(QUEUE, 8, never)[0] == following
+
+
 def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
     """A partition that another process is found at loses its turn, and has one again later."""
     clock = Clock()

@@ -106,11 +106,3 @@ def test_a_partition_that_cools_goes_back_to_the_wide_place(kind: int, rate: flo
     assert written.width_indexes[-1] > HOME_WIDTH
     written.write(steady(1 / 3600, 1, 24 * 60))
     assert written.width_indexes[-1] == HOME_WIDTH
-
-
-@given(starts, st.lists(st.tuples(st.floats(0, 1e4), st.integers(1, 2000)), min_size=50, max_size=200))
-def test_the_shortest_class_has_no_six_hour_level(start: int, batches: list[tuple[float, int]]) -> None:
-    """Messages of six hours never go to level 1, which is no narrower than level 0 and would need a record."""
-    written = Written(0, start)
-    written.write(batches)
-    assert 1 not in written.width_indexes
