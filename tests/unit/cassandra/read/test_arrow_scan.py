@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey.ids import Position
+from queuey.errors import StoreUnavailable
+from queuey.ids import FIRST, Position
 from queuey.messages import Message, Meta, NewMessage
 from queuey.storage import columns
 from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent
 from tests import strategies
@@ -118,6 +120,15 @@ def test_a_scan_gives_all_live_messages_in_order_once(
     assert scanned(driver, partition, bounds, rows_of_page, bodies=bodies) == (
         expected if bodies else [(position, "") for position, _ in expected]
     )
+
+
+def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
+    """A scan whose shortest pages fail, too, ends with their error: what it gave is not the whole."""
+    partition = Partition({Bucket(1, 0): {}})
+    driver = holding(partition)
+    driver.fail = lambda _request: StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable, match="away"):
+        scanned(driver, partition, (FIRST, END), 500, bodies=True)
 
 
 def scanned(

@@ -1,4 +1,4 @@
-"""The record of buckets: when it is asked, how far a look reaches, and the low watermark."""
+"""The record of buckets: when it is written, how long it lives, and how far a look reaches."""
 
 from __future__ import annotations
 

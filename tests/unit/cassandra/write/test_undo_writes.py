@@ -1,4 +1,4 @@
-"""Undo writes: when each is tried, how many at a time, and what its operation is told."""
+"""Undo writes: how each is tried, how many are kept, and what its operation is told."""
 
 from __future__ import annotations
 
