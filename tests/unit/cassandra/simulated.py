@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import World
@@ -27,6 +28,7 @@ class CalmDriver(Driver):
         waiting: What answers each of them, in their order.
         ahead: Seconds that the wall clock of the test's machine is ahead.
         centres: The data centre of each node.
+        answering: Whoever has this lock keeps requests from being sent and answered.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class CalmDriver(Driver):
         self.ahead = 0.0
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
+        self.answering = threading.RLock()
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
@@ -54,19 +57,26 @@ class CalmDriver(Driver):
         """Lets time pass."""
         self.world.run(self.world.now + seconds)
 
+    def count(self, statements: Iterable[Statement]) -> int:
+        """Returns how many requests of some statements were sent."""
+        wanted = {*statements}
+        return sum(request.statement in wanted for request in self.sent)
+
     def send(self, request: AnyRequest, done: Done) -> None:
         """See the base class."""
-        self.sent.append(request)
-        if self.held:
-            self.waiting.append(partial(self._answer, request, done))
-        else:
-            self._answer(request, done)
+        with self.answering:
+            self.sent.append(request)
+            if self.held:
+                self.waiting.append(partial(self._answer, request, done))
+                return
+        self._answer(request, done)
 
     def _answer(self, request: AnyRequest, done: Done) -> None:
         ends: list[tuple[Rows | None, StoreUnavailable | None]] = []
-        if (error := self.fail(request)) is None:
-            self.cluster.ask(request, lambda *end: ends.append(end))
-            self.world.run(self.world.now + 0.001)
+        with self.answering:
+            if (error := self.fail(request)) is None:
+                self.cluster.ask(request, lambda *end: ends.append(end))
+                self.world.run(self.world.now + 0.001)
         done(*(ends[0] if ends else (None, error or StoreUnavailable("no answer"))))
 
     def problem(self) -> str | None:

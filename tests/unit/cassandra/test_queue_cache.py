@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from queuey.errors import QueueChanged, StoreUnavailable
-from queuey.messages import MAX_TTL
+from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.messages import MAX_TTL, Backoff, Principal, Queue
+from queuey.storage import queue_rows
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
@@ -111,6 +114,58 @@ def test_refreshed_in_time(cached: Cached, through: str) -> None:
     assert row.read_at == began
 
 
+def test_a_refresh_that_fails(cached: Cached) -> None:
+    """A refresh without an answer, or that cannot begin, changes nothing: the row serves until its age ends."""
+    row = cached.rows.current(QUEUE)
+
+    def broken(_request: object) -> StoreUnavailable:
+        raise RuntimeError("no thread")
+
+    cached.driver.advance(C * 0.6)
+    for fail in (broken, lambda _request: REFUSED):
+        cached.driver.fail = fail
+        assert cached.rows.current(QUEUE) is row
+    assert len(cached.driver.sent) == 3
+    cached.driver.advance(C * 0.6)
+    with pytest.raises(StoreUnavailable):
+        cached.rows.current(QUEUE)
+
+
+def test_a_row_of_another_version(cached: Cached) -> None:
+    """A caller's row that differs from the one at hand is compared with what there is now: either may be the older."""
+    cached.write("queue", (*ROW[:-1], 78))
+    newer = structs.replace(QUEUE, version=78)
+    assert cached.rows.current(newer).queue == newer
+    with pytest.raises(QueueChanged):
+        cached.rows.current(QUEUE)
+    cached.driver.run(Statement("DELETE FROM queues WHERE application = ? AND name = ?"), ("app", "queue"))
+    with pytest.raises(QueueChanged):
+        cached.rows.current(QUEUE)
+    with pytest.raises(QueueNotFound):
+        cached.rows.read("app", "queue")
+    with pytest.raises(QueueNotFound):
+        cached.rows.read("app", "x" * 100_000)  # Beyond what Cassandra takes for a key.
+
+
+def test_the_later_read_stays(cached: Cached) -> None:
+    """A slow answer neither replaces nor drops what was read after it had begun; else a row that is gone is dropped."""
+    late = row_of("app", "queue", ROW, cached.clock.boottime())
+    cached.rows.put(late)
+    cached.rows.put(row_of("app", "queue", (*ROW[:-1], 5), cached.clock.boottime() - 0.1))
+    assert cached.rows.get("app", "queue") is late
+    cached.driver.run(Statement("DELETE FROM queues WHERE application = ? AND name = ?"), ("app", "queue"))
+    cached.driver.held = True
+    cached.driver.advance(C * 0.6)
+    cached.rows.current(QUEUE)
+    cached.rows.put(row_of("app", "queue", ROW, cached.clock.boottime() + 0.1))
+    cached.driver.waiting.pop()()
+    assert cached.rows.get("app", "queue") is not None
+    cached.driver.advance(C * 0.8)
+    cached.rows.current(QUEUE)
+    cached.driver.waiting.pop()()
+    assert cached.rows.get("app", "queue") is None
+
+
 def test_memory_is_bounded() -> None:
     """No more rows are kept than the options say, those read last; one that is too old goes when another is read."""
     cached = Cached(cached_queues=10)
@@ -120,20 +175,27 @@ def test_memory_is_bounded() -> None:
     assert len(cached.rows) == 10
     assert [n for n in range(20) if cached.rows.get("app", str(n))] == [*range(10, 20)]
     cached.driver.advance(C * 1.1)
-    cached.rows.read("app", "queue")
+    row = cached.rows.read("app", "queue")
     assert len(cached.rows) == 1
+    cached.rows.close()
+    cached.rows.put(row)
+    assert len(cached.rows) == 0
+    with pytest.raises(StoreClosed):
+        cached.rows.current(QUEUE)
+    with pytest.raises(StoreClosed):
+        cached.rows.read("app", "queue")
 
 
-@given(st.integers(1, MAX_TTL))
-def test_reach(seconds: int) -> None:
-    """A recorded reach covers the TTL, fits the class, and is at most twice as long, so that it seldom changes."""
-    home_class = class_of(seconds)
-    longest_ttl = next_longest_ttl(seconds, home_class)
-    assert seconds <= longest_ttl <= min(CLASSES[home_class], max(1, 2 * seconds))
-    assert next_longest_ttl(longest_ttl, home_class) == longest_ttl
-    if home_class:
-        with pytest.raises(ValueError, match="class"):
-            next_longest_ttl(seconds, home_class - 1)
+def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
+    """It is asked for again, a few times; one that comes in time is young enough to write by."""
+    cached.slow(C * 1.1, times=1)
+    assert cached.rows.young("app", "queue").read_at > cached.clock.boottime() - 0.01
+    cached.slow(C * 1.2)
+    cached.driver.sent.clear()
+    with pytest.raises(StoreUnavailable, match=r"queue 'queue' took 0\.90 s") as refused:
+        cached.rows.young("app", "queue")
+    assert refused.value.outcome == "none"
+    assert len(cached.driver.sent) == 6
 
 
 def test_the_reach_is_raised_for_all() -> None:
@@ -154,3 +216,44 @@ def test_the_reach_is_raised_for_all() -> None:
     cached.driver.run(change, (78, "app", "queue", 77), serial="SERIAL")
     with pytest.raises(QueueChanged):
         cached.rows.cover(raised, {5000}, SHORTEST)
+
+
+def test_ids_that_readers_have_passed_wait() -> None:
+    """Before a longer message is written under an old id no process uses a row that does not cover it."""
+    cached, began = Cached(row_age=0.2, levels={}), time.monotonic()
+    cached.rows.cover(cached.rows.current(QUEUE), (), 2 * SHORTEST, given=True)
+    assert time.monotonic() - began >= 0.2
+
+
+@given(st.integers(1, MAX_TTL))
+def test_reach(seconds: int) -> None:
+    """A recorded reach covers the TTL, fits the class, and is at most twice as long, so that it seldom changes."""
+    home_class = class_of(seconds)
+    longest_ttl = next_longest_ttl(seconds, home_class)
+    assert seconds <= longest_ttl <= min(CLASSES[home_class], max(1, 2 * seconds))
+    assert next_longest_ttl(longest_ttl, home_class) == longest_ttl
+    if home_class:
+        with pytest.raises(ValueError, match="class"):
+            next_longest_ttl(seconds, home_class - 1)
+
+
+@given(
+    st.builds(
+        Queue,
+        application=st.just("a"),
+        name=st.text(max_size=3),
+        uid=st.integers(1, 1 << 62),
+        qid=st.integers(1, 1 << 62),
+        partitions=st.integers(1, 9),
+        principals=st.lists(st.builds(Principal, st.text(max_size=3), st.booleans(), st.booleans())).map(tuple),
+        ttl=st.none() | st.integers(1, MAX_TTL),
+        read_delay=st.none() | st.just(0.0),
+        facade=st.text(max_size=20),
+        backoff=st.none() | st.builds(Backoff, first=st.floats(0, 60), jitter=st.floats(0, 1)),
+        version=st.integers(1, 1 << 62),
+    )
+)
+def test_fields_come_back(queue: Queue) -> None:
+    """What is written of a queue is what is read."""
+    values = (queue.uid, queue.qid, 1, 9, 1088, *queue_rows.values(queue), queue.created, queue.version)
+    assert row_of(queue.application, queue.name, values, 0.0).queue == queue

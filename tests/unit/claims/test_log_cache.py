@@ -1,0 +1,75 @@
+"""Logs in memory: bounded by their weight, those in use kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Request
+
+
+class FakeLog:
+    """Weighs what it is told to."""
+
+    def __init__(self, key: Key, after: Callable[[Any], None]) -> None:
+        self.key, self.after = key, after
+        self.weight, self.idle, self.refused = 0, True, -1.0
+        self.requests: list[Request] = []
+
+    def add(self, *requests: Request) -> None:
+        """Takes requests."""
+        self.requests += requests
+
+
+class Shelf:
+    """A cache of such logs."""
+
+    def __init__(self, bound: int) -> None:
+        self.made: list[FakeLog] = []
+        self.cache = LogCache(cast("Callable[[Key, Callable[[PartitionLog], None]], PartitionLog]", self._make), bound)
+
+    def _make(self, key: Key, after: Callable[[Any], None]) -> FakeLog:
+        self.made.append(FakeLog(key, after))
+        return self.made[-1]
+
+    def use(self, number: int, weight: int) -> None:
+        """Uses a log, which weighs so much afterwards."""
+        self.cache.add((number, 1))
+        log = next(log for log in reversed(self.made) if log.key == (number, 1))
+        log.weight = weight
+        log.after(log)
+
+
+def test_the_weight_is_bounded() -> None:
+    """However many queues have claims, what is kept of them stays below the bound."""
+    shelf = Shelf(1000)
+    for number in range(5000):
+        shelf.use(number, 100)
+        assert shelf.cache.weight <= 1000
+    assert len(shelf.cache) == 10
+
+
+def test_what_was_used_last_stays() -> None:
+    """The log that nobody has used for the longest time goes first, and is made anew when it is asked for."""
+    shelf = Shelf(300)
+    for number in (1, 2, 3, 1, 4):
+        shelf.use(number, 100)
+    assert len(shelf.made) == 4
+    shelf.use(1, 100)
+    assert len(shelf.made) == 4
+    shelf.use(2, 100)
+    assert len(shelf.made) == 5
+
+
+def test_logs_in_use_stay() -> None:
+    """A log that somebody waits for is not dropped, though it weighs more than all may."""
+    shelf = Shelf(300)
+    shelf.use(1, 100)
+    shelf.made[0].idle = False
+    for number in (2, 3, 4, 5):
+        shelf.use(number, 150)
+    shelf.use(1, 900)
+    assert len(shelf.cache) == 1
+    assert len(shelf.made) == 5
