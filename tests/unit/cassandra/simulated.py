@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -28,7 +27,6 @@ class CalmDriver(Driver):
         waiting: What answers each of them, in their order.
         ahead: Seconds that the wall clock of the test's machine is ahead.
         centres: The data centre of each node.
-        answering: Whoever has this lock keeps requests from being sent and answered.
     """
 
     def __init__(self) -> None:
@@ -44,7 +42,6 @@ class CalmDriver(Driver):
         self.ahead = 0.0
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
-        self.answering = threading.RLock()
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
@@ -64,19 +61,17 @@ class CalmDriver(Driver):
 
     def send(self, request: AnyRequest, done: Done) -> None:
         """See the base class."""
-        with self.answering:
-            self.sent.append(request)
-            if self.held:
-                self.waiting.append(partial(self._answer, request, done))
-                return
-        self._answer(request, done)
+        self.sent.append(request)
+        if self.held:
+            self.waiting.append(partial(self._answer, request, done))
+        else:
+            self._answer(request, done)
 
     def _answer(self, request: AnyRequest, done: Done) -> None:
         ends: list[tuple[Rows | None, StoreUnavailable | None]] = []
-        with self.answering:
-            if (error := self.fail(request)) is None:
-                self.cluster.ask(request, lambda *end: ends.append(end))
-                self.world.run(self.world.now + 0.001)
+        if (error := self.fail(request)) is None:
+            self.cluster.ask(request, lambda *end: ends.append(end))
+            self.world.run(self.world.now + 0.001)
         done(*(ends[0] if ends else (None, error or StoreUnavailable("no answer"))))
 
     def problem(self) -> str | None:
