@@ -141,7 +141,7 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
 
 
 def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
-    """One application waits on so many connections and no more."""
+    """The number of connections on which one application can wait is limited."""
     with shop.served.client() as client:
         empty = client.create_queue(type="public").name
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]

@@ -21,7 +21,7 @@ from tests.sim.cassandra.posts import PostSite
 from tests.sim.cassandra.threads import simulated_threads
 
 HISTORIES = 3
-"""Of `make check`, of each kind, beside those that show a mutation."""
+"""Histories of each kind in `make check`, beside those that show a mutation."""
 MANY = histories.MANY // 4
 """Of the slow tests, of each kind; they are longer than others."""
 ENOUGH = 200

@@ -19,7 +19,7 @@ NARROW = [bucketing.bucket_of(START + number * SIZE, 1, 3) for number in range(2
 
 
 def test_many_narrow_buckets_are_estimated() -> None:
-    """Of two hundred buckets eight are counted, and the others are taken to have as many messages."""
+    """Eight of two hundred buckets are counted; the others are assumed to have as many messages."""
     partition = Partition()
     for one in NARROW:
         for number in range(20):
