@@ -83,6 +83,12 @@ def test_released_jobs_come_again(run: Run, jobs: str) -> None:
     assert ended.err.startswith(f"{first['receipt']}: ")
 
 
+@pytest.mark.parametrize("arguments", [["ack"], ["release"]])
+def test_no_receipts_are_wrong_usage(run: Run, jobs: str, arguments: list[str]) -> None:
+    """Nothing to acknowledge is wrong usage."""
+    assert run(*arguments, jobs).code == 2
+
+
 def test_bad_receipts_are_named(run: Run, jobs: str) -> None:
     """A text that is no receipt is a failure that shows it."""
     ended = run("ack", jobs, "nonsense")
@@ -188,6 +194,21 @@ def test_a_program_that_is_not_there(run: Run, client: Client, jobs: str) -> Non
     assert all_come(client, jobs)
 
 
+def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:
+    """A job whose queue is purged while its program runs is lost, which is said; the next one is worked on."""
+    program = f"cat; echo busy >&2; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    with served.command("claim", jobs, "--limit", "2", "--wait", "20", "--", "sh", "-c", program) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) in {"a", "b", "c"}
+        client.purge_queue(jobs)
+        client.send(jobs, "after")
+        (tmp_path / "go").touch()
+        rest, said = process.communicate(timeout=100)
+    assert (process.returncode, rest) == (0, "after")
+    assert "the queue was purged" in said
+    assert "busy\n" in said
+
+
 def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
     """Ctrl-C ends the program, and its message is delivered again after a second."""
     with served.command("claim", jobs, "--ttl", "600", "--", "sh", "-c", "echo begun; exec sleep 600") as process:
@@ -198,3 +219,31 @@ def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
         process.communicate(timeout=100)
         assert process.returncode == 130
     assert all_come(client, jobs)
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -> None:
+    """What is done is acknowledged once the service is back; what failed is delivered again, and never acknowledged."""
+    go, script = tmp_path / "go", tmp_path / "job"
+    script.write_text(f"#!/bin/sh\necho begun\nuntil [ -e {go} ]; do sleep 0.1; done\nexit {code}\n")
+    script.chmod(0o700)
+    with Served(tmp_path) as first, first.client() as client:
+        client.create_queue("jobs")
+        client.send("jobs", "a")
+        with first.command("claim", "jobs", "--limit", "1", "--ttl", "60", "--", str(script)) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "begun\n"
+            first.kill()
+            go.touch()
+            said = process.stderr.readline()
+            if code:
+                said += process.stderr.readline()
+                assert process.wait(60) == 1
+            with Served(tmp_path, port=first.port) as second, second.client() as again:
+                if not code:
+                    assert process.wait(60) == 0
+                found = again.job_queue("jobs").size().size
+    assert said.startswith(f"{script} ended with 1" if code else "The service is away")
+    assert ("The release failed" in said, found) == (bool(code), code)

@@ -362,3 +362,21 @@ def test_a_pipe_is_told_to_stop_by_signals() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.parametrize(
+    ("messages", "start", "said"),
+    [
+        (40, "earliest", "the transform gave no rows"),
+        (0, "latest", "--from earliest"),
+        (0, "earliest", "Nothing was there"),
+    ],
+)
+def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
+    """It says so, and why."""
+    make_queues(tmp_path, "a", "c")
+    job(pipe.run, Piped("q-1", 1, messages, 0))
+    place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]
+    ended = run("pipeline", "pipe", "a", "--sql", "SELECT * FROM messages", *place)
+    assert ended.code == 0
+    assert said in ended.err

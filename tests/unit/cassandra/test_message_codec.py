@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Meta
+from queuey.messages import LONGEST_NAME, Message, Meta, NewMessage
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import fast_path
+from queuey.storage.cassandra.driver import UNSET, fast_path
 from tests import strategies
 
 metas = st.builds(
@@ -54,6 +54,37 @@ def test_positions_of_time_uuids(value: uuid.UUID) -> None:
     assert message_codec.position_of(value.bytes) == ids.parse_id(value.hex)
 
 
+@given(strategies.positions(), strategies.bodies(), st.none() | metas, st.integers(1, 100), st.integers(0, 1 << 60))
+def test_messages_read_back(
+    position: Position, body: str | bytes, meta: Meta | None, partition: int, expires: int
+) -> None:
+    """A message's columns give it again; no metadata at all is the same as empty ones."""
+    data, column = message_codec.encode(body, meta)
+    row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
+    found = message_codec.message(row, partition)
+    expected = None if meta == Meta() else meta
+    assert found == Message(*position, partition, expires, body, expected)
+    assert type(found.body) is type(body)
+
+
+@given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(LONGEST_NAME))
+def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
+    """A message that is written as the value of a name is what it was, and says so."""
+    marked = message_codec.named(NewMessage(body, 1, 60, meta), name)
+    data, column = message_codec.encode(marked.body, marked.meta)
+    found = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
+    expected = None if meta == Meta() else meta
+    assert found == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
+    plain_data, plain = message_codec.encode(body, meta)
+    assert (data, message_codec.unmarked(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
+
+
+@pytest.mark.parametrize("meta", [None, Meta()])
+def test_plain_text_needs_no_meta_column(meta: Meta | None) -> None:
+    """Text without metadata leaves the column alone, so most rows have none."""
+    assert message_codec.encode("text", meta) == (b"text", UNSET)
+
+
 def test_an_empty_mark_reads_as_plain_text() -> None:
     """Loads write a mark for plain text where metadata may have been; it reads as none."""
     found = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
@@ -80,12 +111,67 @@ def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
     assert message_codec.routing_of(*key) == b"".join(parts)
 
 
+@given(keys, strategies.positions(), strategies.bodies(), st.none() | metas, longs, longs, st.integers(1, 1 << 30))
+def test_an_encoded_insert_holds_the_columns(
+    key: tuple[int, int, int],
+    position: Position,
+    body: str | bytes,
+    meta: Meta | None,
+    expires: int,
+    stamp: int,
+    ttl: int,
+) -> None:
+    """What is sent for a new message are the values that its statement takes, in order."""
+    data, column = message_codec.encode(body, meta)
+    encoded = message_codec.key_of(*key)
+    found = fast_path.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
+    assert len(found) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
+    assert found[:3] == fast_path.values_of(encoded)
+    assert found[3:5] == [message_codec.id_bytes(*position), data]
+    assert found[6] is UNSET if column is UNSET else found[6] == column
+    assert [found[5], *found[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
+
+
+@given(keys, strategies.positions(), longs)
+def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
+    """What is sent to delete a message are the values that its statement takes, in order."""
+    encoded = message_codec.key_of(*key)
+    found = fast_path.values_of(message_codec.encoded_delete(encoded, position, stamp))
+    assert len(found) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
+    assert found == [*serialized(stamp), *fast_path.values_of(encoded), message_codec.id_bytes(*position)]
+
+
+@given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
+def test_an_encoded_range_holds_its_bounds(
+    key: tuple[int, int, int], lower: Position, upper: Position, limit: int
+) -> None:
+    """What is sent to read a range are the values that its statements take, in order."""
+    encoded = message_codec.key_of(*key)
+    found = fast_path.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
+    assert (
+        len(found) == message_codec.RANGED == message_codec.UP[0].cql.count("?") == message_codec.DOWN[0].cql.count("?")
+    )
+    bounds = [message_codec.id_bytes(*lower), message_codec.id_bytes(*upper)]
+    assert found == [*fast_path.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
+
+
 def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMNS) -> bytes:
     """An answer with these serialized columns."""
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
     return fast_path.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+
+
+@given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
+def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
+    """Rows are read out of an answer as they were written, however many, with metadata or without."""
+    expected = []
+    for position, body, meta, expires in found:
+        data, column = message_codec.encode(body, meta)
+        expected.append((message_codec.id_bytes(*position), data, expires, None if column is UNSET else column))
+    answer = answer_of([(key, data, *serialized(expires), meta) for key, data, expires, meta in expected])
+    assert message_codec.decode(answer) == expected
 
 
 @pytest.mark.parametrize("missing", [1, 2])

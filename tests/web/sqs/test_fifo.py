@@ -45,9 +45,6 @@ def test_attributes_of_fifo(sqs: Sqs, url: str) -> None:
     for name, given in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
         assert sqs.fails("CreateQueue", QueueName=name, Attributes=given) == "InvalidParameterValue"
     assert sqs.create("jobs.fifo", FifoQueue="true") == url
-    sqs.create("dead.fifo", FifoQueue="true")
-    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
-    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
     standard = sqs.create("standard")
     for queue, target in ((url, "standard"), (standard, "jobs.fifo")):
         given = {"RedrivePolicy": redrive(target)}
@@ -77,6 +74,15 @@ def test_order(sqs: Sqs, url: str) -> None:
     assert bodies(receive(sqs, url, MaxNumberOfMessages=2)) == ["3", "5"]
 
 
+def test_one_after_the_other(sqs: Sqs, url: str) -> None:
+    """A waiting receive gets the next message of a group when the one before is deleted."""
+    send(sqs, url, "1")
+    send(sqs, url, "2")
+    [message] = receive(sqs, url)
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies(receive(sqs, url, WaitTimeSeconds=10)) == ["2"]
+
+
 def test_expired_receipts(sqs: Sqs, url: str) -> None:
     """A receipt is of no use once the message was received again, and that is said."""
     send(sqs, url, "a")
@@ -88,6 +94,20 @@ def test_expired_receipts(sqs: Sqs, url: str) -> None:
     both = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate((first, second))]
     done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=both)
     assert ([one["Id"] for one in done["Successful"]], [one["Id"] for one in done["Failed"]]) == (["1"], ["0"])
+
+
+def test_two_with_one_group(sqs: Sqs, url: str) -> None:
+    """Who received a message long ago cannot go on with it while another one has an earlier message of its group."""
+    for body in ("1", "2"):
+        send(sqs, url, body)
+    first = receive(sqs, url, MaxNumberOfMessages=10, VisibilityTimeout=1)
+    assert bodies(first) == ["1", "2"]
+    [other] = receive(sqs, url, WaitTimeSeconds=10)
+    assert other["Body"] == "1"
+    late = {"QueueUrl": url, "ReceiptHandle": first[1]["ReceiptHandle"], "VisibilityTimeout": 30}
+    assert sqs.fails("ChangeMessageVisibility", **late) == "MessageNotInflight"
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=other["ReceiptHandle"])
+    sqs("ChangeMessageVisibility", **late)
 
 
 EACH_ALONE = 4.5
@@ -181,6 +201,31 @@ def test_batches_without_ids(sqs: Sqs, url: str) -> None:
     named = {**good, "Id": "z", "MessageDeduplicationId": "z"}
     assert sqs.fails("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
     assert receive(sqs, url) == receive(sqs, plain) == []
+
+
+def test_dead_letters(sqs: Sqs) -> None:
+    """A dead letter lets its group go on, and keeps its group and its order."""
+    dead = sqs.create("dead.fifo", FifoQueue="true")
+    given = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
+    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **given)
+    for number in range(3):
+        send(sqs, url, str(number))
+    seen: list[str] = []
+    while len(seen) < 3:
+        seen += bodies(receive(sqs, url, WaitTimeSeconds=1))
+    assert seen == ["0", "1", "2"]
+    assert receive(sqs, url) == []
+    letters: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 20
+    while len(letters) < 3:
+        assert time.monotonic() < deadline
+        letters += (some := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
+        for one in some:
+            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=one["ReceiptHandle"])
+    assert bodies(letters) == ["0", "1", "2"]
+    assert {one["Attributes"]["MessageGroupId"] for one in letters} == {"g"}
+    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
+    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
 
 
 def test_delays(sqs: Sqs) -> None:

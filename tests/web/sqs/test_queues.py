@@ -256,6 +256,26 @@ def test_who_may_have_a_queue_for_dead_letters(sqs: Sqs) -> None:
             assert sqs.fails("SetQueueAttributes", **given) == "InvalidParameterValue"
 
 
+def test_moves(sqs: Sqs, store: Store) -> None:
+    """Dead letters are moved back to where they came from, or elsewhere; the task is listed."""
+    dead, url = sqs.create("dead"), sqs.create("jobs", RedrivePolicy=redrive("dead", 1), VisibilityTimeout="0")
+    for number in range(3):
+        sqs("SendMessage", QueueUrl=url, MessageBody=str(number))
+    for _ in range(5):
+        sqs("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)
+    assert sqs("StartMessageMoveTask", SourceArn=arn("dead"))["TaskHandle"]
+    deadline = time.monotonic() + 30
+    while (task := sqs("ListMessageMoveTasks", SourceArn=arn("dead"))["Results"][0])["Status"] == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 3)
+    assert (task["SourceArn"], task["DestinationArn"]) == (arn("dead"), arn("jobs"))
+    back = sqs("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"])["Messages"]
+    assert sorted(one["Body"] for one in back) == ["0", "1", "2"]
+    assert not any("DeadLetterQueueSourceArn" in one["Attributes"] for one in back)
+    assert "Messages" not in sqs("ReceiveMessage", QueueUrl=dead)
+
+
 def test_moves_that_cannot_be(sqs: Sqs) -> None:
     """A move needs two queues that are there; a rate is refused, and a task that is not there is not found."""
     sqs.create("dead")
@@ -275,6 +295,26 @@ def test_moves_that_cannot_be(sqs: Sqs) -> None:
     assert sqs("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"] == 0
     for most in (0, 11):
         assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=most) == "InvalidParameterValue"
+
+
+def test_permissions(sqs: Sqs) -> None:
+    """Permissions are refused by the documented error."""
+    url = sqs.create("jobs")
+    given = {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]}
+    assert sqs.fails("AddPermission", **given) == "UnsupportedOperation"
+    assert sqs.fails("RemovePermission", QueueUrl=url, Label="a") == "UnsupportedOperation"
+
+
+def test_purged(sqs: Sqs) -> None:
+    """A purge removes all messages; a receipt of before is of no use any more."""
+    url = sqs.create("jobs")
+    for _ in range(3):
+        sqs("SendMessage", QueueUrl=url, MessageBody="a")
+    [message] = sqs("ReceiveMessage", QueueUrl=url)["Messages"]
+    sqs("PurgeQueue", QueueUrl=url)
+    assert "Messages" not in sqs("ReceiveMessage", QueueUrl=url)
+    handle = message["ReceiptHandle"]
+    assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
 
 
 def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:

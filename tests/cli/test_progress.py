@@ -1,0 +1,59 @@
+"""The bar of Spark's tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from queuey.cli.pipeline import progress
+from queuey.terminal import bars
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
+
+
+class Tracker:
+    """A status tracker of Spark with two stages that run and one that has just ended, until Spark is gone."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.gone = False
+
+    def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
+        """Stands for the context as well."""
+        return self
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
+        """The stages."""
+        if self.gone:
+            raise ConnectionError
+        return [1, 2, 3]
+
+    def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802 - likewise
+        """A stage."""
+        if number == 3:
+            self.asked.set()
+            return None
+        return SimpleNamespace(numTasks=4 * number, numCompletedTasks=number)
+
+
+def test_progress_adds_up_what_runs() -> None:
+    """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
+    tracker: Any = Tracker()
+    spark: Any = SimpleNamespace(sparkContext=tracker)
+    moves: list[tuple[str, int, int | None]] = []
+
+    @contextmanager
+    def recording() -> Iterator[Callable[..., None]]:
+        yield lambda *move: moves.append(move)
+
+    with replace_in(progress, bars.bar, recording), progress.stage_progress(spark, every=0.001) as say:
+        say("[counting]")
+        assert tracker.asked.wait(60)
+        tracker.asked.clear()
+        assert tracker.asked.wait(60)
+        tracker.gone = True
+        assert eventually(lambda: "progress" not in {thread.name for thread in threading.enumerate()})
+    assert moves[-1] == ("[counting]", 3, 12)
