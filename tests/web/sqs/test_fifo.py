@@ -12,6 +12,7 @@ from queuey.storage import Store
 from queuey.web.facades.sqs import fifo
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
+from tests.waiting import PATIENCE_SECONDS
 from tests.web.sqs.signing import Sqs
 from tests.web.sqs.test_messages import receive
 from tests.web.sqs.test_queues import arn, attributes, redrive
@@ -211,7 +212,9 @@ def test_dead_letters(sqs: Sqs) -> None:
     for number in range(3):
         send(sqs, url, str(number))
     seen: list[str] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(seen) < 3:
+        assert time.monotonic() < deadline
         seen += bodies(receive(sqs, url, WaitTimeSeconds=1))
     assert seen == ["0", "1", "2"]
     assert receive(sqs, url) == []
