@@ -23,8 +23,13 @@ from tests.unit.cassandra.read.partitions import END, NOW, Partition, holding, p
 from tests.unit.cassandra.simulated import CalmDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
+LIKE_A_ROW = b"\0\0\0\x10" + message_codec.id_bytes(1, 2)
+"""A body with the bytes by which the beginnings of rows are found."""
 SOME = st.lists(
-    st.tuples(strategies.positions(), strategies.bodies() | st.just("same"), st.none() | metas, longs), max_size=8
+    st.tuples(
+        strategies.positions(), strategies.bodies() | st.sampled_from(["same", LIKE_A_ROW]), st.none() | metas, longs
+    ),
+    max_size=8,
 )
 
 
