@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from queuey.metrics import Metrics
@@ -51,8 +52,12 @@ def _add_resource(
     original: bool = False,
     operation: bool = False,
 ) -> None:
-    """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`."""
-    config.add_route(name, pattern)
+    """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`.
+
+    Its route is for :class:`~queuey.web.endpoint.Resources` alone, so it has nothing by which Pyramid finds views.
+    """
+    path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
+    config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
     registry = config.registry
     endpoint = Endpoint(name, registry.service.metrics, views, original=original, operation=operation)
     registry.endpoints[name] = endpoint
@@ -92,7 +97,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False)
-    config.add_directive("add_resource", _add_resource)
+    config.add_directive("add_resource", _add_resource, action_wrap=False)
     registry = config.registry
     registry.service = service = Service(store, limits, metrics=metrics, stopping=stopping)
     registry.callers = FacadeCallers()

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from pyramid.csrf import get_csrf_token
+from pyramid.exceptions import ConfigurationConflictError
 from pyramid.httpexceptions import HTTPFound
 from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
@@ -18,6 +19,9 @@ from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.endpoint import Match, View
+from queuey.web.requests import Request
+from queuey.web.responses import text_response
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import KEY
 
@@ -112,3 +116,30 @@ def test_errors_of_such_views(anonymous: Caller, caplog: pytest.LogCaptureFixtur
 def test_bodies_are_bounded(anonymous: Caller, limits: Limits) -> None:
     """A body longer than any of ours is not taken in."""
     assert anonymous("POST", "/page/x", b"x" * (limits.max_body + 1)).status == 413
+
+
+async def word(_request: Request, match: Match) -> Any:  # noqa: ANN401 - the service's own kind of response
+    """Answers with a part of the path."""
+    return text_response(match["word"])
+
+
+def add_words(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds a resource, as another library might under the same name."""
+    config.add_resource("word", "/words/{word}", {"GET": View(word)})
+
+
+def test_a_resource_of_an_include_is_below_its_prefix(store: Store) -> None:
+    """A library that is included below a prefix has its resources there; two cannot have one name."""
+
+    def below(config: Any) -> None:  # noqa: ANN401
+        config.include(add_words, route_prefix="/a/")
+
+    caller = Caller(make_app(store, includes=[below]))
+    assert caller("GET", "/a/words/b").status == 200
+    assert caller("GET", "/words/b").status == 404
+
+    def again(config: Any) -> None:  # noqa: ANN401
+        add_words(config)
+
+    with pytest.raises(ConfigurationConflictError, match="word"):
+        make_app(store, includes=[below, again])

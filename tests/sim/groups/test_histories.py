@@ -14,7 +14,7 @@ HISTORIES = 2000
 """Histories of `make check`; the first part of them is played by `make test`."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
-PARTS, MANY_PARTS = 16, 4
+PARTS, MANY_PARTS = 32, 4
 """Tests that share these histories: several processes can play them, and none goes on for minutes without an end."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""

@@ -54,6 +54,7 @@ async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
     return setup
 
 
+@pytest.mark.needs_histories
 @pytest.mark.parametrize("fault", get_args(Fault))
 async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
     """Wherever it strikes: everything comes to rest, the owner is told in order, and in the end nothing is left."""
