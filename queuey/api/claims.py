@@ -181,7 +181,7 @@ class PartitionClaims(Struct, frozen=True):
         1
 
     Attributes:
-        waiting: Released or expired; they are delivered next.
+        waiting: Released or expired; they are delivered next, or when the delay of their release is over.
     """
 
     claimed: Count
@@ -226,10 +226,10 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         (2, 0, 0)
 
     Attributes:
-        waiting: Messages that a claim could get.
+        waiting: Messages that a claim could get, now or when the delay of their release is over.
         exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
         delayed: Messages that are not due yet.
-        claimed: Claimed now, or released with a delay that is not over.
+        claimed: Messages that a worker has.
         failed: Waiting messages that were delivered before.
         dead: Messages in ``<queue>.dead``.
         oldest: Time of the oldest message that is not done, in seconds since 1970; None: there is none.

@@ -120,7 +120,10 @@ class EntryDraft:
         self.keys: list[list[int]] = []
         """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}
-        """Claims that have expired, neither acknowledged nor released, of messages in this entry."""
+        """Claims that have expired, neither acknowledged nor released, of messages in this entry.
+
+        A release with a delay is no claim of a worker any more, though the state keeps it as one until the delay ends.
+        """
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -405,7 +408,7 @@ class EntryDraft:
 
     def _note_lapse(self, position: Position) -> None:
         last = self._state.outstanding.get(position)
-        if last is not None and last.expires:
+        if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
 
     def _claim(self, message: Message) -> None:

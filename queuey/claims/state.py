@@ -446,20 +446,19 @@ class State:
 
     def live(self, expired: int) -> int:
         """Returns how many messages are live (:meth:`is_live`)."""
-        resting = sum(not self.has_ended(position, expired) for position in self.resting)
-        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - resting
+        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_resting(expired)
+
+    def count_resting(self, expired: int) -> int:
+        """Returns how many messages were released with a delay that is not over."""
+        return sum(not self.has_ended(position, expired) for position in self.resting)
 
     def live_of(self, expired: int, key: int) -> int:
         return sum(self.is_live(position, expired) for position in self.busy.get(key, ()))
 
     # Snapshots
 
-    def encode(self, *, rests: bool = True) -> bytes:
-        """Returns a snapshot. Equal states give equal snapshots.
-
-        Args:
-            rests: Include resting messages; else they count as claimed until their delays end.
-        """
+    def encode(self) -> bytes:
+        """Returns a snapshot. Equal states give equal snapshots."""
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
@@ -479,7 +478,7 @@ class State:
             [claim.secret for claim in last],
             [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
             [claim.key for claim in last] if self.busy else [],
-            sorted(self.resting) if rests else [],
+            sorted(self.resting),
         )
         return _encoder.encode(snapshot)
 

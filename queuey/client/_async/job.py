@@ -32,7 +32,7 @@ class AsyncJob:
         ...             elif job.body == "two eggs":
         ...                 await job.release(delay=60)
         ...         counts = await client.job_queue("orders").counts()
-        ...         print(counts.claimed)
+        ...         print(counts.waiting)
         >>> asyncio.run(main())
         1
     """

@@ -114,7 +114,7 @@ class AsyncJobQueue:
             ...             if job.body == "bad":
             ...                 await job.release(delay=600)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.claimed)
+            ...         print(counts.waiting)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1
@@ -191,7 +191,7 @@ class AsyncJobQueue:
             ...         _ = await client.send_many(name, ["1", "0"])
             ...         await client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.claimed)
+            ...         print(counts.waiting)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1.0

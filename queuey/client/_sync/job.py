@@ -30,7 +30,7 @@ class Job:
         ...         elif job.body == "two eggs":
         ...             job.release(delay=60)
         ...     counts = client.job_queue("orders").counts()
-        ...     print(counts.claimed)
+        ...     print(counts.waiting)
         1
     """
 

@@ -109,7 +109,7 @@ class JobQueue:
             ...         if job.body == "bad":
             ...             job.release(delay=600)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.claimed)
+            ...     print(counts.waiting)
             ...     client.delete_queue(name)
             1
         """
@@ -183,7 +183,7 @@ class JobQueue:
             ...     _ = client.send_many(name, ["1", "0"])
             ...     client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.claimed)
+            ...     print(counts.waiting)
             ...     client.delete_queue(name)
             1.0
             1

@@ -67,10 +67,12 @@ class Attempts:
         self._ledger = ledger
 
     def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
-        """Adds an attempt, unless it is there."""
+        """Adds an attempt. If the delivery has one already, the worker's own error is kept rather than a lapse."""
 
         def added(known: Known) -> Known:
             others = [one for one in known.attempts if one.number != attempt.number]
+            if attempt.error == EXPIRED and len(others) < len(known.attempts):
+                return known
             last = sorted([*others, attempt], key=lambda one: one.number)[-KEPT:]
             return replace(known, attempts=last)
 

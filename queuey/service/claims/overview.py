@@ -33,7 +33,7 @@ class ClaimCounts(msgspec.Struct, frozen=True):
 
     Attributes:
         claimed: Messages with a live claim.
-        waiting: Messages whose claims have ended, that wait to be delivered again.
+        waiting: Messages whose claims have ended, that wait to be delivered again, now or after a delay.
         dead: Messages that are about to become dead letters.
     """
 
@@ -46,14 +46,15 @@ class Backlog(msgspec.Struct, frozen=True):
     """The messages of a queue that are not done.
 
     Attributes:
-        waiting: Never delivered, or released, or with a claim that has expired.
+        waiting: Never delivered, or released, also with a delay, or with a claim that has expired.
         exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated, and at least so many.
         delayed: Not due yet.
-        claimed: With a live claim, or released with a delay that is not over.
+        claimed: With a live claim.
         failed: Those that wait and were delivered before.
         dead: In the queue's own queue of dead letters, estimated if there are many.
         oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
         due: Seconds since 1970 at which the next delayed one is due; None: none is delayed.
+        resting: Those that wait and were released with a delay that is not over.
     """
 
     waiting: int
@@ -64,6 +65,7 @@ class Backlog(msgspec.Struct, frozen=True):
     dead: int
     oldest: float | None
     due: float | None = None
+    resting: int = 0
 
 
 class Outstanding(msgspec.Struct, frozen=True):
@@ -117,7 +119,7 @@ class ClaimOverview(ABC):
         """Counts claims, by partition."""
 
         def count(state: State, expired: int) -> ClaimCounts:
-            claimed = _claimed(state, expired)
+            claimed = state.live(expired)
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
         return self.core.use(access, lambda queue: self.look_at(queue, count))
@@ -143,6 +145,7 @@ class ClaimOverview(ABC):
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
                 due=self._next_due(queue) if delayed else None,
+                resting=sum(view.resting for view in views.values()),
             )
 
         return access.use(backlog)
@@ -150,9 +153,11 @@ class ClaimOverview(ABC):
     def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Outstanding]:
         """Returns claims, those first that end first, or have ended; ``states``: with the workers' notes."""
 
-        def look(state: State, _expired: int) -> list[tuple[int, Position, int, str, int]]:
-            last = state.outstanding.items()
-            found = ((one.expires, position, one.deliveries, one.worker, one.number) for position, one in last)
+        def look(state: State, expired: int) -> list[tuple[int, Position, int, str, int]]:
+            found = (
+                (one.expires * state.is_live(position, expired), position, one.deliveries, one.worker, one.number)
+                for position, one in state.outstanding.items()
+            )
             return nsmallest(limit, found)
 
         def outstanding(queue: Queue) -> list[Outstanding]:
@@ -247,17 +252,14 @@ class ClaimOverview(ABC):
             part = msgspec.structs.replace(part, lower=page.next or part.lower)
 
 
-def _claimed(state: State, expired: int) -> int:
-    return sum(claim.expires >= expired for claim in state.outstanding.values())
-
-
 class _View:
     """A state as it decides which messages are not done, and which ones scans skip."""
 
     def __init__(self, state: State, expired: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
-        self.claimed = _claimed(state, expired)
+        self.claimed = state.live(expired)
+        self.resting = state.count_resting(expired)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)

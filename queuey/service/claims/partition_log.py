@@ -542,7 +542,7 @@ class PartitionLog:
         self._length.begun()
 
         def write() -> int:
-            body = state.encode(rests=limits_of(queue, self._partition) is not None)
+            body = state.encode()
             self._store.write_snapshot(queue, self._partition, state.number, body)
             return len(body)
 

@@ -269,7 +269,8 @@ class ClaimViews(Views):
     def backlog(self, request: Request, match: Match) -> Response:
         access = self.enter(request, match, "measure")
         found = self._service.claims.backlog(access, self.fields(api.CountQuery).query(request).limit)
-        return json_response(api.Backlog(**structs.asdict(found)))
+        counts = {name: getattr(found, name) for name in api.Backlog.__struct_fields__}
+        return json_response(api.Backlog(**counts))
 
     def jobs(self, request: Request, match: Match) -> Response:
         access = self.enter(request, match, "read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from queuey import ids
@@ -9,7 +10,7 @@ from queuey.deadletters import DeadLetter, dead_letter_from
 from queuey.ids import Position
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
-from queuey.service.claims import Backlog, ReleaseReason
+from queuey.service.claims import Backlog, ClaimCounts, ReleaseReason
 from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
 from queuey.storage import Store
 from tests.backends import APP, Clock
@@ -66,6 +67,40 @@ def test_reasons(store: Store, other: Store) -> None:
     assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
     assert cause.history[0].at <= cause.history[1].at <= cause.at
     assert len(said(one, access, place)) == 2
+
+
+@pytest.mark.parametrize("delay", [None, 0.0, 20.0])
+def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: float | None) -> None:
+    """Each attempt keeps its own reason at the next delivery, after any delay; so has the dead letter."""
+    queue = queue_of(store, 3)
+    [place] = say(store, queue, "bad")
+    service, access = enter(store, queue)
+    for error in ("First", "Second", "Third"):
+        [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+        blocking(service.claims).release(access, [claimed.receipt], delay, reason=ReleaseReason(error))
+        clock.advance(120)
+    assert [text.rpartition(": ")[2] for text in said(service, access, place)] == ["First", "Second", "Third"]
+    assert blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1") == []
+    cause = letter(store, queue, place).cause
+    assert ([one.error for one in cause.history], cause.error) == (["First", "Second", "Third"], "Third")
+
+
+def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, clock: Clock) -> None:
+    """A job that was put off without a reason has no failed attempt, whichever process delivers it again."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "later")
+    for each in (store, other, store):
+        service, access = enter(each, queue)
+        [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+        blocking(service.claims).release(access, [claimed.receipt], 20.0)
+        found = service.claims.backlog(access, 100)
+        assert (found.waiting, found.failed, found.claimed, found.resting) == (1, 1, 0, 1)
+        assert service.claims.counts(access)[1] == ClaimCounts(claimed=0, waiting=1, dead=0)
+        assert [(one.worker, one.expires) for one in service.claims.outstanding(access, 9)] == [("ann:1", 0)]
+        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "waiting"]
+        assert "and released: claims get it from " in reason.text
+        clock.advance(120)
+    assert said(service, access, place) == []
 
 
 def test_claims_that_expire(store: Store, clock: Clock) -> None:

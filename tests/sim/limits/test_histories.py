@@ -82,11 +82,11 @@ def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) ->
     """Has no keys of what is outstanding."""
 
 
-def without_keys(state: State, *, rests: bool = True) -> bytes:
+def without_keys(state: State) -> bytes:
     """Writes a snapshot that has no keys."""
     busy, state.busy = state.busy, {}
     try:
-        return REAL_ENCODE(state, rests=rests)
+        return REAL_ENCODE(state)
     finally:
         state.busy = busy
 

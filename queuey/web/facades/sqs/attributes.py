@@ -277,8 +277,8 @@ _SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
     "FifoThroughputLimit": lambda queue, kept, _region: _word(queue, kept.limit or "perQueue"),
 }
 COUNTS: dict[str, Callable[[Backlog], int]] = {
-    "ApproximateNumberOfMessages": lambda backlog: backlog.waiting,
-    "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed,
+    "ApproximateNumberOfMessages": lambda backlog: backlog.waiting - backlog.resting,
+    "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed + backlog.resting,
     "ApproximateNumberOfMessagesDelayed": lambda backlog: backlog.delayed,
 }
 """Attributes that are counted."""
