@@ -14,7 +14,8 @@ them:
 ``queuey-dead-text``      what that error said, cut; absent if it said nothing
 ``queuey-dead-at``        when it was given up, ISO 8601 in UTC
 ``queuey-dead-history``   JSON list of the last attempts, oldest first: when, who, class and text of the error, cut
-``queuey-dead-json``      ``1``: the body is the text of what was a JSON value
+``queuey-dead-key``       the message key, if the queue of dead letters does not keep it
+``queuey-dead-json``      ``1``: the body is the text of what was a JSON value; written by 0.1.0 only, now it stays one
 ``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
 ``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
 ``queuey-dead-lost``      number of headers that did not fit
@@ -26,7 +27,6 @@ Text in these headers is printable ASCII; ``%`` and everything else is percent-e
 from __future__ import annotations
 
 import json as json_text
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         lies_in, stored_partition, stored_id: Its place in the queue of dead letters.
         queue, partition, id: Where it came from, by its headers.
         body: Text, or bytes if it is none.
-        json: The body is the text of what was a JSON value.
+        json: The body is the text of a JSON value.
         content_type, headers: As they were.
         lost: How many headers could not be kept.
         cause: Why it was given up.
@@ -123,17 +123,6 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     cause: Cause
     key: str | None = None
-
-
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers' part of a message that becomes a dead letter."""
-
-    queue: str
-    partition: int
-    id: str
-    json: bool
-    content_type: str | None
-    headers: Mapping[str, str]
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +221,7 @@ def by_origin(
         The indexes of those that go to each queue, and those that stay.
     """
     going: dict[str, list[int]] = defaultdict(list)
-    staying = []
+    staying = Redriven()
     for index, one in enumerate(found):
         there = queues[one.queue]
         if there is None:
@@ -244,9 +233,20 @@ def by_origin(
         else:
             going[one.queue].append(index)
             continue
-        staying.append(UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason))
-    left = dict(Counter(one.reason for one in staying))
-    return going, Redriven(left=left, samples=tuple(sorted(staying)[:SAMPLES]))
+        staying += left_of([one], reason)
+    return going, staying
+
+
+def left_of(letters: Sequence[DeadLetter], reason: str) -> Redriven:
+    """Returns the result for dead letters that stay."""
+    staying = (UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in letters)
+    return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:SAMPLES]))
+
+
+def place_of(one: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
+    """Returns the partition and the key with which a dead letter is posted to a queue; None: the queue chooses."""
+    key = one.key if keeps_keys else None
+    return (one.partition if kind == "plain" and key is None else None), key
 
 
 def queue_for(queue: str, dead_queue: str | None = None) -> str:
@@ -272,36 +272,44 @@ def origin_of(meta: Meta | None) -> list[str | None]:
     return [said.get(PREFIX + name) for name in ("queue", "partition", "id")]
 
 
-def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[str, str]:
-    """Returns the headers of a dead letter; ``way`` is for the message's own headers."""
-    plain = {name: text for name, text in origin.headers.items() if way == "as they are" and _fits(name, text)}
-    packed = {name: text for name, text in origin.headers.items() if name not in plain}
+def headers_of(
+    origin: Place,
+    kind: str | None,
+    given: Mapping[str, str],
+    cause: Cause,
+    way: Way = "as they are",
+    key: str | None = None,
+) -> dict[str, str]:
+    """Returns the headers of a dead letter.
+
+    Args:
+        origin: Where the message was.
+        kind: Its content type.
+        given: Its own headers.
+        cause: Why it was given up.
+        way: How it carries those.
+        key: Its key, unless that is stored beside the headers.
+    """
+    plain = {name: text for name, text in given.items() if way == "as they are" and _fits(name, text)}
+    packed = {name: text for name, text in given.items() if name not in plain}
     own = {
-        "queue": _ascii(origin.queue),
-        "partition": str(origin.partition),
-        "id": origin.id,
+        "queue": _ascii(origin[0]),
+        "partition": str(origin[1]),
+        "id": origin[2],
         "attempts": str(cause.attempts),
         "error": _ascii(cause.error),
         "text": _ascii(cause.text[:_TEXT]),
         "history": _history_text(cause.history),
         "at": datetime.fromtimestamp(cause.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "json": "1" if origin.json else "",
-        "type": "" if is_carried(origin.content_type) else _ascii(origin.content_type or ""),
+        "key": _ascii(key or ""),
+        "type": "" if is_carried(kind) else _ascii(kind or ""),
         "headers": json_text.dumps(packed) if packed and way != "left out" else "",
         "lost": str(len(packed)) if packed and way == "left out" else "",
     }
     return plain | {PREFIX + name: text for name, text in own.items() if text}
 
 
-def dead_letter_of(
-    message: Message,
-    queue: str,
-    cause: Cause,
-    *,
-    ttl: int = TTL,
-    most_headers: float = math.inf,
-    most_header_bytes: float = math.inf,
-) -> Message:
+def dead_letter_of(message: Message, queue: str, cause: Cause, *, ttl: int = TTL) -> Message:
     """Returns the dead letter of a stored message, with the same id and partition.
 
     Args:
@@ -309,26 +317,13 @@ def dead_letter_of(
         queue: Where it came from.
         cause: Why it was given up.
         ttl: Seconds to live, from when it was given up.
-        most_headers: Max headers of a message.
-        most_header_bytes: Max bytes of their names and values together.
     """
     meta = message.meta or Meta()
-    origin = Origin(
-        queue=queue,
-        partition=message.partition,
-        id=message.id,
-        json=meta.json,
-        content_type=meta.content_type,
-        headers=dict(meta.headers),
-    )
-    for way in WAYS:
-        headers = headers_of(origin, cause, way)
-        size = sum(len(name) + len(text) for name, text in headers.items())
-        if len(headers) <= most_headers and size <= most_header_bytes:
-            break
+    headers = headers_of((queue, message.partition, message.id), meta.content_type, dict(meta.headers), cause)
     kind = meta.content_type if is_carried(meta.content_type) else None
     expires = seconds_to_ticks(cause.at) + ttl * TICKS_PER_SECOND
-    return msgspec.structs.replace(message, expires=expires, meta=Meta(kind, tuple(headers.items()), key=meta.key))
+    kept = Meta(kind, tuple(headers.items()), meta.json, meta.key)
+    return msgspec.structs.replace(message, expires=expires, meta=kept)
 
 
 def dead_letter_from(
@@ -372,10 +367,32 @@ def dead_letter_from(
                 at=datetime.fromisoformat(said["at"]).timestamp(),
                 history=msgspec.json.decode(said.get("history", "[]"), type=tuple[Attempt, ...]),
             ),
-            key=key,
+            key=unquote(said["key"]) if "key" in said else key,
         )
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
         return None
+
+
+def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+    """Reads a stored message of a queue of dead letters; None: it is no dead letter."""
+    meta = message.meta or Meta()
+    headers, lies, kind = dict(meta.headers), (lies_in, message.partition, message.id), meta.content_type
+    return dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)
+
+
+def moved_to(queue: str, message: Message) -> Message:
+    """Returns a message as a move stores it in a queue.
+
+    A dead letter that goes back to the queue that it came from is the message that it was. Elsewhere it stays a dead
+    letter.
+    """
+    one = stored_dead_letter(message, "")
+    if one is None:
+        return message
+    meta = message.meta or Meta()
+    if one.queue == queue:
+        meta = Meta(one.content_type, tuple(one.headers.items()), key=meta.key)
+    return msgspec.structs.replace(message, meta=msgspec.structs.replace(meta, json=one.json))
 
 
 def _history_text(history: Sequence[Attempt]) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from queuey.client._async.client import AsyncClient
+from queuey.client.calls.call import MessageLocation
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import (
     ApiError,
@@ -27,7 +29,7 @@ from queuey.client.errors import (
     QueueNotFound,
 )
 from queuey.client.lookup import look_up
-from queuey.client.results import Message, QueueInfo
+from queuey.client.results import Message, Queue, QueueInfo
 from queuey.deadletters import (
     SUFFIX,
     TTL,
@@ -35,7 +37,6 @@ from queuey.deadletters import (
     Cause,
     DeadLetter,
     DeadLetterFilter,
-    Origin,
     Redriven,
     UnsentDeadLetter,
     Way,
@@ -44,6 +45,8 @@ from queuey.deadletters import (
     headers_of,
     holds_dead,
     is_carried,
+    left_of,
+    place_of,
     queue_for,
     queues_for,
 )
@@ -89,11 +92,13 @@ async def bury(
         ClientError: It could not be stored; ``temporary`` says whether trying again is of use.
     """
     target = queue_for(queue, dead_queue)
-    body = message.body if isinstance(message.body, str | bytes) else await _json_text(client, queue, message)
+    plain = isinstance(message.body, str | bytes)
+    text = message.body if plain else json.dumps(message.body)
+    body = await _body(client, queue, message, text, is_json=not plain)
     kind = message.content_type if is_carried(message.content_type) else None
     for way in WAYS:
         headers = headers_for(queue, message, cause, way)
-        outgoing = Outgoing(body, headers=headers, content_type=kind, ttl=ttl, partition=message.partition)
+        outgoing = Outgoing(**body, headers=headers, content_type=kind, ttl=ttl, partition=message.partition)
         try:
             await _store(client, queue, target, message, outgoing)
         except ApiError as error:
@@ -106,24 +111,19 @@ async def bury(
 
 def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
     """Returns the headers of the dead letter that a message of this queue becomes."""
-    origin = Origin(
-        queue=queue,
-        partition=message.partition,
-        id=message.id,
-        json=not isinstance(message.body, str | bytes),
-        content_type=message.content_type,
-        headers=message.headers,
-    )
-    return headers_of(origin, cause, way)
+    place = queue, message.partition, message.id
+    return headers_of(place, message.content_type, message.headers, cause, way, message.key)
 
 
-async def _json_text(client: AsyncClient, queue: str, message: Message) -> str:
-    """Returns the JSON value of a message as it was written, or as we would write it if the message is gone."""
-    try:
-        raw = await client.get_raw(queue, message)
-    except MessageNotFound:
-        return json.dumps(message.body)
-    return raw.body.decode()
+async def _body(
+    client: AsyncClient, queue: str, location: MessageLocation, text: str | bytes, *, is_json: bool
+) -> dict[str, Any]:
+    """Returns the body of a message as an option of a send: JSON as it was written, or ``text`` if that is gone."""
+    if not is_json:
+        return {"body": text}
+    with suppress(MessageNotFound):
+        text = (await client.get_raw(queue, location)).body
+    return {"json": msgspec.Raw(text if isinstance(text, bytes) else text.encode())}
 
 
 async def _store(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
@@ -159,6 +159,7 @@ async def _put(client: AsyncClient, target: str, message: Message, outgoing: Out
         target,
         message,
         outgoing.body,
+        json=outgoing.json,
         headers=outgoing.headers,
         content_type=outgoing.content_type,
         ttl=outgoing.ttl,
@@ -273,18 +274,21 @@ async def redrive(
         ttl: Their TTL in seconds; None: the queue's default.
 
     Raises:
-        ClientError: Those not yet sent stay where they are; a note counts the others.
+        ClientError: A temporary one. Those not yet sent stay where they are; a note counts the others. What the
+            service will never take stays, and is in ``left``.
 
     Example:
         >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
         Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
     """
     done = Redriven()
+    targets: dict[str, Queue | QueueInfo] = {}
     queues: dict[str, tuple[int, str] | None] = {}
     hidden: set[str] = set()
     try:
         async for page in _pages(client, wanted):
             looked = await look_up(client, {one.queue for one in page} - queues.keys() - hidden)
+            targets |= looked.found
             queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in looked.found.items()}
             queues |= dict.fromkeys(looked.absent)
             hidden |= looked.hidden
@@ -294,33 +298,37 @@ async def redrive(
             done += staying + Redriven(left=dict(unseen))
             for name, indexes in going.items():
                 mine = [seen[index] for index in indexes]
-                done += Redriven({name: len(mine) if dry_run else await _send_back(client, name, mine, ttl)})
+                done += Redriven({name: len(mine)}) if dry_run else await _send_back(client, targets[name], mine, ttl)
     except ClientError as error:
         error.add_note(f"at least {sum(done.sent.values()) + len(error.receipts)} dead letters were sent back before")
         raise
     return done
 
 
-async def _send_back(client: AsyncClient, queue: str, chosen: list[DeadLetter], ttl: int | None) -> int:
-    """Sends dead letters to their queue and removes those that were stored; returns how many."""
-    stored = 0
+async def _send_back(
+    client: AsyncClient, queue: Queue | QueueInfo, chosen: list[DeadLetter], ttl: int | None
+) -> Redriven:
+    """Sends dead letters to their queue and removes those that were stored."""
+    refusal = None
     try:
-        stored = len(await client.send_many(queue, [_outgoing(each, ttl) for each in chosen]))
+        stored = len(await client.send_many(queue.name, [await _outgoing(client, queue, one, ttl) for one in chosen]))
     except ClientError as error:
-        stored = len(error.receipts)
-        raise
-    finally:
-        gone = chosen[:stored]
-        if gone:
-            await client.delete(gone[0].lies_in, [(each.stored_partition, each.stored_id) for each in gone])
-    return stored
+        stored, refusal = len(error.receipts), error
+    if stored:
+        gone = [(each.stored_partition, each.stored_id) for each in chosen[:stored]]
+        await client.delete(chosen[0].lies_in, gone)
+    if refusal is None:
+        return Redriven({queue.name: stored})
+    if refusal.temporary:
+        raise refusal
+    return Redriven({queue.name: stored} if stored else {}) + left_of(chosen[stored:], str(refusal))
 
 
-def _outgoing(one: DeadLetter, ttl: int | None) -> Outgoing:
-    text = one.body.encode() if isinstance(one.body, str) else one.body
-    body: dict[str, Any] = {"json": msgspec.Raw(text)} if one.json else {"body": one.body}
-    place: dict[str, Any] = {"partition": one.partition} if one.key is None else {"key": one.key}
-    return Outgoing(**body, **place, headers=one.headers, content_type=one.content_type, ttl=ttl)
+async def _outgoing(client: AsyncClient, queue: Queue | QueueInfo, one: DeadLetter, ttl: int | None) -> Outgoing:
+    body = await _body(client, one.lies_in, (one.stored_partition, one.stored_id), one.body, is_json=one.json)
+    keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
+    partition, key = place_of(one, queue.kind, keeps_keys=keeps_keys)
+    return Outgoing(**body, partition=partition, key=key, headers=one.headers, content_type=one.content_type, ttl=ttl)
 
 
 async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:

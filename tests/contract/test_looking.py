@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.deadletters import Cause, DeadLetter, Origin, headers_of
+from queuey.deadletters import Cause, DeadLetter, headers_of
 from queuey.errors import NotAuthenticated
 from queuey.messages import Meta, NewMessage, QueueSpec
 from queuey.service import QueueAccess, Service
@@ -77,10 +77,8 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     store.create_queue(APP, "q", QueueSpec(partitions=2))
     dead, _ = store.create_queue(APP, "q.dead", QueueSpec(partitions=2))
     for number in range(6):
-        origin = Origin(
-            queue="q", partition=number % 2 + 1, id="0" * 32, json=False, content_type=None, headers={"n": str(number)}
-        )
-        headers = headers_of(origin, Cause(attempts=1, error="E", at=1.0))
+        place = "q", number % 2 + 1, "0" * 32
+        headers = headers_of(place, None, {"n": str(number)}, Cause(attempts=1, error="E", at=1.0))
         store.append(dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))])
     services = [Service(store), Service(other)]
 

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, dead_letter_from, dead_letter_of, shape_of
+from queuey.deadletters import (
+    Cause,
+    DeadLetter,
+    DeadLetterFilter,
+    dead_letter_of,
+    moved_to,
+    shape_of,
+    stored_dead_letter,
+)
 from queuey.ids import seconds_to_ticks
 from queuey.messages import Message, Meta
 
@@ -64,7 +72,7 @@ def test_a_shape_is_its_own_shape(text: str) -> None:
 )
 def test_every_condition_must_hold(wanted: dict[str, Any], meant: bool) -> None:  # noqa: FBT001 - a table
     """The class may be named bare or with its module, as a pattern; instants are inclusive."""
-    one = dead_letter_of(STORED, "orders", LATE, most_headers=16, most_header_bytes=8192)
+    one = dead_letter_of(STORED, "orders", LATE)
     read = _read(one)
     assert read is not None
     assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).takes(read) is meant
@@ -81,10 +89,7 @@ STORED = Message(140_000_000_000_000_000, 7, 2, 1, "é", Meta("text/plain", (("a
 
 
 def _read(one: Message) -> DeadLetter | None:
-    meta = one.meta or Meta()
-    return dead_letter_from(
-        dict(meta.headers), one.body, lies=("orders.dead", one.partition, one.id), content_type=meta.content_type
-    )
+    return stored_dead_letter(one, "orders.dead")
 
 
 @pytest.mark.parametrize(
@@ -93,10 +98,10 @@ def _read(one: Message) -> DeadLetter | None:
 def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
     """Body, type and headers come back as they were; id and partition stay, and it lives from its end on."""
     message = structs.replace(STORED, meta=meta)
-    one = dead_letter_of(message, "orders", LATE, ttl=60, most_headers=16, most_header_bytes=8192)
+    one = dead_letter_of(message, "orders", LATE, ttl=60)
     assert (one.position, one.partition, one.body) == (message.position, 2, "é")
     assert one.expires == seconds_to_ticks(LATE.at + 60)
-    assert not (one.meta or Meta()).json
+    assert (one.meta or Meta()).json == (meta or Meta()).json
     read, before = _read(one), meta or Meta()
     assert read is not None
     assert (read.queue, read.partition, read.id, read.cause) == ("orders", 2, message.id, LATE)
@@ -107,9 +112,22 @@ def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
     )
 
 
-@pytest.mark.parametrize(("most", "size", "kept"), [(8, 8192, 2), (9, 120, 0), (2, 10, 0)])
-def test_headers_give_way_where_there_is_no_room(most: int, size: int, kept: int) -> None:
-    """Headers of its own are packed into one, then left out, until what is stored with it has room."""
-    read = _read(dead_letter_of(STORED, "orders", LATE, most_headers=most, most_header_bytes=size))
-    assert read is not None
-    assert (len(read.headers), read.lost) == (kept, 2 - kept)
+@pytest.mark.parametrize("meta", [None, STORED.meta, Meta("text/zoë", (("under_score", "ü"),), json=True)])
+def test_a_move_to_its_queue_ends_a_death(meta: Meta | None) -> None:
+    """There a dead letter is the message that it was; elsewhere it says as before why it was given up."""
+    message = structs.replace(STORED, body="[1]", meta=meta)
+    one = dead_letter_of(message, "orders", LATE)
+    back = moved_to("orders", one)
+    assert (back.body, back.meta or Meta()) == (message.body, meta or Meta())
+    assert moved_to("graveyard", one) == one
+    assert moved_to("orders", message) == message
+
+
+def test_letters_of_0_1_0_are_json_again() -> None:
+    """That version stored a JSON value as its text, and said so in a header."""
+    message = structs.replace(STORED, body="[1]", meta=Meta("application/json", (), json=True))
+    one = dead_letter_of(message, "orders", LATE)
+    headers = (*(one.meta or Meta()).headers, ("queuey-dead-json", "1"))
+    old = structs.replace(one, meta=Meta("application/json", headers))
+    assert moved_to("orders", old).meta == Meta("application/json", (), json=True)
+    assert moved_to("graveyard", old).meta == Meta("application/json", headers, json=True)

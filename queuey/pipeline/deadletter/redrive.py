@@ -22,6 +22,7 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
+from queuey import deadletters
 from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, by_origin
 from queuey.errors import StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
@@ -264,7 +265,7 @@ class _UnitRedrive:
             message = known.get(one.location)
             if message is None or message.expires != one.expires:
                 continue
-            dead_letter = selection.read_dead_letter(message, self._dead.queue.name)
+            dead_letter = deadletters.stored_dead_letter(message, self._dead.queue.name)
             if dead_letter is not None:
                 found.append((index, FoundDeadLetter(message, dead_letter)))
         return found

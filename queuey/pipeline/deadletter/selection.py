@@ -12,7 +12,7 @@ from queuey import deadletters
 from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
 from queuey.errors import QueueChanged
 from queuey.ids import FIRST, Position, following
-from queuey.messages import Message, Meta, Queue, Slice
+from queuey.messages import Message, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store
@@ -149,7 +149,7 @@ def pages(
         for messages in store.scan(queue, Slice(number, lower, limit=page)):
             found: list[FoundDeadLetter] = []
             for message in messages:
-                dead_letter = read_dead_letter(message, queue.name)
+                dead_letter = deadletters.stored_dead_letter(message, queue.name)
                 if dead_letter is not None and wanted.takes(dead_letter):
                     found.append(FoundDeadLetter(message, dead_letter))
                 if len(found) == left:
@@ -175,12 +175,3 @@ def all_pages(
                     yield found
         except QueueChanged:
             continue
-
-
-def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Parses a stored message; None: it is no dead letter."""
-    meta = message.meta or Meta()
-    headers = dict(meta.headers)
-    kind = meta.content_type
-    lies = lies_in, message.partition, message.id
-    return deadletters.dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json)

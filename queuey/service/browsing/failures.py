@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from queuey.deadletters import DeadLetter, dead_letter_from, shape_of
-from queuey.messages import Message, Meta
+from queuey.deadletters import DeadLetter, shape_of, stored_dead_letter
+from queuey.messages import Message
 
 MAX_SHAPED = 500
 """Max characters of an error's text that count."""
@@ -55,7 +55,7 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     sampled = unknown = 0
     for message in messages:
         sampled += 1
-        one = letter_of(message, lies_in)
+        one = stored_dead_letter(message, lies_in)
         if one is None:
             unknown += 1
             continue
@@ -72,15 +72,6 @@ def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
         for one in sample.groups:
             reasons.setdefault((one.error, one.shape), []).append((sample.lies_in, one))
     return sorted(reasons.values(), key=lambda some: -sum(one.count for _, one in some))
-
-
-def letter_of(message: Message, lies_in: str) -> DeadLetter | None:
-    """Reads a message of a queue of dead letters; None: it is no dead letter."""
-    meta = message.meta or Meta()
-    lies = (lies_in, message.partition, message.id)
-    return dead_letter_from(
-        dict(meta.headers), message.body, lies=lies, content_type=meta.content_type, json=meta.json, key=meta.key
-    )
 
 
 def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims import place_in
+from queuey.deadletters import moved_to
 from queuey.errors import (
     ClaimsRefused,
     QueueChanged,
@@ -231,7 +232,7 @@ class ActiveMove:
         to = self._target()
         items = [
             NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
-            for one in messages
+            for one in (moved_to(to.name, one) for one in messages)
             if one.expires > now
         ]
         if not items:

@@ -16,11 +16,11 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, by_origin, shape_of
+from queuey.deadletters import DeadLetter, by_origin, place_of, shape_of, stored_dead_letter
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
 from queuey.service.browsing import short_cursor
-from queuey.service.browsing.failures import MAX_SHAPED, letter_of
+from queuey.service.browsing.failures import MAX_SHAPED
 from queuey.service.core import Core
 from queuey.service.drafts import Draft, content_of
 from queuey.service.messages import MessageUseCases
@@ -104,7 +104,7 @@ class Redriving:
             page = Range(partitions=None, limit=PAGE, since=parse_bound(cursor), delayed=False, merge=True)
             reading = self._reader.read(access, page)
             messages, following = reading.messages, short_cursor(reading, nearest=min)
-        letters = (letter_of(message, access.queue.name) for message in messages)
+        letters = (stored_dead_letter(message, access.queue.name) for message in messages)
         return Found([one for one in letters if one and wanted.takes(one)], len(messages), following)
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
@@ -172,6 +172,5 @@ def _draft(one: DeadLetter, queue: Queue) -> Draft:
     """Returns a dead letter as the message that it was, for the partition that it was in."""
     headers = tuple(one.headers.items())
     meta = Meta(one.content_type, headers, one.json) if one.content_type or headers or one.json else None
-    key = one.key if queue.keeps_keys else None
-    partition = one.partition if queue.kind == "plain" and key is None else None
+    partition, key = place_of(one, queue.kind, keeps_keys=queue.keeps_keys)
     return Draft(one.body, meta=meta, partition=partition, key=key)

@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.deadletters import stored_dead_letter
 from queuey.messages import Message, Meta
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import Found, Wanted
-from queuey.service.browsing.failures import letter_of
 from queuey.terminal.time_parsing import point
 from queuey.web import validators
 from queuey.web.console import bodies, pages
@@ -111,7 +111,7 @@ def show(ask: Ask) -> Response:
         body=bodies.shown(message.body) if message else None,
         reasons=ask.service.explaining.explain(access, position, partition).reasons,
         rights=ask.rights(),
-        is_dead=message is not None and letter_of(message, ask.name) is not None,
+        is_dead=message is not None and stored_dead_letter(message, ask.name) is not None,
         number=number,
         neighbours=(None, None) if number is None else ask.service.browsing.neighbours(access, number, position),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.deadletters import Cause, Origin, headers_of
+from queuey.deadletters import Cause, headers_of
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP
@@ -37,11 +37,9 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
         partition = number % dead.partitions + 1
         kind = "application/json" if json else None
         headers = {"trace": f"t{number}"}
-        origin = Origin(
-            queue=name, partition=partition, id=ids.to_hex(position), json=json, content_type=kind, headers=headers
-        )
+        place = name, partition, ids.to_hex(position)
         body = f'{{"n":{number}}}' if json else f"body {number}"
-        meta = Meta(kind, tuple(headers_of(origin, cause).items()))
+        meta = Meta(kind, tuple(headers_of(place, kind, headers, cause).items()), json)
         store.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta))
         found += store.fetch(dead, [(partition, position)])
     return found
