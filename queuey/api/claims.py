@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from queuey.api.reads import ReadMessage
+from queuey.api.reads import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
 
 MAX_CLAIMS = 1000
@@ -166,9 +166,14 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
 
 
 class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
-    """Messages of the first queue that has any, and its name; null: none has messages."""
+    """Messages of the first queue that has any, and its name; null: none has messages.
+
+    Attributes:
+        refused: The errors of queues that the caller cannot claim from: missing ones, and those it has no right to.
+    """
 
     queue_name: str | None
+    refused: tuple[QueueReadError, ...] = ()
 
 
 class PartitionClaims(Struct, frozen=True):

@@ -61,6 +61,7 @@ class AsyncJobQueue:
         self._renewer = renewer
         self._policy = policy
         self._timing = timing
+        self._passed_over: set[str] = set()
 
     def __repr__(self) -> str:
         """Names the queues."""
@@ -100,6 +101,7 @@ class AsyncJobQueue:
 
         Raises:
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+                An error of one of several queues is logged, and the others are claimed from.
             RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 
@@ -132,7 +134,7 @@ class AsyncJobQueue:
                     if not claims.refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
                     continue
-                claims.end(loop.finished, [each.receipt for each in claimed.refused])
+                claims.answered(loop.finished, claimed, self._passed_over)
                 loop.acknowledged()
                 patient.restored()
                 batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
@@ -267,7 +269,7 @@ class AsyncJobQueue:
         except ClientError as error:
             claims.refused(finished, error)
             raise
-        claims.end(finished, [each.receipt for each in claimed.refused])
+        claims.answered(finished, claimed, self._passed_over)
         batch = [claims.add(each.queue, each.receipt, seconds(ttl), asked) for each in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)

@@ -58,6 +58,7 @@ class JobQueue:
         self._renewer = renewer
         self._policy = policy
         self._timing = timing
+        self._passed_over: set[str] = set()
 
     def __repr__(self) -> str:
         """Names the queues."""
@@ -97,6 +98,7 @@ class JobQueue:
 
         Raises:
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+                An error of one of several queues is logged, and the others are claimed from.
             RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 
@@ -126,7 +128,7 @@ class JobQueue:
                     if not claims.refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
                     continue
-                claims.end(loop.finished, [each.receipt for each in claimed.refused])
+                claims.answered(loop.finished, claimed, self._passed_over)
                 loop.acknowledged()
                 patient.restored()
                 batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]

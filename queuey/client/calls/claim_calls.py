@@ -37,6 +37,7 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
+from queuey.client.calls.error_answers import named_error
 from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
 from queuey.client.claims.results import (
     Backlog,
@@ -265,9 +266,12 @@ def _by_receipts(
 
 def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
     found = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
-    queue = found.queue_name if isinstance(found, api.ClaimsOfOne) else queues[0]
+    name = found.queue_name if isinstance(found, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(found.messages), found.messages, strict=True)
     claimed = [
-        Claimed(message, wire.receipt, wire.deliveries, wire.expires, queue or queues[0]) for message, wire in pairs
+        Claimed(message, wire.receipt, wire.deliveries, wire.expires, name or queues[0]) for message, wire in pairs
     ]
-    return Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])
+    received = Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])
+    if isinstance(found, api.ClaimsOfOne):
+        received.errors = {each.queue_name: named_error(each.error_msg) for each in found.refused}
+    return received

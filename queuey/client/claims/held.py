@@ -30,6 +30,7 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Receipts, acknowledge, each_queue, release, renew
+from queuey.client.claims.results import Received
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
 
 log = logging.getLogger("queuey.client")
@@ -180,13 +181,28 @@ class HeldClaims:
             for claim in claims:
                 claim.due = now + _POSTPONED * claim.ttl
 
-    def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = ()) -> None:
-        """Ends claims; those with a refused receipt are lost."""
+    def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = (), queues: Collection[str] = ()) -> None:
+        """Ends claims; those with a refused receipt, and those of some queues, are lost."""
         lost = set(refused)
         with self._lock:
             for claim in claims:
-                claim.state = "lost" if claim.receipt in lost else "ended"
+                claim.state = "lost" if claim.receipt in lost or claim.queue in queues else "ended"
                 self._claims.discard(claim)
+
+    def answered(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> None:
+        """Ends the claims that a claim of messages has acknowledged.
+
+        Args:
+            finished: These claims.
+            received: The answer.
+            passed_over: The queues that the claim before could not get messages from, and then those of this one. New
+                ones are logged.
+        """
+        self.end(finished, [each.receipt for each in received.refused], received.errors)
+        for queue in received.errors.keys() - passed_over:
+            log.warning("No messages are claimed from queue %s: %s", queue, received.errors[queue])
+        passed_over.clear()
+        passed_over.update(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
         """Ends claims that are about to be released, for ``delay`` seconds."""

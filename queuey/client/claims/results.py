@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from queuey.api.claims import Backlog, ClaimCounts, PartitionClaims, QueueSize
+from queuey.client.errors import ClientError
 from queuey.client.results import Message
 
 __all__ = [
@@ -78,11 +79,13 @@ class Received(list[Claimed]):
 
     Attributes:
         refused: The receipts that were to be acknowledged and were refused.
+        errors: The errors by queue of those that cannot be claimed from, in a claim of several.
     """
 
     def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
         super().__init__(claimed)
         self.refused = list(refused)
+        self.errors: dict[str, ClientError] = {}
 
 
 class OutstandingJob(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, ReceiptStatus, Settlement, State
 from queuey.deadletters import Attempt, holds_dead
-from queuey.errors import ClaimsRefused, InvalidRequest
+from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
@@ -64,6 +64,10 @@ ENOUGH = 100
 would leave the other partitions idle."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
+
+
+OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
+"""Errors of one queue, which say nothing about others."""
 
 
 class ReleaseReason(msgspec.Struct, frozen=True):
@@ -191,10 +195,19 @@ class ClaimUseCases(ClaimOverview):
         claim: Callable[[Queue], Coroutine[Any, Any, list[ClaimDelivery]]],
         wait: float,
         waiter: Waiter | None,
+        refused: dict[str, QueueyError],
     ) -> tuple[Queue | None, list[ClaimDelivery]]:
         """Gives messages of the first queue that has any, and that queue; one wait is for all of them.
 
-        ``accesses`` are in order of preference. The rest is as for :meth:`claim`.
+        Args:
+            accesses: In order of preference.
+            claim: As for :meth:`claim`.
+            wait: As for :meth:`claim`.
+            waiter: As for :meth:`claim`.
+            refused: Gets the error of each queue that nobody, or not this caller, may claim from; the others are tried.
+
+        Raises:
+            QueueyError: The first of these, if there is no other queue.
         """
         waiter = waiter if wait else None
         undecided, rows = None, None
@@ -207,8 +220,13 @@ class ClaimUseCases(ClaimOverview):
                 except ClaimUndecided as error:
                     undecided = error
                     continue
+                except OF_ONE_QUEUE as error:
+                    refused[access.queue.name] = error
+                    continue
                 if found:
                     return access.queue, found
+        if refused.keys() >= {access.queue.name for access in accesses}:
+            raise next(iter(refused.values()))
         if waiter is not None:
             waiter.found_nothing(wait)
         if undecided is not None:

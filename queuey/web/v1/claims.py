@@ -11,15 +11,17 @@ from msgspec import Raw, structs
 
 from queuey import ids
 from queuey.api import claims as api
+from queuey.api.reads import QueueReadError
 from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import ClaimLost, InvalidRequest
+from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess
-from queuey.service.claims import JobState, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, JobState, ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.endpoint import Match
+from queuey.web.errors import error_texts
 from queuey.web.requests import Request, read_body, read_object
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
@@ -28,6 +30,8 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)
+Refusals = dict[str, QueueyError]
+"""Errors by queue."""
 
 
 class _Given(NamedTuple, Generic[S]):
@@ -62,18 +66,27 @@ class ClaimViews(Views):
     async def claim_first(self, request: Request, match: Match) -> Response:
         await request.reserve(SHORT_BYTES)
         names, receipts = await request.read(partial(self._several, request))
-        accesses = [await self._enter(request, {"app": match["app"], "queue": name}) for name in names]
+        accesses: list[QueueAccess] = []
+        refused: Refusals = {}
+        for name in names:
+            try:
+                accesses.append(await self._enter(request, {"app": match["app"], "queue": name}))
+            except OF_ONE_QUEUE as error:
+                refused[name] = error
         asked = self._asked(request)
         if asked.pop("partitions") is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
-        acknowledged = await self._acknowledge_each(request, accesses, receipts)
+        acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
         wait, waiter = asked.pop("wait"), asked.pop("waiter")
         queue, claimed = await self._service.claims.claim_first(
-            accesses, lambda queue: self._service.claims.claim(queue, **asked), wait, waiter
+            accesses, lambda queue: self._service.claims.claim(queue, **asked), wait, waiter, refused
         )
         mark = "" if queue is None else mark_of(queue)
-        name = {"queue_name": None if queue is None else queue.name}
-        return Response(200, body_of(render_claims(claimed, mark, acknowledged, name)), JSON)
+        more: dict[str, object] = {"queue_name": None if queue is None else queue.name}
+        if refused:
+            errors = {name: error_texts(error) for name, error in refused.items()}
+            more["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
+        return Response(200, body_of(render_claims(claimed, mark, acknowledged, more)), JSON)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
         given = read_object(read_body(request, self._limits.max_body))
@@ -89,9 +102,12 @@ class ClaimViews(Views):
         return names or [], receipts or {}
 
     async def _acknowledge_each(
-        self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object]
+        self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object], refused: Refusals
     ) -> list[api.Settlement]:
-        """Acknowledges receipts of several queues, unless an earlier try of the request has."""
+        """Acknowledges receipts of several queues, unless an earlier try of the request has.
+
+        Those of queues that are gone meanwhile are left out: ``refused`` gets the errors.
+        """
         ack = request.first = request.first or PiggybackedAck()
         if ack.settled is not None:
             return _results(ack.texts, ack.settled)
@@ -109,7 +125,11 @@ class ClaimViews(Views):
                 errors.check()
                 return await self._service.claims.acknowledge(queue, read)
 
-            settled += await access.apply(acknowledge)
+            try:
+                settled += await access.apply(acknowledge)
+            except OF_ONE_QUEUE as error:
+                refused[access.queue.name] = error
+                continue
             texts += cast("list[str]", given)
             ack.in_doubt = True
         ack.texts, ack.settled = texts, settled

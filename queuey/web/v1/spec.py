@@ -343,7 +343,8 @@ CLAIM_OPERATIONS = (
         f"POST {APP}/_claims",
         "Claim from several queues, the first that has messages",
         claims.ClaimsOfOne,
-        about="Up to 10 queues, in order of preference. `wait` waits for all of them.",
+        about="Up to 10 queues, in order of preference. `wait` waits for all of them. `refused` has those that cannot "
+        "be claimed from; if that is all of them, the status is that of the first.",
         query=claims.SeveralClaimsQuery,
         body={JSON: claims.ClaimOfSeveral},
         errors=(*WITH_BODY, 409),

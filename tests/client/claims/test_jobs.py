@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest
+from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest, QueueNotFound
 from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.credentials.profile import read_profile
@@ -50,10 +50,13 @@ def test_several_queues(queuey: Queuey) -> None:
     left = [queuey.job_queue(name).backlog() for name in names]
     assert [(one.waiting, one.claimed) for one in left] == [(0, 0), (0, 0), (2, 0)]
     queuey.send(names[1], "one")
+    queuey.delete_queue(names[2])
     queuey.send(names[0], "two")
     first = jobs.receive(1)
     second = jobs.receive(1, acknowledge=first)
     assert [one.queue for one in (*first, *second)] == names[:2]
+    gone = jobs.receive(1)
+    assert (gone, {name: type(error) for name, error in gone.errors.items()}) == ([], {names[2]: QueueNotFound})
     assert jobs.ack([*first, *second]) == []
     with pytest.raises(InvalidArgument, match="is of one of"):
         jobs.ack(first[0].receipt)

@@ -87,12 +87,32 @@ def test_partitions_are_of_one_queue(owner: Caller) -> None:
     assert list(ask(owner, query="partitions=1").errors) == ["partitions"]
 
 
-def test_rights(owner: Caller, store: Store) -> None:
-    """Every queue that is named must be there and open to the caller."""
-    assert ask(owner, names=["hi", "none"]).status == 404
+def refused(reply: Reply) -> dict[str, list[str]]:
+    """The kinds of the errors, by queue."""
+    return {each["queue_name"]: list(each["error_msg"]) for each in reply.json.get("refused", [])}
+
+
+def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
+    """A queue that is missing or closed keeps nobody from the others, nor from what was acknowledged with the claim."""
+    some = limited(owner, store, "read,claim", "hi*")
+    for body in ("one", "two"):
+        owner.post("hi", body)
+    first = ask(some, names=["none", "lo", "hi"], query="ttl=60&limit=1")
+    assert found(first) == ("hi", ["one"])
+    assert refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
+    receipt = first.messages[0]["receipt"]
+    second = ask(owner, {"hi": [receipt], "none": ["x"]}, names=["none", "hi"])
+    assert (found(second), refused(second)) == (("hi", ["two"]), {"none": ["InvalidQueueName"]})
+    assert second.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
+    assert owner.get("hi/size").json["size"] == 1
+
+
+def test_queues_that_are_all_refused(owner: Caller, store: Store) -> None:
+    """If no queue can be claimed from, the error is that of the first."""
+    assert ask(owner, names=["none", "nothing"]).status == 404
     some = limited(owner, store, "read,claim", "hi*")
     assert found(ask(some, names=["hi"])) == (None, [])
-    assert ask(some, names=["hi", "lo"]).status == 403
+    assert ask(some, names=["lo", "none"]).status == 403
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -111,6 +111,24 @@ async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -
     assert await task == exit_codes.ENDED
 
 
+async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are claimed from, what was handled is acknowledged once, and the log says which queue is missing."""
+    gone, queue = [await workers.system.queue() for _ in range(2)]
+    worker = make(workers, workers.note_async, gone, queue)
+    task = workers.start(worker)
+    await workers.system.send(gone, 1)
+    await until(lambda: len(workers.seen) == 1)
+    await workers.system.client.delete_queue(gone.name)
+    for count in (1, 2):
+        await workers.system.send(queue, 1, first=count)
+        await until_done(workers, queue)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert len(workers.seen) == 3
+    warnings = [record.getMessage() for record in caplog.records if record.name == "queuey.client"]
+    assert [text.split(":")[0] for text in warnings] == [f"No messages are claimed from queue {gone.name}"]
+
+
 @pytest.mark.parametrize("what", ["dead-letter", "skip", "stop"])
 async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> None:  # noqa: ANN401 - a literal
     """Such a message becomes a dead letter at once, is passed over, or ends the worker and waits."""
