@@ -63,9 +63,7 @@ DeliveriesOption = Annotated[
     int, option("max deliveries", "Deliveries by claims before a dead letter; 0: no limit.", ge=0, le=MAX_DELIVERIES)
 ]
 BACKOFF = option("backoff", "Delay after a delivery that has failed, such as first=5,most=600.")
-DeadLetterOption = Annotated[
-    str, option("dead letters to", "Queue of dead letters, else the queue's name and .dead.", max_length=50)
-]
+DeadLetterOption = Annotated[str, option("dead letters to", "Queue of dead letters, else the queue's name and .dead.")]
 OnAckOption = Annotated[
     str, option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
 ]

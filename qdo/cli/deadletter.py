@@ -10,7 +10,7 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.deadletters import WHICH, Choose, Listing, choosing, tell
-from queuey.terminal.output import DryRun, Json
+from queuey.terminal.output import DryRun, Failed, Json
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient
@@ -71,22 +71,27 @@ async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) ->
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
-    """Prints what may be missing: queues without dead letters, and queues that the key may not see."""
+    """Prints what may be missing: queues without dead letters, and queues that the key may not see.
+
+    Raises:
+        Failed: A queue does not exist, and has left no dead letters.
+    """
     from msgspec.structs import replace
 
-    from qdo.cli.selection import hidden, note_unlisted
+    from qdo.cli.selection import hidden, note_unlisted, similar
     from qdo.subscriptions import subscribe
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import look_up
 
     if wanted.patterns and not wanted.dead_queue:
         await note_unlisted(client, subscribe((), wanted.patterns).literal_prefixes())
-    unseen = frozenset() if wanted.dead_queue else (await look_up(client, wanted.queues)).hidden
-    if unseen:
+    looked = await look_up(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
+    if looked.hidden and not wanted.dead_queue:
         output.note(
-            f"qdo: {hidden(unseen)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
+            f"qdo: {hidden(looked.hidden)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
         )
     for name in wanted.queues:
         if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
-            missing = f"queue {wanted.dead_queue} does not exist" if wanted.dead_queue else "no queue for them exists"
-            output.note(f"{name} has no dead letters: {missing}.")
+            if (missing := wanted.dead_queue or name) in looked.absent:
+                raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
+            output.note(f"{name} has no dead letters: no queue for them exists.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
-from queuey.client import EARLIEST, id_before, order_of, time_of
+from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
 from queuey.client.lookup import look_up
 from queuey.terminal import output, time_parsing
+from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from queuey.client import AsyncClient
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_NAMES = 1000
+"""Max names of queues that a misspelled name is compared with."""
 
 
 def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
@@ -95,6 +99,14 @@ async def deleted(
 def hidden(names: Iterable[str]) -> str:
     """Returns a clause about queues for which the service answered 403."""
     return f"the credential may not see {', '.join(sorted(names))}"
+
+
+async def similar(client: AsyncClient, missing: Collection[str]) -> str:
+    """Returns the end of a sentence about queues that do not exist: a hint at similar names, or a full stop."""
+    names: tuple[str, ...] = ()
+    with suppress(ClientError):
+        names = (await client.name_page(limit=MAX_NAMES)).names
+    return did_you_mean(missing, names)
 
 
 async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:

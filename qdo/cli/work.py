@@ -20,12 +20,12 @@ from qdo.cli import settings as table
 from qdo.cli.ending import EndedInTime, end_at_once_if_told, end_child_if_blocked, ended_if_blocked
 from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
+from qdo.cli.selection import similar
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import look_up
 from queuey.terminal import output
-from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from queuey.client import AsyncClient
 
 log = logging.getLogger("qdo.cli")
-
-MAX_NAMES = 1000
-"""Max names of queues that a misspelled name is compared with."""
 
 
 @with_settings(*table.table())
@@ -104,12 +101,9 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
             break
     if named.found or named.hidden:
         return False
-    names: tuple[str, ...] = ()
-    with suppress(ClientError):
-        names = (await client.name_page(limit=MAX_NAMES)).names
-    missing = ", ".join(settings.queue)
+    missing, hint = ", ".join(settings.queue), await similar(client, settings.queue)
     output.note(
-        f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{did_you_mean(settings.queue, names)} "
+        f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{hint} "
         "Create it: queuey queue create; or wait longer: --wait-for-queue"
     )
     worker.stop()

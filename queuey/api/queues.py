@@ -41,7 +41,7 @@ class QueueFields(QueueOptions, frozen=True, kw_only=True):
 class NewQueue(QueueFields, frozen=True, kw_only=True):
     """A queue to create."""
 
-    queue_name: Annotated[str, bounded("max_queue_name")] | None = None
+    queue_name: str | None = None
 
 
 class QueueState(ChosenOptions, frozen=True, kw_only=True, tag_field="status", tag="ok"):

@@ -24,7 +24,7 @@ Missed = Annotated[str, words("skip", "catch_up", description="Policy for ticks 
 class SchedulePlan(Struct, frozen=True, kw_only=True):
     """The plan of a schedule. A new one needs a queue, a message, and cron or every; others keep the rest."""
 
-    queue: Annotated[str, Meta(max_length=50)] | None = None
+    queue: str | None = None
     message: ScheduledMessage | None = None
     cron: Cron | None = None
     timezone: Zone | None = None

@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 
 from queuey.access import matches
+from queuey.deadletters import SUFFIX
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
 from queuey.queue_options import CONSISTENCIES
@@ -23,11 +24,12 @@ def queue_name_error(name: str, longest: int) -> str | None:
     """Returns the error of a new queue's name, or None.
 
     A queue must be reachable under ``/v1/{app}/{queue}``, and names that begin with an underscore are kept for the
-    API's own resources.
+    API's own resources. A queue of any name has room for its dead letters, and those for theirs: their endings do not
+    count.
     """
     if not name:
         return "Required"
-    if len(name) > longest:
+    if len(name.removesuffix(SUFFIX).removesuffix(SUFFIX)) > longest:
         return f"Longer than maximum length {longest}"
     if "/" in name or not _CONTROL.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
         return "A queue name has no slash and no control character, is not . or .. and does not begin with _"

@@ -83,7 +83,9 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
     assert form.json["principles"] == "app:x,bid:a.b@c-d.example.org=read"
 
 
-@pytest.mark.parametrize("name", ["a/b", "x" * 51, ".", "..", "_x", "a\nb", "\x7f", "\x00", "a\x80", "\x9f"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "x" * 51, "x" * 51 + ".dead", ".", "..", "_x", "a\nb", "\x7f", "\x00", "a\x80", "\x9f"]
+)
 def test_names_that_cannot_be_reached_are_refused(owner: Caller, name: str) -> None:
     """A queue can only be created under a name that a URL can reach."""
     reply = owner.send_form("POST", "", queue_name=name)

@@ -108,6 +108,34 @@ def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: st
     assert (ended.text, ended.err) == (f"{queue}: 1 dead letter sent back\n", "")
 
 
+@pytest.mark.parametrize("command", ["list", "redrive"])
+def test_a_name_that_is_written_wrong(run: Run, client: Client, command: str) -> None:
+    """A queue that does not exist, and has left no dead letters, is an error that names similar ones."""
+    client.create_queue("bills-2026")
+    ended = run("deadletter", command, "--queue", "bills-2062")
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err == "qdo: Queue 'bills-2062' does not exist; did you mean bills-2026?\n"
+    assert run("deadletter", command, "--queue", "bills-2026").code == 0
+    ended = run("deadletter", command, "--queue", "bills-2026", "--dead-queue", "bills-2025")
+    assert (ended.code, "Queue 'bills-2025' does not exist" in ended.err) == (1, True)
+
+
+@pytest.mark.parametrize("length", range(40, 51))
+def test_names_of_any_length(run: Run, served: Served, client: Client, length: int) -> None:
+    """Dead letters of a queue with the longest name are found and go back as those of others, and so do theirs."""
+    name = "ä b%'" + "x" * (length - 5)
+    client.create_queue(name)
+    client.send(name, "bad")
+    for queue in (name, f"{name}.dead"):
+        [one] = client.read_all(queue)
+        assert (client.info(queue).dead_letter, client.explain(queue, one).stored) == (f"{queue}.dead", True)
+        bury(served, queue, [(one, Cause(attempts=1, error="E", at=time.time()))])
+        assert len(run("deadletter", "list", "--queue", queue, "--json").json_lines) == 1
+    for queue, count in ((f"{name}.dead", 1), (name, 2)):
+        assert run("deadletter", "redrive", "--queue", queue, "--json").json["sent"] == {queue: count}
+    assert [one.body for one in client.read_all(name)] == ["bad"] * 3
+
+
 @pytest.mark.parametrize("options", [[], ["--queue", "q", "--since", "sometime"], ["--queue", "q", "--limit", "0"]])
 def test_wrong_usage(run: Run, options: list[str]) -> None:
     """Without a queue, and with filters that make no sense, nothing is asked for."""
