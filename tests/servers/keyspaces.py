@@ -65,6 +65,7 @@ class LastingDriver(Driver):
 
     def close(self) -> None:
         """Ends the driver, not the connection."""
+        self._closed.set()
         join(self._thread)
         self._cluster = self._session = self._fast_path = None
         self._prepared = {}

@@ -284,7 +284,7 @@ def _checked(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
 def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mapping[str, str]) -> None:
     pairs = ", ".join(f"'{name}': '{value}'" for name, value in replication.items())
     name = driver.target.keyspace
-    _change_schema(driver, options, f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {{{pairs}}}")
+    _change_schema(driver, options, f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = {{{pairs}}}')
 
 
 def _recorded(driver: Driver) -> list[AppliedMigration]:

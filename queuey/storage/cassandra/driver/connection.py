@@ -6,7 +6,8 @@ States::
         │  ▲
         └──┘ every second; calls meanwhile raise StoreUnavailable
 
-Once ready, nodes may come and go: the driver reconnects.
+Once ready, nodes may come and go: the driver reconnects to their addresses. If no node is left, and the names of the
+hosts stand for other addresses than when it connected, it is connected anew.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from queuey.storage.cassandra.driver.topology import (
     RETRY_EVERY,
     Host,
     Watchman,
+    addresses_of,
     copies_of,
     new_cluster,
 )
@@ -80,6 +82,8 @@ class Driver:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._fast_path: FastPath | None = None
+        self._addresses: frozenset[str] = frozenset()
+        """What the names of the hosts stood for when it connected."""
         self._usable = False
         self._copies: tuple[object, Mapping[str, int]] = None, {}
         """The keyspace's strategy, and what it means."""
@@ -102,17 +106,24 @@ class Driver:
 
     def _connect(self) -> None:
         while not self._closed.is_set():
-            problem = self._attempt()
-            if problem is None or self._closed.is_set():
+            has_moved = self._session is None or self._has_moved()
+            problem = self._attempt(open_anew=has_moved) if has_moved or not self._usable else None
+            if self._closed.is_set():
                 return
-            if problem != self._problem:
+            if problem not in {None, self._problem}:
                 log.warning("%s", problem)
-            self._problem = problem
+                self._problem = str(problem)
             self._closed.wait(RETRY_EVERY)
 
-    def _attempt(self) -> str | None:
+    def _has_moved(self) -> bool:
+        """Returns whether no node is left, and the names of the hosts stand for other addresses."""
+        if any(host.up for host in self.hosts()):
+            return False
+        return addresses_of(self.target) not in {self._addresses, frozenset()}
+
+    def _attempt(self, *, open_anew: bool) -> str | None:
         try:
-            if self._session is None:
+            if open_anew:
                 self._open()
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
@@ -133,6 +144,7 @@ class Driver:
         return None
 
     def _open(self) -> None:
+        addresses = addresses_of(self.target)
         cluster = new_cluster(self.target, self._options)
         cluster.register_listener(Watchman())
         try:
@@ -141,8 +153,19 @@ class Driver:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
+        self._end()
         self._fast_path = FastPath(session, self.target.keyspace, self._options.speculative)
-        self._cluster, self._session = cluster, session
+        self._cluster, self._session, self._addresses = cluster, session, addresses
+
+    def _end(self) -> None:
+        """Ends the connection to the cluster, if there is one."""
+        cluster, self._cluster, self._session = self._cluster, None, None
+        self._prepared.clear()
+        path, self._fast_path = self._fast_path, None
+        if path is not None:
+            path.close()
+        if cluster is not None:
+            cluster.shutdown()
 
     def _start(self, cluster: Cluster) -> Session:
         """Connects; if the driver only says that no host can be reached, the error here says why."""
@@ -166,13 +189,7 @@ class Driver:
         self._usable = False
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
-        cluster, self._cluster, self._session = self._cluster, None, None
-        self._prepared.clear()
-        path, self._fast_path = self._fast_path, None
-        if path is not None:
-            path.close()
-        if cluster is not None:
-            cluster.shutdown()
+        self._end()
 
     # The cluster as the driver knows it
 
@@ -433,7 +450,8 @@ class Driver:
                 if prepared is None:
                     prepared = session.prepare(statement.within(self.target.keyspace))
                     prepared.is_idempotent = statement.idempotent
-                    self._prepared[statement] = prepared
+                    if session is self._session:
+                        self._prepared[statement] = prepared
         return prepared
 
     def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host

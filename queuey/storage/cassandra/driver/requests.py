@@ -56,7 +56,7 @@ class Statement(NamedTuple):
 
     def within(self, keyspace: str) -> str:
         """Returns its text with its table in a keyspace: nodes warn of prepared statements that leave that open."""
-        return _TABLE.sub(rf"\1 {keyspace}.\2", self.cql)
+        return _TABLE.sub(rf'\1 "{keyspace}".\2', self.cql)
 
     @property
     def reads(self) -> bool:

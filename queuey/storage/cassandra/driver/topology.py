@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cassandra.auth import PlainTextAuthProvider
@@ -51,6 +52,15 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
 
     def on_remove(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         self._nodes.pop(str(host.address), None)
+
+
+def addresses_of(target: DataCentreTarget) -> frozenset[str]:
+    """Returns the addresses that the hosts' names stand for now; empty: none is known."""
+    found: set[str] = set()
+    for host in target.hosts:
+        with suppress(OSError):
+            found |= {str(info[4][0]) for info in socket.getaddrinfo(host, target.port, type=socket.SOCK_STREAM)}
+    return frozenset(found)
 
 
 def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's

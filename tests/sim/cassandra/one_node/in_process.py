@@ -31,7 +31,7 @@ from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import Work, World
 
-_CREATED = re.compile(r"CREATE (KEYSPACE|TABLE) IF NOT EXISTS (\w+)")
+_CREATED = re.compile(r'CREATE (KEYSPACE|TABLE) IF NOT EXISTS "?(\w+)')
 
 
 class SkippingTime:
