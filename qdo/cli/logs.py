@@ -11,6 +11,16 @@ CHATTY = ("httpx2", "httpcore2", "kazoo")
 """Libraries that log every request; only their warnings are shown."""
 
 
+OURS = ("qdo", "queuey")
+
+
+def enable() -> None:
+    """Enables our loggers again: ``logging.config`` disables those of other modules unless it is told not to."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in OURS:
+            logging.getLogger(name).disabled = False
+
+
 def configure(level: str, form: str) -> None:
     """Sends the records of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)

@@ -113,12 +113,22 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
 def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
     """Returns the settings for a handler that is a program's :class:`~qdo.Jobs`: its messages are claimed."""
     from qdo.jobs import Jobs
-    from qdo.worker import handlers
 
-    found = None if settings.handler is None else handlers.find(settings.handler)
+    found = _imported(settings.handler, settings.context)
     if not isinstance(found, Jobs):
         return settings
     return structs.replace(settings, claim=True, queue=settings.queue or found.queues)
+
+
+def _imported(handler: str | None, context: str | None) -> object:
+    """Returns the object named as the handler. However its modules configure logging, our records are still written."""
+    from qdo.worker import handlers
+
+    try:
+        found = [handlers.find(name) for name in (handler, context) if name is not None]
+        return found[0] if handler is not None else None
+    finally:
+        logs.enable()
 
 
 def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:
@@ -157,6 +167,7 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
 
     if settings.handler is None:
         raise InvalidArgument("the handler is missing: qdo work module:function")
+    modules = settings.handler, settings.context
     return Worker(
         settings.handler,
         source,
@@ -165,16 +176,24 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
         registry=registry,
         middleware=[EndedInTime()],
         process_setup=partial(
-            _set_up_child, settings.log_level, settings.log, settings.worker.stalled_after, trace=settings.trace
+            _set_up_child,
+            settings.log_level,
+            settings.log,
+            settings.worker.stalled_after,
+            modules,
+            trace=settings.trace,
         ),
     )
 
 
-def _set_up_child(log_level: str, log_form: str, stalled_after: float, *, trace: bool) -> None:
+def _set_up_child(
+    log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
+) -> None:
     logs.configure(log_level, log_form)
     if trace:
         enable_tracing()
     end_child_if_blocked(stalled_after)
+    _imported(*modules)
 
 
 @contextmanager
