@@ -66,7 +66,7 @@ class MessageBuilder(msgspec.Struct):
         bodies: Binary.
         metas: As ``queuey.storage.columns`` has them.
         ends: Ticks.
-        relative: Ends count from the id on.
+        relative: Which ends count from the id on.
         positions: Of rows that have ids already: ticks and low halves.
     """
 
@@ -78,7 +78,7 @@ class MessageBuilder(msgspec.Struct):
     bodies: pa.Array
     metas: pa.Array
     ends: Integers
-    relative: bool
+    relative: Mask
     positions: tuple[Integers, Integers] | None = None
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class MessageBuilder(msgspec.Struct):
         return self._messages(ticks, low, np.maximum(ticks, now))
 
     def _messages(self, ticks: Integers, low: Integers, since: Integers) -> MessageColumns:
-        ends = since + self.ends if self.relative else self.ends
+        ends = np.where(self.relative, since, 0) + self.ends
         columns = [pa.array(ticks), pa.array(low), pa.array(ends), self.bodies, self.metas]
         return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
@@ -111,7 +111,7 @@ class MessageBuilder(msgspec.Struct):
             bodies=self.bodies.take(places),
             metas=self.metas.take(places),
             ends=self.ends[chosen],
-            relative=self.relative,
+            relative=self.relative[chosen],
         )
 
 
@@ -153,6 +153,7 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rul
     work = _Work(chunk, layout, which, rules)
     named = "id" in layout or "sequence" in layout
     order, content = (b"", b"") if named else _digests(chunk, layout, which)
+    ends, relative = work.ends()
     return MessageBuilder(
         indexes=which,
         span=chunk.count,
@@ -161,8 +162,8 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rul
         bodies=work.bodies(),
         metas=work.metas(),
         partitions=work.partitions(),
-        ends=work.ends() if "expires" in layout else work.lifetimes(),
-        relative="expires" not in layout,
+        ends=ends,
+        relative=relative,
         positions=work.positions() if "id" in layout else None,
     )
 
@@ -364,12 +365,17 @@ class _Work:
         )
         return found * TICKS_PER_SECOND
 
-    def ends(self) -> Integers:
-        """Returns when each message ends (ticks)."""
+    def ends(self) -> tuple[Integers, Mask]:
+        """Returns when each message ends (ticks), and for which that counts from the id on."""
+        column = self._column("expires")
+        if column is None:
+            return self.lifetimes(), np.ones(len(self._which), bool)
         latest = (self._rules.now - EPOCH_TICKS) // _TICKS_PER_MICROSECOND + MAX_TTL * 1_000_000
-        found = _integers(self._chunk.values("expires", self._which), latest + 1)
-        self._refuse(found > latest, "expires", lambda _: f"null, or more than {MAX_TTL} seconds ahead")
-        return found * _TICKS_PER_MICROSECOND + EPOCH_TICKS
+        found = np.maximum(_integers(column, 0), 0)  # What ended before 1970 has ended.
+        self._refuse(found > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
+        unsaid = column.is_null().to_numpy(zero_copy_only=False)
+        ends = np.where(unsaid, self._rules.ttl * TICKS_PER_SECOND, found * _TICKS_PER_MICROSECOND + EPOCH_TICKS)
+        return ends, unsaid
 
     def positions(self) -> tuple[Integers, Integers]:
         """Returns the ids that rows have: ticks and low halves."""

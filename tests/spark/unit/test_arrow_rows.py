@@ -43,6 +43,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 TICKS = ids.seconds_to_ticks(NOW.timestamp())
 LOW = ids.random_low()
+FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 def layout(schema: str, queue: str | None = "q") -> ColumnLayout:
@@ -207,6 +208,37 @@ def test_a_column_expires_is_an_instant(setup: WriteSetup) -> None:
     assert message.expires == TICKS + 300 * ids.TICKS_PER_SECOND + 170
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        "ttl int",
+        "expires timestamp",
+        "partition int",
+        "key string",
+        "valueType string",
+        "contentType string",
+        f"headers {HEADERS}",
+    ],
+)
+def test_a_row_that_leaves_a_column_out(setup: WriteSetup, column: str) -> None:
+    """Null is what the queue or the write gives, as without the column."""
+    assert setup.write(f"value string, {column}", [("a", None)]).written == 1
+    assert setup.write("value string", [("a",)], name="y").written == 1
+    one, other = setup.all()
+    assert one.expires - one.ticks == other.expires - other.ticks
+    assert (one.body, one.meta) == (other.body, other.meta)
+
+
+def test_some_rows_say_when_they_end(setup: WriteSetup) -> None:
+    """In one column there may be instants, long ago too, and nulls, for which the TTL counts."""
+    end = NOW + dt.timedelta(seconds=300)
+    counts = setup.write("value string, expires timestamp", [("a", end), ("b", None), ("c", FIRST)])
+    assert (counts.rows, counts.written, counts.expired) == (3, 2, 1)
+    assert setup.write("value string, sequence long", [("d", 2**63 - 1)]).written == 1
+    found = {one.body: one.expires for one in setup.all()}
+    assert found["a"] == TICKS + 300 * ids.TICKS_PER_SECOND < found["b"]
+
+
 def test_partitions_come_from_the_row_its_key_or_its_place(setup: WriteSetup) -> None:
     """A partition wins, then a key, then rows are divided evenly; another attempt divides them the same way."""
     rows = [("a", 3, "k"), ("b", None, "k"), *((str(number), None, None) for number in range(40))]
@@ -240,7 +272,9 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
         ("value string, partition int", ("a", 5), "column partition: 5 is not one of the queue's (1 to 4)"),
         ("value string, partition int", ("a", 0), "column partition: 0 is not one of the queue's (1 to 4)"),
         ("value string, ttl int", ("a", 0), "column ttl: 0 is not between 1 and 33554432 seconds"),
-        ("value string, expires timestamp", ("a", None), "column expires: null"),
+        ("value string, expires timestamp", ("a", LAST), "column expires: more than 33554432 seconds ahead"),
+        ("value string, partition int", ("a", -(2**31)), "-2147483648 is not one of the queue's"),
+        ("value string, ttl int", ("a", 2**31 - 1), "column ttl: 2147483647 is not between"),
         ("value string, valueType string", ("a", "xml"), "column valueType: 'xml' is none of text, bytes, json"),
         ("value binary, valueType string", (b"\xff", "text"), "column value: 'utf-8' codec can't decode"),
         ("value string, valueType string", ("{", "json"), "column value: Input data was truncated"),
