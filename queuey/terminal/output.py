@@ -150,6 +150,7 @@ def run(
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # what ``__main__`` has done
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _replace_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for what the locale's encoding does not have
@@ -173,6 +174,13 @@ def run(
     except SystemExit as ended:
         code = ended.code or code
     sys.exit(code)
+
+
+def _replace_closed() -> None:
+    """Opens standard streams that are closed (``>&-``): else a file or socket would get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - stays open to the end
 
 
 def _print(data: str | bytes) -> None:

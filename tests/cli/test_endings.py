@@ -97,6 +97,16 @@ def test_full_disk(served: Served, client: Client, queue: str, arguments: list[s
     assert (ended.returncode, ended.stderr) == (1, b"The output is not complete: No space left on device.\n")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(served: Served, client: Client, queue: str, closed: str) -> None:
+    """What was stored is a success, although nobody can be told of it."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "queuey", "send", queue, "x"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    ended = subprocess.run(command, env=variables, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert [message.body for message in client.read_all(queue)] == ["x"]
+
+
 def test_direction_of_writing(run: Run, client: Client, queue: str) -> None:
     """What turns the direction of writing is shown, not obeyed, in bodies and in names."""
     client.send(queue, "a\u202eb")
