@@ -273,12 +273,7 @@ def origin_of(meta: Meta | None) -> list[str | None]:
 
 
 def headers_of(
-    origin: Place,
-    kind: str | None,
-    given: Mapping[str, str],
-    cause: Cause,
-    way: Way = "as they are",
-    key: str | None = None,
+    origin: Place, kind: str | None, given: Mapping[str, str], cause: Cause, way: Way = WAYS[0], key: str | None = None
 ) -> dict[str, str]:
     """Returns the headers of a dead letter.
 

@@ -69,6 +69,7 @@ __all__ = [
     "redrive",
 ]
 
+Target = Queue | QueueInfo
 _PAGE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
 _SPECIAL = re.compile(r"[*?\[]")
@@ -282,7 +283,7 @@ async def redrive(
         Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
     """
     done = Redriven()
-    targets: dict[str, Queue | QueueInfo] = {}
+    targets: dict[str, Target] = {}
     queues: dict[str, tuple[int, str] | None] = {}
     hidden: set[str] = set()
     try:
@@ -305,18 +306,14 @@ async def redrive(
     return done
 
 
-async def _send_back(
-    client: AsyncClient, queue: Queue | QueueInfo, chosen: list[DeadLetter], ttl: int | None
-) -> Redriven:
+async def _send_back(client: AsyncClient, queue: Target, chosen: list[DeadLetter], ttl: int | None) -> Redriven:
     """Sends dead letters to their queue and removes those that were stored."""
     refusal = None
     try:
         stored = len(await client.send_many(queue.name, [await _outgoing(client, queue, one, ttl) for one in chosen]))
     except ClientError as error:
         stored, refusal = len(error.receipts), error
-    if stored:
-        gone = [(each.stored_partition, each.stored_id) for each in chosen[:stored]]
-        await client.delete(chosen[0].lies_in, gone)
+    await client.delete(chosen[0].lies_in, [(one.stored_partition, one.stored_id) for one in chosen[:stored]])
     if refusal is None:
         return Redriven({queue.name: stored})
     if refusal.temporary:
@@ -324,7 +321,7 @@ async def _send_back(
     return Redriven({queue.name: stored} if stored else {}) + left_of(chosen[stored:], str(refusal))
 
 
-async def _outgoing(client: AsyncClient, queue: Queue | QueueInfo, one: DeadLetter, ttl: int | None) -> Outgoing:
+async def _outgoing(client: AsyncClient, queue: Target, one: DeadLetter, ttl: int | None) -> Outgoing:
     body = await _body(client, one.lies_in, (one.stored_partition, one.stored_id), one.body, is_json=one.json)
     keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
     partition, key = place_of(one, queue.kind, keeps_keys=keeps_keys)

@@ -112,17 +112,6 @@ def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
     )
 
 
-@pytest.mark.parametrize("meta", [None, STORED.meta, Meta("text/zoë", (("under_score", "ü"),), json=True)])
-def test_a_move_to_its_queue_ends_a_death(meta: Meta | None) -> None:
-    """There a dead letter is the message that it was; elsewhere it says as before why it was given up."""
-    message = structs.replace(STORED, body="[1]", meta=meta)
-    one = dead_letter_of(message, "orders", LATE)
-    back = moved_to("orders", one)
-    assert (back.body, back.meta or Meta()) == (message.body, meta or Meta())
-    assert moved_to("graveyard", one) == one
-    assert moved_to("orders", message) == message
-
-
 def test_letters_of_0_1_0_are_json_again() -> None:
     """That version stored a JSON value as its text, and said so in a header."""
     message = structs.replace(STORED, body="[1]", meta=Meta("application/json", (), json=True))
@@ -131,3 +120,4 @@ def test_letters_of_0_1_0_are_json_again() -> None:
     old = structs.replace(one, meta=Meta("application/json", headers))
     assert moved_to("orders", old).meta == Meta("application/json", (), json=True)
     assert moved_to("graveyard", old).meta == Meta("application/json", headers, json=True)
+    assert moved_to("graveyard", one) == one

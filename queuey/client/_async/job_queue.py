@@ -134,7 +134,7 @@ class AsyncJobQueue:
                     if not claims.refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
                     continue
-                claims.answered(loop.finished, claimed, self._passed_over)
+                self._passed_over = claims.answered(loop.finished, claimed, self._passed_over)
                 loop.acknowledged()
                 patient.restored()
                 batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
@@ -269,7 +269,7 @@ class AsyncJobQueue:
         except ClientError as error:
             claims.refused(finished, error)
             raise
-        claims.answered(finished, claimed, self._passed_over)
+        self._passed_over = claims.answered(finished, claimed, self._passed_over)
         batch = [claims.add(each.queue, each.receipt, seconds(ttl), asked) for each in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)

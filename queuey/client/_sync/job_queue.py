@@ -128,7 +128,7 @@ class JobQueue:
                     if not claims.refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
                     continue
-                claims.answered(loop.finished, claimed, self._passed_over)
+                self._passed_over = claims.answered(loop.finished, claimed, self._passed_over)
                 loop.acknowledged()
                 patient.restored()
                 batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]

@@ -189,20 +189,21 @@ class HeldClaims:
                 claim.state = "lost" if claim.receipt in lost or claim.queue in queues else "ended"
                 self._claims.discard(claim)
 
-    def answered(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> None:
-        """Ends the claims that a claim of messages has acknowledged.
+    def answered(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> set[str]:
+        """Ends the claims that a claim of messages has acknowledged; logs the queues that it could not claim from.
 
         Args:
             finished: These claims.
             received: The answer.
-            passed_over: The queues that the claim before could not get messages from, and then those of this one. New
-                ones are logged.
+            passed_over: Queues that are in the log already.
+
+        Returns:
+            Those that it could not claim from.
         """
         self.end(finished, [each.receipt for each in received.refused], received.errors)
         for queue in received.errors.keys() - passed_over:
             log.warning("No messages are claimed from queue %s: %s", queue, received.errors[queue])
-        passed_over.clear()
-        passed_over.update(received.errors)
+        return set(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
         """Ends claims that are about to be released, for ``delay`` seconds."""

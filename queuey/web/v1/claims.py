@@ -289,8 +289,7 @@ class ClaimViews(Views):
     def backlog(self, request: Request, match: Match) -> Response:
         access = self.enter(request, match, "measure")
         found = self._service.claims.backlog(access, self.fields(api.CountQuery).query(request).limit)
-        counts = {name: getattr(found, name) for name in api.Backlog.__struct_fields__}
-        return json_response(api.Backlog(**counts))
+        return json_response(api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__}))
 
     def jobs(self, request: Request, match: Match) -> Response:
         access = self.enter(request, match, "read")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,7 +36,8 @@ class Clients(NamedTuple):
         """Has a coroutine done with an asynchronous client."""
 
         async def run() -> Any:  # noqa: ANN401 - as above
-            async with asynchronous(self.transport) as client:
+            transport = InThread(self.transport)
+            async with AsyncClient(URL, key=KEY, application="queuey", transport=transport) as client:
                 return await work(client)
 
         return asyncio.run(run())
@@ -54,13 +53,6 @@ class InThread(httpx2.AsyncBaseTransport):
         """Has a request answered."""
         await request.aread()
         return await asyncio.to_thread(self._transport.handle_request, request)
-
-
-@asynccontextmanager
-async def asynchronous(transport: InProcess) -> AsyncIterator[AsyncClient]:
-    """An asynchronous client of the same application."""
-    async with AsyncClient(URL, key=KEY, application="queuey", transport=InThread(transport)) as client:
-        yield client
 
 
 @pytest.fixture
@@ -84,7 +76,6 @@ TARGETS = {"delivered too often": "q.dead", "released for good": "q.dead", "redr
 
 
 def store(client: Client, kind: str) -> None:
-    """Stores the message in queue ``q``."""
     client.create_queue("q", **KINDS[kind])
     if kind == "named":
         client.named("q").create("name", **SENT)
@@ -96,7 +87,6 @@ def store(client: Client, kind: str) -> None:
 
 
 def die(clients: Clients, death: str) -> None:
-    """Makes it a dead letter."""
     client = clients.client
     if death == "buried":
         [message] = client.read_all("q", partitions="*", delay=False)
@@ -136,18 +126,11 @@ def by_console(_clients: Clients, target: str, browser: Browser) -> None:
 
 
 def by_move(clients: Clients, target: str, _browser: Browser) -> None:
-    """Moves it, as SQS does as well."""
+    """Moves it, as users of the console and of SQS do."""
     assert clients.client.move(target, "q").wait(60).moved == 1
 
 
-def by_move_of_console(clients: Clients, target: str, browser: Browser) -> None:
-    """Moves it as a user of the console does."""
-    text = said(browser, act(browser, f"/console/a/queuey/{target}/acts/move", to="q"))
-    assert re.search(r"Move \S+ from \S+ to q is running", text)
-    until(lambda: not lying(clients.client, target))
-
-
-@pytest.mark.parametrize("way", [by_client, by_console, by_move, by_move_of_console])
+@pytest.mark.parametrize("way", [by_client, by_console, by_move])
 @pytest.mark.parametrize("death", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_message_comes_back(
@@ -163,7 +146,7 @@ def test_the_message_comes_back(
     own = {name: value for name, value in dead.headers.items() if not name.startswith("queuey-dead-")}
     assert (dead.body, dead.content_type, own) == (before.body, before.content_type, before.headers)
     assert lying(client, target)[0].body == {"task": "resize", "price": 1.5, "n": 100}
-    if kind in KEYED and way in {by_move, by_move_of_console}:
+    if kind in KEYED and way is by_move:
         with pytest.raises(InvalidRequest, match="no messages can be moved"):
             client.move(target, "q")
         return
