@@ -239,14 +239,14 @@ def by_origin(
 
 def left_of(letters: Sequence[DeadLetter], reason: str) -> Redriven:
     """Returns the result for dead letters that stay."""
-    staying = (UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in letters)
+    staying = (UnsentDeadLetter(each.lies_in, each.stored_partition, each.stored_id, reason) for each in letters)
     return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:SAMPLES]))
 
 
-def place_of(one: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
+def place_of(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
     """Returns the partition and the key with which a dead letter is posted to a queue; None: the queue chooses."""
-    key = one.key if keeps_keys else None
-    return (one.partition if kind == "plain" and key is None else None), key
+    key = letter.key if keeps_keys else None
+    return (letter.partition if kind == "plain" and key is None else None), key
 
 
 def queue_for(queue: str, dead_queue: str | None = None) -> str:
@@ -273,24 +273,24 @@ def origin_of(meta: Meta | None) -> list[str | None]:
 
 
 def headers_of(
-    origin: Place, kind: str | None, given: Mapping[str, str], cause: Cause, way: Way = WAYS[0], key: str | None = None
+    place: Place, kind: str | None, headers: Mapping[str, str], cause: Cause, way: Way = WAYS[0], key: str | None = None
 ) -> dict[str, str]:
     """Returns the headers of a dead letter.
 
     Args:
-        origin: Where the message was.
+        place: Where the message was.
         kind: Its content type.
-        given: Its own headers.
+        headers: Its own headers.
         cause: Why it was given up.
-        way: How it carries those.
+        way: How it carries them.
         key: Its key, unless that is stored beside the headers.
     """
-    plain = {name: text for name, text in given.items() if way == "as they are" and _fits(name, text)}
-    packed = {name: text for name, text in given.items() if name not in plain}
+    plain = {name: text for name, text in headers.items() if way == "as they are" and _fits(name, text)}
+    packed = {name: text for name, text in headers.items() if name not in plain}
     own = {
-        "queue": _ascii(origin[0]),
-        "partition": str(origin[1]),
-        "id": origin[2],
+        "queue": _ascii(place[0]),
+        "partition": str(place[1]),
+        "id": place[2],
         "attempts": str(cause.attempts),
         "error": _ascii(cause.error),
         "text": _ascii(cause.text[:_TEXT]),
@@ -381,13 +381,13 @@ def moved_to(queue: str, message: Message) -> Message:
     A dead letter that goes back to the queue that it came from is the message that it was. Elsewhere it stays a dead
     letter.
     """
-    one = stored_dead_letter(message, "")
-    if one is None:
+    letter = stored_dead_letter(message, "")
+    if letter is None:
         return message
     meta = message.meta or Meta()
-    if one.queue == queue:
-        meta = Meta(one.content_type, tuple(one.headers.items()), key=meta.key)
-    return msgspec.structs.replace(message, meta=msgspec.structs.replace(meta, json=one.json))
+    if letter.queue == queue:
+        meta = Meta(letter.content_type, tuple(letter.headers.items()), key=meta.key)
+    return msgspec.structs.replace(message, meta=msgspec.structs.replace(meta, json=letter.json))
 
 
 def _history_text(history: Sequence[Attempt]) -> str:

@@ -85,13 +85,13 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
 
     if wanted.patterns and not wanted.dead_queue:
         await note_unlisted(client, subscribe((), wanted.patterns).literal_prefixes())
-    looked = await look_up(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
-    if looked.hidden and not wanted.dead_queue:
+    lookup = await look_up(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
+    if lookup.hidden and not wanted.dead_queue:
         output.note(
-            f"qdo: {hidden(looked.hidden)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
+            f"qdo: {hidden(lookup.hidden)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
         )
     for name in wanted.queues:
         if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
-            if (missing := wanted.dead_queue or name) in looked.absent:
+            if (missing := wanted.dead_queue or name) in lookup.absent:
                 raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
             output.note(f"{name} has no dead letters: no queue for them exists.")

@@ -125,8 +125,8 @@ def _imported(handler: str | None, context: str | None) -> object:
     from qdo.worker import handlers
 
     try:
-        found = [handlers.find(name) for name in (handler, context) if name is not None]
-        return found[0] if handler is not None else None
+        objects = [handlers.find(name) for name in (handler, context) if name is not None]
+        return objects[0] if handler is not None else None
     finally:
         logs.enable()
 

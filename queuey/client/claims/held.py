@@ -182,7 +182,7 @@ class HeldClaims:
                 claim.due = now + _POSTPONED * claim.ttl
 
     def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = (), queues: Collection[str] = ()) -> None:
-        """Ends claims; those with a refused receipt, and those of some queues, are lost."""
+        """Ends claims; those with a refused receipt, and claims of some queues, are lost."""
         lost = set(refused)
         with self._lock:
             for claim in claims:
@@ -198,7 +198,7 @@ class HeldClaims:
             passed_over: Queues that are in the log already.
 
         Returns:
-            Those that it could not claim from.
+            The queues that it could not claim from.
         """
         self.end(finished, [each.receipt for each in received.refused], received.errors)
         for queue in received.errors.keys() - passed_over:

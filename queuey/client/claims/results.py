@@ -79,7 +79,7 @@ class Received(list[Claimed]):
 
     Attributes:
         refused: The receipts that were to be acknowledged and were refused.
-        errors: The errors by queue of those that cannot be claimed from, in a claim of several.
+        errors: The error of each queue that cannot be claimed from, in a claim of several.
     """
 
     def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:

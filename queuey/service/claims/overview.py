@@ -54,7 +54,7 @@ class Backlog(msgspec.Struct, frozen=True):
         dead: In the queue's own queue of dead letters, estimated if there are many.
         oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
         due: Seconds since 1970 at which the next delayed one is due; None: none is delayed.
-        resting: Those that wait and were released with a delay that is not over.
+        resting: Messages that wait and were released with a delay that is not over.
     """
 
     waiting: int

@@ -106,7 +106,7 @@ class ClaimViews(Views):
     ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues, unless an earlier try of the request has.
 
-        Those of queues that are gone meanwhile are left out: ``refused`` gets the errors.
+        Receipts of queues that are gone meanwhile are left out: ``refused`` gets the errors.
         """
         ack = request.first = request.first or PiggybackedAck()
         if ack.settled is not None:

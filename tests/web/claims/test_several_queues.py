@@ -96,7 +96,7 @@ def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
     """A queue that is missing or closed keeps nobody from the others, nor from what was acknowledged with the claim."""
     some = limited(owner, store, "read,claim", "hi*")
     for body in ("one", "two"):
-        owner.post("hi", body)
+        owner("POST", "hi", body.encode(), headers={"X-Partition": "1"})
     first = ask(some, names=["none", "lo", "hi"], query="ttl=60&limit=1")
     assert found(first) == ("hi", ["one"])
     assert refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}

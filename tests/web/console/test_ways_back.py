@@ -179,7 +179,7 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
                 raise named_error({"0.body": "Longer than maximum length"})
             return await send_many(queue, messages)
 
-        other.send_many = send  # type: ignore[method-assign]
+        other.send_many = send  # type: ignore[method-assign, assignment]
         return await redrive(other, wanted)
 
     done = clients.run(refusing)

@@ -56,11 +56,11 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
 
 def addresses_of(target: DataCentreTarget) -> frozenset[str]:
     """Returns the addresses that the hosts' names stand for now; empty: none is known."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for host in target.hosts:
         with suppress(OSError):
-            found |= {str(info[4][0]) for info in socket.getaddrinfo(host, target.port, type=socket.SOCK_STREAM)}
-    return frozenset(found)
+            addresses |= {str(info[4][0]) for info in socket.getaddrinfo(host, target.port, type=socket.SOCK_STREAM)}
+    return frozenset(addresses)
 
 
 def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
