@@ -31,7 +31,8 @@ class AsyncJobQueue:
     Made by :meth:`AsyncClient.job_queue <queuey.client.AsyncClient.job_queue>`. For async code, on asyncio.
 
     Attributes:
-        queues: Their names, in order of preference: a claim is for messages of the first that has any.
+        queues: Their names, in order of preference: a claim is for messages of the first that has any. A queue that is
+            missing, or that the credential may not claim from, is logged and passed over.
 
     Example:
         >>> import asyncio
@@ -101,7 +102,6 @@ class AsyncJobQueue:
 
         Raises:
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
-                An error of one of several queues is logged, and the others are claimed from.
             RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 

@@ -31,7 +31,8 @@ class JobQueue:
     Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
 
     Attributes:
-        queues: Their names, in order of preference: a claim is for messages of the first that has any.
+        queues: Their names, in order of preference: a claim is for messages of the first that has any. A queue that is
+            missing, or that the credential may not claim from, is logged and passed over.
 
     Example:
         >>> from queuey.client import Client
@@ -98,7 +99,6 @@ class JobQueue:
 
         Raises:
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
-                An error of one of several queues is logged, and the others are claimed from.
             RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 
