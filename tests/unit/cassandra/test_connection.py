@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from queuey.storage.cassandra.driver import connection
 from queuey.storage.cassandra.driver.connection import Driver
+from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.driver.requests import Statement
+from queuey.storage.cassandra.driver.topology import RETRY_EVERY
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from tests.replacing import replace_in
 from tests.waiting import until
 
 
@@ -39,11 +43,12 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]
     )
-    monkeypatch.setattr(connection, "new_cluster", lambda *_: cluster_of(net))
-    monkeypatch.setattr(connection, "FastPath", lambda *_: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(connection, "RETRY_EVERY", 0.01)
-    driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(replace_in(connection, connection.new_cluster, lambda *_: cluster_of(net)))
+        stack.enter_context(replace_in(connection, FastPath, lambda *_: SimpleNamespace(close=lambda: None)))
+        stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
+        driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
+        stack.callback(driver.close)
         assert driver.ready(10)
         net.answering, net.named = ["10.0.0.2"], ["10.0.0.2", "10.0.0.3"]
         assert not driver._has_moved()
@@ -56,8 +61,6 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
         assert net.ended == [*net.made[1:-1], net.made[0]]
         net.answering = []
         assert not driver._has_moved()
-    finally:
-        driver.close()
     assert net.ended[-1] is net.made[-1]
 
 
