@@ -13,7 +13,7 @@ from queuey.storage.cassandra.driver import connection
 from queuey.storage.cassandra.driver.connection import Driver
 from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.driver.requests import Statement
-from queuey.storage.cassandra.driver.topology import RETRY_EVERY
+from queuey.storage.cassandra.driver.topology import RETRY_EVERY, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from tests.replacing import replace_in
 from tests.waiting import until
@@ -44,7 +44,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]
     )
     with ExitStack() as stack:
-        stack.enter_context(replace_in(connection, connection.new_cluster, lambda *_: cluster_of(net)))
+        stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
         stack.enter_context(replace_in(connection, FastPath, lambda *_: SimpleNamespace(close=lambda: None)))
         stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
