@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.partition_listener import logged
+from qdo.consumer.rebalance.partition_table import CANCEL_GRACE
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner
@@ -45,10 +46,11 @@ class Consumer:
 
     It owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them elsewhere.
     Callbacks are plain functions. Each runs in its own thread and may call :meth:`commit` and the other methods;
-    callbacks for different partitions may run at the same time.
+    callbacks for different partitions may run at the same time. A thread cannot be cancelled: the next callback of a
+    partition waits for it, within the limits of :class:`AsyncConsumer`.
 
-    Call :meth:`poll` from one thread; everything may be called from any. If poll is interrupted, as by Ctrl-C, the
-    messages that it was about to return count as not returned. After a fork only the parent may use it.
+    Call :meth:`poll` from one thread; everything else may be called from any. If poll is interrupted, as by Ctrl-C, the
+    messages that it was about to return are returned by the next poll. After a fork only the parent may use it.
     """
 
     def __init__(  # noqa: PLR0913 - all but two are options
@@ -82,6 +84,9 @@ class Consumer:
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._over = False
+        self._polling: asyncio.Task[Any] | None = None
+        self._unreceived = False
+        """The last poll has handed out messages that did not reach its caller yet."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,22 +144,34 @@ class Consumer:
         if self._over:
             return []
         thread = self._running()
-        handed: list[Batch] = []
 
         async def poll() -> list[Batch]:
-            handed.extend(await self._inner.poll(most, timeout, skip=skip))
-            return handed
+            if self._polling is not None and not self._polling.done():
+                await cancel(self._polling)  # its call was interrupted
+            self._take_back()
+            self._polling = asyncio.current_task()
+            batches = await self._inner.poll(most, timeout, skip=skip)
+            self._unreceived = bool(batches)
+            if interrupted.is_set():
+                self._take_back()
+            return batches
 
-        def undo() -> None:
-            if handed:
-                self._inner.recall()
-
+        interrupted = threading.Event()
         try:
-            return thread.call(poll())
+            batches = thread.call(poll())
         except BaseException:
-            # By now the call is cancelled, or it has handed out messages that did not reach the caller.
-            thread.soon(undo)
+            # What follows, such as a commit, finds the messages in the buffer.
+            interrupted.set()
+            thread.soon(self._take_back)
             raise
+        self._unreceived = False
+        return batches
+
+    def _take_back(self) -> None:
+        """Puts the messages back that an interrupted poll has handed out; called in the loop."""
+        if self._unreceived:
+            self._unreceived = False
+            self._inner.recall()
 
     def __iter__(self) -> Self:
         return self
@@ -301,7 +318,7 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(cancel(*asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -329,6 +346,19 @@ def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]]
                     loop.call_soon_threadsafe(settle)
 
         threading.Thread(target=run, name="qdo-callback", daemon=True).start()
-        await done
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await done  # the thread goes on; only the end of the loop breaks this wait off
+            raise
 
     return call
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels tasks; twice those that wait for a callback's thread."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, waiting = await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+        await cancel(*waiting)

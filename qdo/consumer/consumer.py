@@ -82,6 +82,11 @@ class AsyncConsumer:
             them are possible until it returns.
         on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
+    For one partition, a callback begins when the one before has ended; ``on_revoke`` is cancelled after
+    ``revoke_timeout``, and its end is waited for. Others get the partition on time all the same. If it comes back,
+    ``on_assign`` waits (and nothing is read) until the former callbacks have ended, at most ``revoke_timeout`` and one
+    second. Then ``on_lost``, if it was not called yet, and ``on_assign`` are called beside the one that hangs.
+
     Attributes:
         closing: It has begun to close; poll returns nothing from then on.
 
@@ -533,11 +538,11 @@ class AsyncConsumer:
             await asyncio.sleep(every)
             await self._commit_settled()
 
-    async def _commit_settled(self, partitions: frozenset[Partition] | None = None) -> None:
-        """Commits what counts as processed, if that is wanted."""
+    async def _commit_settled(self, leaving: OwnedPartition | None = None) -> None:
+        """Commits what counts as processed, if that is wanted: all of it, or that of one partition."""
         if self.settings.commit_every is None:
             return
-        rows = self._rows() if partitions is None else filter(None, map(self._row, partitions))
+        rows = [row for row in self._rows() if leaving in {None, row}]
         offsets = {row.partition: offset for row in rows if (offset := row.auto_commit_offset) is not None}
         try:
             await self._group.table.commit(offsets, self._mirror)

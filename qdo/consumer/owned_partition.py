@@ -39,7 +39,7 @@ class OwnedPartition:
         note: What is to be noted beside it.
         version_known: The version is not in doubt.
         notified: The owner was notified that it has the partition, and not yet that it lost it.
-        assigned_call: The call that notifies the owner.
+        calls: The calls to the owner about it, except for that of its loss.
         released: It is free for others.
         end_notified: Its owner was notified of everything.
 
@@ -73,7 +73,7 @@ class OwnedPartition:
         self.note = self.claimed.note
         self.version_known = True
         self.notified = self.released = False
-        self.assigned_call: asyncio.Task[bool] | None = None
+        self.calls: list[asyncio.Task[bool]] = []
         self.end_notified = held is None
         self.waiting_commits: list[PendingCommit] = []
         self.begun = self.announced = self.opened = self.paused = self.seek_pending = False

@@ -4,6 +4,9 @@ Per partition ``on_assign`` comes first and is over before anything is read, the
 commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
 different partitions may run side by side. An exception in one of them is logged; the partitions go where the group says
 all the same.
+
+A row is one ownership. When a partition comes back although the callbacks for its former row have not come to an end
+in time, the former row is lost first, and what is called for it later does nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class PartitionListener:
         callbacks: Of the user.
         begin: Finds out where to begin for partitions of which nothing is recorded, and calls :meth:`begin_at`; None:
             they begin at the beginning.
-        leaving: Awaited after the callback of a revocation, before the partitions are released.
+        leaving: Awaited after the callback of a revocation, before the partition is released.
         changed: Called when partitions can be handed out that could not.
         failed: Called with an error that does not pass without help.
 
@@ -65,7 +68,7 @@ class PartitionListener:
         callbacks: Callbacks,
         *,
         begin: Callable[[list[OwnedPartition]], Coroutine[Any, Any, None]] | None,
-        leaving: Callable[[frozenset[Partition]], Awaitable[None]],
+        leaving: Callable[[OwnedPartition], Awaitable[None]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -78,6 +81,8 @@ class PartitionListener:
         self._changed = changed
         self._failed = failed
         self._beginning: set[asyncio.Task[None]] = set()
+        self._present: dict[Partition, OwnedPartition] = {}
+        """The rows whose assignment was announced last, until the end of each is announced."""
 
     def attach(self, callbacks: Callbacks) -> None:
         """Adds callbacks, which are called before those that were added earlier."""
@@ -85,12 +90,14 @@ class PartitionListener:
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         """Calls the user's callback, then begins to read partitions."""
+        await self.lost([self._present[row.partition] for row in rows if row.partition in self._present])
         for row in rows:
+            self._present[row.partition] = row
             row.begun = True
             if row.recorded is not None or self._begin is None:
                 row.place(row.recorded)
         for each in self._callbacks:
-            await _notify(each.on_assign, rows)
+            await _notify(each.on_assign, self._still_present(rows))
         for row in rows:
             row.announced = True
         self._open(row for row in rows if not row.closed)
@@ -104,12 +111,15 @@ class PartitionListener:
     async def revoke(self, row: OwnedPartition) -> None:
         """Calls the user's callback for a partition; afterwards it may be released."""
         for each in self._callbacks:
-            await _notify(each.on_revoke, [row])
-        await self._leaving(frozenset([row.partition]))
+            await _notify(each.on_revoke, self._still_present([row]))
+        if self._still_present([row]):
+            await self._leaving(row)
+            self._end([row])
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
+        ended = self._end(rows)
         for each in self._callbacks:
-            await _notify(each.on_lost, rows)
+            await _notify(each.on_lost, ended)
 
     def refused(self, error: CoordinationRefused) -> None:
         self._failed(error)
@@ -142,6 +152,16 @@ class PartitionListener:
     async def close(self) -> None:
         await cancel(*self._beginning)
 
+    def _still_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        return [row for row in rows if self._present.get(row.partition) is row]
+
+    def _end(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        """Returns the rows whose end is to be announced now; for the others it was, or it does not count any more."""
+        ended = self._still_present(rows)
+        for row in ended:
+            del self._present[row.partition]
+        return ended
+
     def _open(self, rows: Iterable[OwnedPartition]) -> None:
         unplaced = []
         for row in rows:
@@ -167,8 +187,21 @@ async def _notify(callback: Callback | None, rows: Collection[OwnedPartition]) -
 
 @contextmanager
 def logged(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
-    """Logs what a callback raises: it cannot change which member owns the partitions."""
+    """Logs what a callback raises: it cannot change which member owns the partitions.
+
+    A cancellation counts as the callback's own error, unless the task that awaits the callback was cancelled.
+    """
     try:
         yield
-    except Exception:
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
         log.exception("callback %s failed for %s partitions", getattr(callback, "__name__", callback), len(partitions))
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return False
+    return task is not None and task.cancelling() > 0

@@ -19,10 +19,11 @@ releasing   no commit is accepted any more; one that was asked for before goes f
 unsure      may be owned or not; its owner does not know of it. Taken again if it is given to us still, else released.
 lost        the session is over: nothing is recorded, and ``lost`` is called for every partition that the owner has.
 
-Calls under way belong to a row, not to the partition's name. A row is removed when its partition is released *and* its
-owner was notified of the end; only then can the partition be taken again. So an owner is notified of one partition in
-order, and a late end never affects a new beginning. Only an owner that does not return from ``lost`` for a whole
-``revoke_timeout`` is not waited for.
+A row is one ownership, and calls under way belong to it, not to the partition's name. A row is removed when its
+partition is released *and* its owner was notified of the end; only then can the partition be taken again. So an owner
+is notified of one partition in order. A call that was cancelled is waited for before ``lost`` is called. If all of this
+takes longer than ``revoke_timeout`` and :data:`CANCEL_GRACE`, the partition may be taken again all the same: the owner
+then ignores what it is told late of a former row.
 
 **Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
 older one is not sent again once a newer one was asked for. When the end of a commit is not known, the partition is
@@ -140,8 +141,8 @@ class Owner(Protocol):
     """Works on partitions. Everything is called in the loop of the group.
 
     For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or both if revoking was not done in time. Each call
-    has ended or was cancelled before the next begins. What a call raises is logged; if ``revoke`` fails, ``lost``
-    follows.
+    has ended before the next of its row begins. A partition may come back as another row while a call of the former one
+    still hangs. What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
     """
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
@@ -371,12 +372,16 @@ class PartitionTable(Ownership):
         self.close()
         # A commit that is under way is not cancelled: that would not undo it at the service.
         await cancel(*(task for task in self._endings if task is not self._recording))
-        calls = list(self._calls)
-        for call in calls:
+        for call in self._calls:
             call.cancel()
-        self._lose([row for row in self._rows.values() if row.notified], *calls)
+        # A callback that hangs holds up nothing but its own partitions.
+        together: dict[frozenset[asyncio.Task[bool]], list[OwnedPartition]] = {}
+        for row in self._rows.values():
+            together.setdefault(frozenset(call for call in row.calls if not call.done()), []).append(row)
+        for calls, rows in together.items():
+            self._lose(rows, calls)
         if self._lost_calls:
-            await asyncio.wait(self._lost_calls, timeout=CANCEL_GRACE + self._call_timeout)
+            await asyncio.wait(self._lost_calls, timeout=self._end_timeout)
 
     # The work.
 
@@ -465,35 +470,32 @@ class PartitionTable(Ownership):
 
     async def _revoke_row(self, row: OwnedPartition) -> None:
         """Revokes and releases a partition; calls ``lost`` if the owner does not stop in time."""
+        before = list(row.calls)
 
         async def tell() -> None:
-            if row.assigned_call is not None:
-                await asyncio.wait({row.assigned_call})
+            await _ended(before)
             await self._owner.revoke(row)
             row.notified = False
 
         call = self._call("revoke", tell, self._calls)
+        row.calls.append(call)
         await asyncio.wait({call}, timeout=self._revoke_timeout)
         if not call.done():
             log.warning("%s is released although its messages are not finished", row.partition)
             call.cancel()
         self._let_go(row)
-        await self._notify_lost(row, call)
+        await self._notify_lost(row)
 
-    async def _notify_lost(self, row: OwnedPartition, *calls: asyncio.Task[bool]) -> None:
-        """Calls the owner's ``lost``, after some calls have ended, for all that the owner still believes to have."""
-        if row.assigned_call is not None:
-            await asyncio.wait({row.assigned_call}, timeout=self._call_timeout)
-        if row.notified and (telling := self._lose([row], *calls)):
-            # It waits for the calls first: without their time, the next owner's call could come before this one.
-            await asyncio.wait({telling}, timeout=CANCEL_GRACE + self._call_timeout)
+    async def _notify_lost(self, row: OwnedPartition) -> None:
+        """Calls the owner's ``lost`` if it still believes to have the partition, after the calls before have ended."""
+        await asyncio.wait({self._lose([row], row.calls)}, timeout=self._end_timeout)
         row.end_notified = True
         self._forget(row)
 
     @property
-    def _call_timeout(self) -> float:
-        """Limit of the wait for a call to the owner, in seconds."""
-        return max(self._options.revoke_timeout, CANCEL_GRACE)
+    def _end_timeout(self) -> float:
+        """Timeout in seconds for the last calls of a row to end."""
+        return CANCEL_GRACE + max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _let_go(self, row: OwnedPartition) -> None:
         """Accepts no more commits for a partition, and begins to release it."""
@@ -549,19 +551,18 @@ class PartitionTable(Ownership):
 
         telling = self._call("assigned", tell, self._calls)
         for row in rows:
-            row.assigned_call = telling
+            row.calls.append(telling)
 
-    def _lose(self, rows: list[OwnedPartition], *before: asyncio.Task[bool]) -> asyncio.Task[bool] | None:
-        """Begins to notify the owner that rows are lost, after some calls have ended or had time to."""
-        if not rows:
-            return None
-        for row in rows:
-            row.notified = False
+    def _lose(self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]) -> asyncio.Task[bool]:
+        """Begins to notify the owner that rows are lost, those that it still believes to have, after some calls."""
 
         async def tell() -> None:
-            if before:
-                await asyncio.wait(before, timeout=CANCEL_GRACE)
-            await self._owner.lost(rows)
+            await _ended(before)
+            left = [row for row in rows if row.notified]
+            for row in left:
+                row.notified = False
+            if left:
+                await self._owner.lost(left)
 
         return self._call("lost", tell, self._lost_calls)
 
@@ -581,3 +582,8 @@ class PartitionTable(Ownership):
             return False
 
         return start(guarded(), running)
+
+
+async def _ended(calls: Collection[asyncio.Task[bool]]) -> None:
+    if calls:
+        await asyncio.wait(calls)

@@ -12,6 +12,8 @@ from itertools import count
 from time import time
 from typing import Literal
 
+import msgspec
+
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination import HandlingNote
 from qdo.errors import QdoError
@@ -72,7 +74,9 @@ class Dispatcher:
         self._works: dict[Partition, PartitionWork] = {}
         """Each also when its results do not count any more, until its partition may take messages again."""
         self._leaked: dict[PartitionWork, None] = {}
-        """Work of partitions that were handed over because of handlers that still run, and that take messages again."""
+        """Work whose handlers do not end, of partitions that take messages again."""
+        self._hung: dict[Partition, HandlingNote] = {}
+        """Attempts that did not end, until their partition has messages here again."""
         self._runnable: deque[PartitionWork] = deque()
         self._exclusive: PartitionWork | None = None
         """Its running message is at its last attempt: no other message may run beside it."""
@@ -92,6 +96,8 @@ class Dispatcher:
         work = self._works.get(partition)
         if work is None:
             found, settings = self._consumer.found(partition), self._settings
+            if (hung := self._hung.pop(partition, None)) is not None and not _includes(found.note, hung):
+                found = msgspec.structs.replace(found, note=hung)
             suspicion = CrashSuspicion(found, messages[0], settings.commit_messages, settings.retry.attempts)
             work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
@@ -155,26 +161,39 @@ class Dispatcher:
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """Stops a handler that takes too long, or gives its partition to another worker.
 
-        If the partition is being released, or belongs to another worker by now, only other messages may begin instead.
+        It is a failed attempt in any case. If the partition is being released, or was lost, other messages may begin
+        instead, also those of this partition if it comes back.
         """
-        if is_stopped(self._runner, run, age, self._settings.stalled_after):
+        stopped = is_stopped(self._runner, run, age, self._settings.stalled_after)
+        if work.discarded or not stopped:
+            self._count_hung(work, run)
+        if stopped:
             return
         run.leaked = True
-        if work.state != "open":
-            self.dispatch()
-            self._changed()
+        if work.state == "open":
+            work.close()
+            work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work))
             return
-        work.close()
-        work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work, run))
+        self._readmit_leaked(work)
+        self.dispatch()
+        self._changed()
 
-    async def _hand_over(self, work: PartitionWork, run: MessageRun) -> None:
+    def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
+        note = HandlingNote(message.id, run.attempt, last=True)
+        if self._hung.get(work.partition) == note:
+            return
+        self._hung[work.partition] = note
         failure = too_long(self._settings.stalled_after)
-        report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
+        text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
+        report(logging.ERROR, place, message, failure, text)
         self._handling.failed(place, message, failure)
+
+    async def _hand_over(self, work: PartitionWork) -> None:
+        note = self._hung[work.partition]
         self._settle_active_runs(work)
         try:
-            await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt, last=True))
+            await self._progress.begin(work.partition, note)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
@@ -229,6 +248,12 @@ class Dispatcher:
                 if not work.quiet:
                     self._leaked[work] = None
 
+    def _readmit_leaked(self, work: PartitionWork) -> None:
+        """Accepts messages again of a partition that was lost if nothing runs but handlers that cannot be stopped."""
+        if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
+            self._leaked[work] = None
+            self._forget(work)
+
     def _shut(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
             work.close()
@@ -264,6 +289,7 @@ class Dispatcher:
             work.cancel()
             self._free_exclusive_slot(work)
             self._update_busy(work.partition)
+            self._readmit_leaked(work)
         if works:
             # As long as any work is runnable no messages are fetched, and none begins without a session.
             self._runnable = deque(work for work in self._runnable if not work.discarded)
@@ -360,12 +386,13 @@ class Dispatcher:
             self._exclusive = None
 
     async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
-        """Removes this owner's attempts from the notes: a hand-over is no fault of a message."""
-        left = [
-            self._progress.begin(work.partition, work.suspicion.ended())
+        """Removes this owner's attempts from the notes: a hand-over is no fault of a message, unless it hangs."""
+        notes = {
+            work.partition: self._hung.get(work.partition) or (work.suspicion and work.suspicion.ended())
             for work in works
-            if work.suspicion is not None and not work.discarded
-        ]
+            if not work.discarded and (work.suspicion is not None or work.partition in self._hung)
+        }
+        left = [self._progress.begin(partition, note) for partition, note in notes.items()]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
                 for failed in await asyncio.gather(*left, return_exceptions=True):
@@ -460,3 +487,7 @@ class Dispatcher:
         before = work.partition_queue.count
         work.partition_queue.finish(held)
         self._grown(work, before)
+
+
+def _includes(recorded: HandlingNote | None, hung: HandlingNote) -> bool:
+    return recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost

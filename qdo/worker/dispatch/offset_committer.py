@@ -103,7 +103,8 @@ class OffsetCommitter:
         try:
             await self._consumer.commit(offsets)
         except NotOwner as error:
-            self.forget(error.partitions or offsets)
+            # Not what was noted meanwhile: the partition may have come back.
+            self.forget((error.partitions or offsets.keys()) & set(self._unchanged(offsets)))
             logger.warning("offsets were not committed, because another worker owns the partition now: %s", error)
         except CoordinationLost as error:
             self._metrics.note("commit_failures")

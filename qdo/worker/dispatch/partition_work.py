@@ -9,7 +9,8 @@
 closed       Messages in flight are finished and count; no other begins.
 filling      Messages before a done one are handled, so that the done one need not be repeated elsewhere. One that
              failed is tried again if its time comes soon enough.
-lost         Results do not count. A thread cannot be stopped: the partition takes no messages here until it has ended.
+lost         Results do not count. A thread cannot be stopped: the partition takes no messages here until it has ended,
+             or its message has failed because it takes too long.
 handed over  Likewise, but for a handler that does not end: the partition may come back and takes messages without it.
 
 Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::

@@ -68,7 +68,7 @@ class ListenerSetup:
         self.owner.stop([row])
         return row
 
-    async def _leaving(self, partitions: frozenset[Partition]) -> None:
+    async def _leaving(self, row: OwnedPartition) -> None:
         self.calls.append("leaving")
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback
@@ -121,3 +121,36 @@ async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: Syst
     setup.stop(ONE, "revoking")
     await asyncio.gather(*setup.fetcher._tasks, return_exceptions=True)
     assert (system.transport.held, setup.fetcher._pending_calls, setup.fetcher._free) == (0, set(), {})
+
+
+async def test_a_former_ownership_is_over_before_the_next_begins(setup: ListenerSetup) -> None:
+    """Though it was not told so in time: the loss comes first then, and whatever is told late does nothing."""
+    hold = setup.holds["revoke"] = asyncio.Event()
+    await setup.assigned(ONE)
+    old = setup.stop(ONE, "revoking")
+    revoking = asyncio.create_task(setup.owner.revoke(old))
+    await asyncio.sleep(0)
+    await setup.assigned(ONE)
+    hold.set()
+    await revoking
+    await setup.owner.lost([old])
+    assert setup.calls == ["assign 1", "revoke 1", "lost 1", "assign 1", "revoke 1 done"]
+    await setup.owner.lost([setup.stop(ONE, "lost")])
+    assert setup.calls[-1] == "lost 1"
+    await setup.fetcher.close()
+
+
+async def test_a_callback_that_is_cancelled_from_inside_is_logged(
+    setup: ListenerSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its partition is read all the same."""
+    hold = setup.holds["assign"] = asyncio.Event()
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    hold.wait = cancelled  # type: ignore[assignment]
+    await setup.assigned(ONE)
+    assert setup.rows[ONE].live
+    assert "failed for 1 partitions" in caplog.text
+    await setup.fetcher.close()
