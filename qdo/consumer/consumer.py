@@ -82,10 +82,10 @@ class AsyncConsumer:
             them are possible until it returns.
         on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
-    For one partition, a callback begins when the one before has ended; ``on_revoke`` is cancelled after
-    ``revoke_timeout``, and its end is waited for. Others get the partition on time all the same. If it comes back,
-    ``on_assign`` waits (and nothing is read) until the former callbacks have ended, at most ``revoke_timeout`` and one
-    second. Then ``on_lost``, if it was not called yet, and ``on_assign`` are called beside the one that hangs.
+    For one partition, a callback begins when the one before has ended: ``on_revoke`` is cancelled after
+    ``revoke_timeout``, its end is waited for, and ``on_lost`` follows. Others get the partition on time all the same. If
+    it comes back, ``on_assign`` waits for ``on_lost``, and nothing is read. A callback that hangs is waited for no
+    longer than ``revoke_timeout`` (at least one second) each time; its late end has no effect.
 
     Attributes:
         closing: It has begun to close; poll returns nothing from then on.

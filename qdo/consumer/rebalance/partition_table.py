@@ -21,9 +21,9 @@ lost        the session is over: nothing is recorded, and ``lost`` is called for
 
 A row is one ownership, and calls under way belong to it, not to the partition's name. A row is removed when its
 partition is released *and* its owner was notified of the end; only then can the partition be taken again. So an owner
-is notified of one partition in order. A call that was cancelled is waited for before ``lost`` is called. If all of this
-takes longer than ``revoke_timeout`` and :data:`CANCEL_GRACE`, the partition may be taken again all the same: the owner
-then ignores what it is told late of a former row.
+is notified of one partition in order. Calls under way, also cancelled ones, are waited for before ``lost`` is called,
+and that is waited for before the partition is taken again: each for ``revoke_timeout`` and no longer. The owner ignores
+what it is told late of a former row.
 
 **Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
 older one is not sent again once a newer one was asked for. When the end of a commit is not known, the partition is
@@ -141,8 +141,8 @@ class Owner(Protocol):
     """Works on partitions. Everything is called in the loop of the group.
 
     For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or both if revoking was not done in time. Each call
-    has ended before the next of its row begins. A partition may come back as another row while a call of the former one
-    still hangs. What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
+    has ended before the next of its row begins, unless it takes longer than ``revoke_timeout`` to end. A partition may
+    come back as another row while a call of the former one still hangs. What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
     """
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
@@ -381,7 +381,7 @@ class PartitionTable(Ownership):
         for calls, rows in together.items():
             self._lose(rows, calls)
         if self._lost_calls:
-            await asyncio.wait(self._lost_calls, timeout=self._end_timeout)
+            await asyncio.wait(self._lost_calls, timeout=2 * self._call_timeout)
 
     # The work.
 
@@ -473,7 +473,8 @@ class PartitionTable(Ownership):
         before = list(row.calls)
 
         async def tell() -> None:
-            await _ended(before)
+            if before:
+                await asyncio.wait(before)
             await self._owner.revoke(row)
             row.notified = False
 
@@ -488,14 +489,14 @@ class PartitionTable(Ownership):
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
         """Calls the owner's ``lost`` if it still believes to have the partition, after the calls before have ended."""
-        await asyncio.wait({self._lose([row], row.calls)}, timeout=self._end_timeout)
+        await asyncio.wait({self._lose([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget(row)
 
     @property
-    def _end_timeout(self) -> float:
-        """Timeout in seconds for the last calls of a row to end."""
-        return CANCEL_GRACE + max(self._options.revoke_timeout, CANCEL_GRACE)
+    def _call_timeout(self) -> float:
+        """Timeout in seconds for calls of a row to end before the next one is made."""
+        return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _let_go(self, row: OwnedPartition) -> None:
         """Accepts no more commits for a partition, and begins to release it."""
@@ -557,7 +558,8 @@ class PartitionTable(Ownership):
         """Begins to notify the owner that rows are lost, those that it still believes to have, after some calls."""
 
         async def tell() -> None:
-            await _ended(before)
+            if before:
+                await asyncio.wait(before, timeout=self._call_timeout)
             left = [row for row in rows if row.notified]
             for row in left:
                 row.notified = False
@@ -582,8 +584,3 @@ class PartitionTable(Ownership):
             return False
 
         return start(guarded(), running)
-
-
-async def _ended(calls: Collection[asyncio.Task[bool]]) -> None:
-    if calls:
-        await asyncio.wait(calls)

@@ -246,6 +246,8 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
         await until(lambda: setup.is_free(ONE))
         assert setup.state() == "releasing"
         skip(CANCEL_GRACE)
+        assert setup.told == ["assigned", "revoke"]
+        skip(20.0)
         await setup.until(None)
         await setup.table.claim([ONE])
         await until(lambda: len(setup.owner.notified) == 4)
