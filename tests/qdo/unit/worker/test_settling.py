@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from qdo import delivery
 from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
 from queuey.client import Message
@@ -75,3 +76,43 @@ async def test_a_run_is_settled_once(why: str) -> None:
         if closing is not None:
             await closing
     assert max(progress.ends) <= max(handled)
+
+
+@pytest.mark.parametrize("when", ["lost", "stalled"])
+async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(when: str) -> None:
+    """The message that hangs has had an attempt, in a place of its own, whether its partition left before or after."""
+    begun: list[tuple[int, int]] = []
+    release, reached, again = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(message: Message, _context: object) -> None:
+        begun.append((int(message.id, 16), delivery().attempt))
+        if len(begun) == 1:
+            reached.set()
+            assert release.wait(PATIENCE_SECONDS)
+        else:
+            again.set()
+
+    owned = Owned(p1=CommittedOffset(held=False))
+    worker = await handling(handle, None, owned, SlowProgress(), slots=1, stalled_after=0.2)
+    worker.feed(PARTITION, messages(1, 1))
+    worker.dispatch()
+    assert await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
+    if when == "stalled":
+        (run,) = next(iter(worker._works.values())).runs
+        worker._works[PARTITION].close()  # it is being revoked when the time is over
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not run.leaked:
+                worker.note_progress()
+                await asyncio.sleep(0.05)
+    assert worker.discard({PARTITION})
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while PARTITION in worker.busy:
+            worker.note_progress()
+            await asyncio.sleep(0.05)
+    worker.feed(PARTITION, messages(1, 1))
+    worker.dispatch()
+    assert await asyncio.to_thread(again.wait, PATIENCE_SECONDS)
+    assert begun == [(0, 1), (0, 2)]
+    release.set()
+    await worker.until_ended(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
+    assert PARTITION not in worker.busy
