@@ -83,8 +83,8 @@ class AsyncConsumer:
         on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
     For one partition, a callback begins when the one before has ended: ``on_revoke`` is cancelled after
-    ``revoke_timeout``, its end is waited for, and ``on_lost`` follows. Others get the partition on time all the same. If
-    it comes back, ``on_assign`` waits for ``on_lost``, and nothing is read. A callback that hangs is waited for no
+    ``revoke_timeout``, its end is waited for, and ``on_lost`` follows. Others get the partition on time all the same.
+    If it comes back, ``on_assign`` waits for ``on_lost``, and nothing is read. A callback that hangs is waited for no
     longer than ``revoke_timeout`` (at least one second) each time; its late end has no effect.
 
     Attributes:

@@ -191,7 +191,7 @@ class StoredAssignments:
         # Whatever comes of it, what was read is not what there is.
         self._present = None
         done = await self._apply(earlier) and await self._apply([last])
-        self._watching.hear([self._paths.target])
+        self._watching.hear([self._paths.target, self._paths.assignments])
         if not done:
             return False
         written = {
@@ -209,7 +209,10 @@ class StoredAssignments:
             node = await self._watching.node(self._paths.target)
             version = None if node is None else node.version
             if self._present is not None and self._present.version == version:
-                return self._present
+                names = await self._watching.children(self._paths.assignments)
+                # Nodes that somebody else has removed are missing in what is read, and the leader writes them again.
+                if set(map(decode, names)) == self._present.nodes.keys():
+                    return self._present
             present = await read(self._link, self._paths, node)
             if await self._watching.node(self._paths.target) == node:
                 self._present = present
@@ -249,7 +252,7 @@ class StoredAssignments:
 
 def _fitting(data: bytes, otherwise: str) -> bytes:
     if len(data) > NODE_LIMIT:
-        raise InvalidArgument(f"{otherwise}: {len(data)} bytes do not fit into one node")
+        raise InvalidArgument(f"{otherwise}: {len(data)} bytes, and one node holds {NODE_LIMIT}")
     return data
 
 

@@ -38,6 +38,7 @@ from qdo.errors import (
     CoordinationIncompatible,
     CoordinationLost,
     CoordinationRefused,
+    InvalidArgument,
     MemberExists,
     SessionLost,
 )
@@ -232,7 +233,11 @@ class GroupSession:
             self._queues.warn(orders.planned.unseen)
         self._planned = orders.planned
         if orders.target is not None:
-            await self._session.set_target(orders.target, target.version)
+            try:
+                await self._session.set_target(orders.target, target.version)
+            except InvalidArgument as error:
+                log.error("all partitions stay with their owners, because they cannot be shared out: %s", error)  # noqa: TRY400
+                return orders.wait
             # Set or not: what there is now is to be read.
             self._events.changed.set()
         return orders.wait

@@ -142,7 +142,8 @@ class Owner(Protocol):
 
     For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or both if revoking was not done in time. Each call
     has ended before the next of its row begins, unless it takes longer than ``revoke_timeout`` to end. A partition may
-    come back as another row while a call of the former one still hangs. What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
+    come back as another row while a call of the former one still hangs. What a call raises is logged; if ``revoke``
+    fails, ``lost`` follows.
     """
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.blocking import Consumer, LoopThread
+from qdo.consumer.blocking import Consumer, LoopThread, _threaded
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
@@ -211,6 +211,52 @@ def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Clien
         consumer.commit()
         assert numbers(consumer, 4) == [3, 4, 5, 6]
         assert consumer.committed(one) != consumer.position(one)
+
+
+def test_a_poll_that_goes_on_after_its_interruption_takes_nothing_away(make: Make, client: Client, queue: str) -> None:
+    """The interruption came when the call was on its way, so that nobody could cancel it."""
+    with make() as consumer:
+        send(client, queue, 2)
+        assert numbers(consumer, 2) == [1, 2]
+        thread = consumer._thread
+        assert thread is not None
+        call, polls = thread.call, []
+
+        def interrupted(work: Any) -> Any:  # noqa: ANN401 - passed on
+            polls.append(asyncio.run_coroutine_threadsafe(work, thread._loop))
+            raise KeyboardInterrupt
+
+        thread.call = interrupted  # type: ignore[method-assign] # stands for the signal
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(1, None)
+        thread.call = call  # type: ignore[method-assign]
+        send(client, queue, 4, first=3)
+        assert len(polls[-1].result(PATIENCE)) == 1
+        consumer.commit()
+        one = min(consumer.assignment)
+        assert consumer.committed(one) == consumer.position(one)
+        assert consumer.lag()[one] == 4
+        assert numbers(consumer, 4) == [3, 4, 5, 6]
+
+
+async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> None:
+    """It cannot be stopped, and the next callback must not run beside it."""
+    go = threading.Event()
+    callback = _threaded(lambda _: assert_true(go.wait(PATIENCE)))
+    assert callback is not None
+    call = asyncio.ensure_future(callback(frozenset()))
+    await asyncio.sleep(0)
+    call.cancel()
+    assert await asyncio.wait({call}, timeout=0.05) == (set(), {call})
+    go.set()
+    await asyncio.wait({call}, timeout=PATIENCE)
+    assert call.cancelled()
+
+
+def assert_true(value: bool) -> None:  # noqa: FBT001 - is an outcome
+    """Fails otherwise."""
+    assert value
 
 
 def poll_until(timer: threading.Timer, consumer: Consumer) -> None:

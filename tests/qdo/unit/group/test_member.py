@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.coordination import Member, TargetAssignment
+from qdo.coordination import Member, TargetAssignment, stored_assignments
+from qdo.coordination.tree import Delete
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.conftest import ONE, OTHER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
@@ -67,6 +68,34 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
     setup.owner.assigning.set()
     await setup.rest(group)
     assert len(setup.owner.times("revoke")) == 2
+
+
+async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> None:
+    """Somebody else has removed the nodes: the leader notices, and the group goes on."""
+    group = setup.make()
+    await group.start()
+    await setup.rest(group)
+    session = group._group_session._session  # type: ignore[union-attr]
+    await session.link.apply([(Delete(session._paths.assignment("a")),)])
+    await until(lambda: len(setup.owner.times("revoke")) == 4)
+    await setup.rest(group)
+
+
+async def test_a_share_that_fits_into_no_node_changes_nothing(
+    setup: MemberSetup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader says so and stays; all partitions stay where they are until they can be shared out."""
+    group = setup.make(recheck=0.01)
+    await group.start()
+    await setup.rest(group)
+    monkeypatch.setattr(stored_assignments, "NODE_LIMIT", 10)
+    await setup.join(OTHER)
+    await until(lambda: "bytes, and one node holds 10" in caplog.text)
+    assert group.state == "active"
+    assert setup.owner.have == PARTITIONS
+    monkeypatch.undo()
+    await until(lambda: len(setup.owner.times("revoke")) == 2)
+    await setup.rest(group)
 
 
 # Without the service.
