@@ -31,7 +31,7 @@ from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
 from qdo.tasks import cancel
-from queuey.client import AsyncClient, Message
+from queuey.client import EARLIEST, AsyncClient, Message, order_of
 
 log = logging.getLogger("qdo.consumer")
 
@@ -118,6 +118,9 @@ class AsyncConsumer:
         self._signal = asyncio.Event()
         self._woken = False
         self._failure: Exception | None = None
+        self._group_has_offsets = False
+        """The group had some when this member started, so partitions without any are new."""
+        self._first_end: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
         self._mirror = None
@@ -204,6 +207,8 @@ class AsyncConsumer:
         try:
             if self._coordinator is not None:
                 await self._coordinator.open()
+                if self.settings.start == "latest" and self._assigned is None:
+                    self._group_has_offsets = bool(await self._coordinator.offsets())
             await self._finder.begin()
             if prepare is not None:
                 await prepare()
@@ -531,7 +536,22 @@ class AsyncConsumer:
                     await self._mirror.flush()
 
     async def _begin(self, rows: list[OwnedPartition]) -> None:
-        await begin_at_ends(self.client, rows, self._group.table.record, self._listener.begin_at)
+        if self._group_has_offsets:
+            for row in rows:
+                self._listener.begin_at(row, EARLIEST)
+        else:
+            await begin_at_ends(self.client, rows, self._not_after_the_start, self._listener.begin_at)
+
+    async def _not_after_the_start(self, ends: Mapping[Partition, str]) -> Mapping[Partition, str]:
+        """Records where partitions begin; returns it for those that are still owned.
+
+        Partitions that appear later begin where the first ones did, so that nothing sent meanwhile is passed over.
+        """
+        if self._first_end is not None and self._assigned is None:
+            ends = {each: min(end, self._first_end, key=order_of) for each, end in ends.items()}
+        lost = await self._group.table.record(ends)
+        self._first_end = self._first_end or max(ends.values(), key=order_of)
+        return {each: end for each, end in ends.items() if each not in lost}
 
     async def _commit_regularly(self, every: float) -> None:
         while True:

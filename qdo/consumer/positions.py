@@ -1,8 +1,8 @@
 """Where partitions begin, and the positions that ``seek`` understands.
 
-A group that is to handle only new messages begins at the end of each partition when it is first assigned. That point is
-recorded before anything is handed out. Otherwise a member that stops before its first commit would let its successor
-begin at a later end, and what came in between would be lost.
+A group that is to handle only new messages begins at the end of each partition when its first member starts; what
+appears later begins at its beginning. The point is recorded before anything is handed out. Otherwise a member that
+stops before its first commit would let its successor begin at a later end, and what came in between would be lost.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, i
 
 log = logging.getLogger("qdo.consumer")
 
-Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
-"""Records offsets with the group; returns those that were refused because this member lost the partition."""
+Record = Callable[[Mapping[Partition, str]], Awaitable[Mapping[Partition, str]]]
+"""Records where partitions begin, given their ends; returns it for the partitions that this member still owns."""
 
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between tries, at first and at most."""
@@ -79,10 +79,10 @@ async def _begin(
             log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
     if not points:
         return
-    lost = await record(points)
+    recorded = await record(points)
     for row in rows:
-        point = points.get(row.partition)
-        if point is not None and row.partition not in lost and row.fetch_from is None and not row.closed:
+        point = recorded.get(row.partition)
+        if point is not None and row.fetch_from is None and not row.closed:
             begin_at(row, point)
 
 

@@ -26,6 +26,24 @@ async def test_at_the_end_only_what_comes_is_handed_out(system: System) -> None:
     assert order_of(str(recorded[Partition(queue, 1)])) > order_of(sent[-1])
 
 
+async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: System) -> None:
+    """What was sent to added partitions before they were found, also when no member ran, is handed out."""
+    queue = await system.queue()
+    await system.send(queue, 2)
+    first = await system.consumer(queue, start="latest")
+    await until(lambda: first.committed(Partition(queue, 1)) is not None)
+    await system.client.update_queue(queue.name, partitions=2)
+    await system.send(queue, 2, 2)
+    first._finder.soon()
+    assert bodies(await collect(first, 2), 2) == [1, 2]
+    await first.commit()
+    await first.close()
+    await system.client.update_queue(queue.name, partitions=3)
+    await system.send(queue, 2, 3)
+    second = await system.consumer(queue, start="latest")
+    assert bodies(await collect(second, 2), 3) == [1, 2]
+
+
 async def test_the_beginning_outlives_a_member_that_commits_nothing(system: System) -> None:
     """It is recorded before anything is handed out, so nothing is lost between two members."""
     queue = await system.queue()
