@@ -388,7 +388,8 @@ class Dispatcher:
     async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
         """Removes this owner's attempts from the notes: a hand-over is no fault of a message, unless it hangs."""
         notes = {
-            work.partition: self._hung.get(work.partition) or (work.suspicion and work.suspicion.ended())
+            work.partition: self._hung.get(work.partition)
+            or (None if work.suspicion is None else work.suspicion.ended())
             for work in works
             if not work.discarded and (work.suspicion is not None or work.partition in self._hung)
         }
