@@ -356,7 +356,7 @@ def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]]
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancels tasks; twice those that wait for a callback's thread."""
+    """Cancels tasks, twice if they wait for the thread of a callback."""
     for task in tasks:
         task.cancel()
     if tasks:

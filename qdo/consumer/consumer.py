@@ -543,7 +543,7 @@ class AsyncConsumer:
             await begin_at_ends(self.client, rows, self._not_after_the_start, self._listener.begin_at)
 
     async def _not_after_the_start(self, ends: Mapping[Partition, str]) -> Mapping[Partition, str]:
-        """Records where partitions begin; returns it for those that are still owned.
+        """Records where partitions begin; returns it for the partitions that are still owned.
 
         Partitions that appear later begin where the first ones did, so that nothing sent meanwhile is passed over.
         """

@@ -556,16 +556,16 @@ class PartitionTable(Ownership):
             row.calls.append(telling)
 
     def _lose(self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]) -> asyncio.Task[bool]:
-        """Begins to notify the owner that rows are lost, those that it still believes to have, after some calls."""
+        """Begins to notify the owner that rows are lost which it still believes to have, after some calls."""
 
         async def tell() -> None:
             if before:
                 await asyncio.wait(before, timeout=self._call_timeout)
-            left = [row for row in rows if row.notified]
-            for row in left:
+            informed = [row for row in rows if row.notified]
+            for row in informed:
                 row.notified = False
-            if left:
-                await self._owner.lost(left)
+            if informed:
+                await self._owner.lost(informed)
 
         return self._call("lost", tell, self._lost_calls)
 

@@ -95,10 +95,10 @@ class Dispatcher:
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
         work = self._works.get(partition)
         if work is None:
-            found, settings = self._consumer.found(partition), self._settings
-            if (hung := self._hung.pop(partition, None)) is not None and not _includes(found.note, hung):
-                found = msgspec.structs.replace(found, note=hung)
-            suspicion = CrashSuspicion(found, messages[0], settings.commit_messages, settings.retry.attempts)
+            offset, settings = self._consumer.found(partition), self._settings
+            if (hung := self._hung.pop(partition, None)) is not None and not _includes(offset.note, hung):
+                offset = msgspec.structs.replace(offset, note=hung)
+            suspicion = CrashSuspicion(offset, messages[0], settings.commit_messages, settings.retry.attempts)
             work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
         if self._key is not None and work.suspicion is None and not work.partition_queue.count:
@@ -180,20 +180,20 @@ class Dispatcher:
 
     def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
-        note = HandlingNote(message.id, run.attempt, last=True)
-        if self._hung.get(work.partition) == note:
+        attempt = HandlingNote(message.id, run.attempt, last=True)
+        if self._hung.get(work.partition) == attempt:
             return
-        self._hung[work.partition] = note
+        self._hung[work.partition] = attempt
         failure = too_long(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         report(logging.ERROR, place, message, failure, text)
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
-        note = self._hung[work.partition]
+        attempt = self._hung[work.partition]
         self._settle_active_runs(work)
         try:
-            await self._progress.begin(work.partition, note)
+            await self._progress.begin(work.partition, attempt)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
@@ -393,10 +393,10 @@ class Dispatcher:
             for work in works
             if not work.discarded and (work.suspicion is not None or work.partition in self._hung)
         }
-        left = [self._progress.begin(partition, note) for partition, note in notes.items()]
+        writes = [self._progress.begin(partition, record) for partition, record in notes.items()]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
-                for failed in await asyncio.gather(*left, return_exceptions=True):
+                for failed in await asyncio.gather(*writes, return_exceptions=True):
                     if isinstance(failed, Exception):
                         logger.warning("the running messages could not be recorded: %s", failed)
 
