@@ -15,10 +15,12 @@ from packaging.version import Version
 import queuey
 from queuey.client import Client
 from tests.releases import keyspaces, recording
-from tests.releases.compared import differences
+from tests.releases.compared import DRAWN, differences
 from tests.releases.recording import KEY, URL, Exchange, Released, folders
 
 FOLDERS = folders()
+MENDED = {("v0_1_0", "/v1/acme/jobs/claims"): {"claimed", "waiting"}}
+"""Fields whose values were wrong in answers of a release: a job in backoff counted as claimed."""
 
 
 @pytest.fixture(params=FOLDERS, ids=[folder.name for folder in FOLDERS])
@@ -64,7 +66,7 @@ def test_store_opens(released: Released, data: Path) -> None:
         assert differences(released.rows, recording.rows(store)) == []
 
 
-def test_requests_get_their_answers(released: Released, data: Path) -> None:
+def test_requests_get_their_answers(folder: Path, released: Released, data: Path) -> None:
     """The requests of a release's client get the answers that they got then, on the store of then."""
     with recording.opened(data, released.clock) as store, recording.served(store) as service:
         for exchange in released.exchanges:
@@ -72,7 +74,9 @@ def test_requests_get_their_answers(released: Released, data: Path) -> None:
     assert len(service.exchanges) == len(released.exchanges)
     for before, now in zip(released.exchanges, service.exchanges, strict=True):
         assert now.status == before.status, now
-        assert differences([before.answer_headers, before.answer], [now.answer_headers, now.answer]) == [], now.path
+        drawn = DRAWN | MENDED.get((folder.name, now.path), set())
+        answers = [before.answer_headers, before.answer], [now.answer_headers, now.answer]
+        assert differences(*answers, drawn=drawn) == [], now.path
 
 
 def request_of(exchange: Exchange) -> httpx2.Request:
