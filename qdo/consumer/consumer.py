@@ -18,7 +18,7 @@ from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
-from qdo.consumer.positions import begin_at_ends, point_of
+from qdo.consumer.positions import LatestStart, point_of
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.manual_assignment import ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
@@ -31,7 +31,7 @@ from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
 from qdo.tasks import cancel
-from queuey.client import EARLIEST, AsyncClient, Message, order_of
+from queuey.client import AsyncClient, Message
 
 log = logging.getLogger("qdo.consumer")
 
@@ -118,9 +118,6 @@ class AsyncConsumer:
         self._signal = asyncio.Event()
         self._woken = False
         self._failure: Exception | None = None
-        self._group_has_offsets = False
-        """The group had some when this member started, so partitions without any are new."""
-        self._first_end: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
         self._mirror = None
@@ -146,11 +143,17 @@ class AsyncConsumer:
             failed=self._fail,
             refusals=self._refusals,
         )
+        self._latest_start = LatestStart(
+            client,
+            lambda ends: self._group.table.record(ends),  # noqa: PLW0108 - the group is made below
+            lambda row, position: self._listener.begin_at(row, position),  # noqa: PLW0108 - so is the listener
+            is_shared=bool(wants),
+        )
         self._listener = PartitionListener(
             self._buffer,
             self._fetcher,
             Callbacks(on_assign, on_revoke, on_lost),
-            begin=self._begin if self.settings.start == "latest" else None,
+            begin=self._latest_start.begin if self.settings.start == "latest" else None,
             leaving=self._commit_settled,
             changed=self._changed,
             failed=self._fail,
@@ -208,7 +211,7 @@ class AsyncConsumer:
             if self._coordinator is not None:
                 await self._coordinator.open()
                 if self.settings.start == "latest" and self._assigned is None:
-                    self._group_has_offsets = bool(await self._coordinator.offsets())
+                    self._latest_start.group_has_offsets = bool(await self._coordinator.offsets())
             await self._finder.begin()
             if prepare is not None:
                 await prepare()
@@ -534,24 +537,6 @@ class AsyncConsumer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH):
                     await self._mirror.flush()
-
-    async def _begin(self, rows: list[OwnedPartition]) -> None:
-        if self._group_has_offsets:
-            for row in rows:
-                self._listener.begin_at(row, EARLIEST)
-        else:
-            await begin_at_ends(self.client, rows, self._not_after_the_start, self._listener.begin_at)
-
-    async def _not_after_the_start(self, ends: Mapping[Partition, str]) -> Mapping[Partition, str]:
-        """Records where partitions begin; returns it for the partitions that are still owned.
-
-        Partitions that appear later begin where the first ones did, so that nothing sent meanwhile is passed over.
-        """
-        if self._first_end is not None and self._assigned is None:
-            ends = {each: min(end, self._first_end, key=order_of) for each, end in ends.items()}
-        lost = await self._group.table.record(ends)
-        self._first_end = self._first_end or max(ends.values(), key=order_of)
-        return {each: end for each, end in ends.items() if each not in lost}
 
     async def _commit_regularly(self, every: float) -> None:
         while True:

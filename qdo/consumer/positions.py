@@ -21,8 +21,10 @@ from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, i
 
 log = logging.getLogger("qdo.consumer")
 
-Record = Callable[[Mapping[Partition, str]], Awaitable[Mapping[Partition, str]]]
-"""Records where partitions begin, given their ends; returns it for the partitions that this member still owns."""
+Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
+"""Records offsets with the group; returns the partitions that this member has lost, of which nothing is recorded."""
+BeginAt = Callable[[OwnedPartition, str], None]
+"""Begins a partition after a position."""
 
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between tries, at first and at most."""
@@ -51,39 +53,63 @@ async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapp
     return found
 
 
-async def begin_at_ends(
-    client: AsyncClient, rows: Iterable[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
-) -> None:
-    """Begins partitions of which nothing is recorded at their ends; tries until each has begun, or is gone."""
-    left = list(rows)
-    pause = PAUSE
-    while left := [row for row in left if row.fetch_from is None and not row.closed]:
-        try:
-            await _begin(client, left, record, begin_at)
-        except (ClientError, QdoError) as error:
-            log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(left), error)
-        if any(row.fetch_from is None and not row.closed for row in left):
-            await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
-            pause = min(LONGEST_PAUSE, 2 * pause)
+class LatestStart:
+    """The beginnings of partitions without an offset, in a group that is to handle only new messages.
 
+    Args:
+        client: Asks for the ends of partitions.
+        record: Records the first offsets.
+        begin_at: Begins partitions.
+        is_shared: The group shares partitions out, so what appears later is new.
 
-async def _begin(
-    client: AsyncClient, rows: list[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
-) -> None:
-    ends = await horizons(client, [row.partition for row in rows])
-    # Meanwhile the user may have set a position, or another member may own the partition.
-    open_still = {row.partition for row in rows if row.fetch_from is None and not row.closed}
-    points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
-    for partition, error in ends.items():
-        if isinstance(error, ApiError):
-            log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
-    if not points:
-        return
-    recorded = await record(points)
-    for row in rows:
-        point = recorded.get(row.partition)
-        if point is not None and row.fetch_from is None and not row.closed:
-            begin_at(row, point)
+    Attributes:
+        group_has_offsets: The group had some when this member started, so partitions without any are new.
+    """
+
+    def __init__(self, client: AsyncClient, record: Record, begin_at: BeginAt, *, is_shared: bool) -> None:
+        self.group_has_offsets = False
+        self._client = client
+        self._record = record
+        self._begin_at = begin_at
+        self._is_shared = is_shared
+        self._first_end: str | None = None
+
+    async def begin(self, rows: Iterable[OwnedPartition]) -> None:
+        """Begins partitions of which nothing is recorded; tries until each has begun, or is gone."""
+        if self.group_has_offsets:
+            for row in rows:
+                self._begin_at(row, EARLIEST)
+            return
+        waiting = list(rows)
+        pause = PAUSE
+        while waiting := [row for row in waiting if row.fetch_from is None and not row.closed]:
+            try:
+                await self._begin_at_ends(waiting)
+            except (ClientError, QdoError) as error:
+                log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(waiting), error)
+            if any(row.fetch_from is None and not row.closed for row in waiting):
+                await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
+                pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
+        ends = await horizons(self._client, [row.partition for row in rows])
+        # Meanwhile the user may have set a position, or another member may own the partition.
+        open_still = {row.partition for row in rows if row.fetch_from is None and not row.closed}
+        points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
+        for partition, error in ends.items():
+            if isinstance(error, ApiError):
+                log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
+        if not points:
+            return
+        if self._is_shared and (first := self._first_end) is not None:
+            # What appears later begins where the first ones did, so that nothing sent meanwhile is passed over.
+            points = {each: min(end, first, key=order_of) for each, end in points.items()}
+        lost = await self._record(points)
+        self._first_end = self._first_end or max(points.values(), key=order_of)
+        for row in rows:
+            point = points.get(row.partition)
+            if point is not None and row.partition not in lost and row.fetch_from is None and not row.closed:
+                self._begin_at(row, point)
 
 
 async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:

@@ -227,7 +227,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=25
     ),
     "a member that was replaced claims nothing": Mutation(
-        lambda: replace(Session._others, claiming_from_others), ("owner", "two", "fence", "back"), first=81
+        lambda: replace(Session._others, claiming_from_others), ("owner", "two", "fence", "back"), first=994
     ),
     "a member writes its own node": Mutation(
         lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=40

@@ -12,6 +12,7 @@ from qdo.coordination.tree import Delete
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.conftest import ONE, OTHER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
+from tests.replacing import replace_in
 
 
 async def pause() -> None:
@@ -82,18 +83,17 @@ async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> 
 
 
 async def test_a_share_that_fits_into_no_node_changes_nothing(
-    setup: MemberSetup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    setup: MemberSetup, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leader says so and stays; all partitions stay where they are until they can be shared out."""
     group = setup.make(recheck=0.01)
     await group.start()
     await setup.rest(group)
-    monkeypatch.setattr(stored_assignments, "NODE_LIMIT", 10)
-    await setup.join(OTHER)
-    await until(lambda: "bytes, and one node holds 10" in caplog.text)
-    assert group.state == "active"
-    assert setup.owner.have == PARTITIONS
-    monkeypatch.undo()
+    with replace_in(stored_assignments, stored_assignments.NODE_LIMIT, 10):
+        await setup.join(OTHER)
+        await until(lambda: "bytes, and one node holds 10" in caplog.text)
+        assert group.state == "active"
+        assert setup.owner.have == PARTITIONS
     await until(lambda: len(setup.owner.times("revoke")) == 2)
     await setup.rest(group)
 
