@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cassandra import OperationTimedOut
+from cassandra.cqltypes import BytesType
+from cassandra.protocol import ColumnMetadata
+from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
+from queuey.storage.cassandra.driver.fast_path import FastRequest
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.deadlines import Deadline
+
+STATEMENT = Statement("UPDATE queues SET options = ? WHERE application = 'a' AND name = 'q'")
+OPTIONS = ColumnMetadata("queuey", "queues", "options", BytesType)
+PREPARED = PreparedStatement([OPTIONS], b"query", None, STATEMENT.cql, "queuey", 5, [], None)
 
 
 class Attempts:
@@ -51,3 +64,119 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
     ((found, error),) = told
     assert found == rows
     assert (error and error.outcome) == outcome
+
+
+class Pages:
+    """A session whose answers have several pages."""
+
+    attempted_hosts = ("one",)
+
+    def __init__(self, pages: list[list[str]], fetched: Callable[[int], None] = lambda _: None) -> None:
+        self._pages = pages
+        self._fetched = fetched
+        self._paging_state: bytes | None = None
+
+    def execute_async(self, _request: object, *, paging_state: bytes | None, **_options: object) -> Pages:
+        """Asks for the first page, or the one after."""
+        self._at = 0 if paging_state is None else paging_state[0]
+        return self
+
+    def add_callbacks(self, good: Callable[[Any], None], _bad: Callable[[BaseException], None]) -> None:
+        """Gives the page."""
+        at = self._at
+        self._paging_state = bytes([at + 1]) if at + 1 < len(self._pages) else None
+        self._fetched(at)
+        good(self._pages[at])
+
+
+def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailable | None]]]:
+    """A driver that is connected by this session, and what is told of its requests."""
+    driver = object.__new__(Driver)
+    driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
+    driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}
+    driver._options, driver._deadline, driver.requests = CassandraOptions(), Deadline(math.inf), 0
+    return driver, []
+
+
+def test_all_pages_are_one_answer() -> None:
+    """A request that is answered page by page has the rows of all of them."""
+    driver, told = driver_with(Pages([["a"], [], ["b", "c"]]))
+    driver._send(None, 1.0, lambda *end: told.append(end), reads=True)
+    assert told == [(["a", "b", "c"], None)]
+
+
+def test_a_connection_that_ends_between_two_pages() -> None:
+    """Pages that nobody can ask for any more are an error, not a short answer."""
+
+    def end(at: int) -> None:
+        driver._usable = at < 1
+
+    driver, told = driver_with(Pages([["a"], ["b"], ["c"]], end))
+    driver._send(None, 1.0, lambda *end: told.append(end), reads=True)
+    ((rows, error),) = told
+    assert (rows, str(error)) == (None, "away")
+
+
+class Path:
+    """The short way to the nodes, which none of them answers."""
+
+    def __init__(self) -> None:
+        self.sent: list[FastRequest] = []
+
+    def nodes_with(self, _key: bytes) -> Iterator[Any]:
+        """Knows no node."""
+        return iter(())
+
+    only = nodes_with
+    send = property(lambda self: self.sent.append)
+
+
+def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> None:
+    """A frequent request and a conditional batch end with the driver's answer, or with why it cannot be asked."""
+    driver, told = driver_with(Attempts([["row"]]))
+    path: Any = Path()
+    driver._fast_path = path
+    frequent = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM")
+    conditional = Request(STATEMENT, (b"a",), "QUORUM", "SERIAL", further=[(STATEMENT, (b"b",))])
+    for request in (frequent, conditional):
+        driver.send(request, lambda *end: told.append(end))
+    for sent in path.sent:
+        sent.driver_fallback(sent.done, 2, 1.0)
+    assert told == [(["row"], None)] * 2
+    driver._usable = False
+    for sent in path.sent:
+        sent.driver_fallback(sent.done, 2, 1.0)
+    assert [(rows, str(error)) for rows, error in told[2:]] == [(None, "away")] * 2
+
+
+def test_a_request_for_one_node_goes_to_no_other() -> None:
+    """A node that is to be asked by name, and does not answer or is not there, is what the error names."""
+    driver, told = driver_with(Attempts([["row"]]))
+    path: Any = Path()
+    driver._fast_path, driver._cluster = path, None
+    driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"", "ONE", host="127.0.0.7"), lambda *end: told.append(end))
+    (sent,) = path.sent
+    sent.driver_fallback(sent.done, 1, 1.0)
+    driver.send(Request(STATEMENT, (b"a",), host="127.0.0.8"), lambda *end: told.append(end))
+    texts = [str(error) for _, error in told]
+    assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
+
+
+def test_a_driver_that_is_not_connected_says_why() -> None:
+    """Requests before the connection is there, and after its end, are refused with the reason."""
+    driver, told = driver_with(None)
+    driver._fast_path = None
+    driver.send(Request(STATEMENT, (b"a",)), lambda *end: told.append(end))
+    driver._session = Attempts([])
+    driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
+    driver._closed.set()
+    driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
+    assert [str(error) for _, error in told] == ["away", "away", "the store is closed"]
+
+
+def test_several_data_centres_need_a_local_one() -> None:
+    """A cluster with more than one data centre is not used until the options say which one is near."""
+    driver, _ = driver_with(Attempts([]))
+    hosts = [SimpleNamespace(address=f"127.0.0.{at}", datacenter=dc, is_up=True) for at, dc in enumerate(["b", "a"])]
+    driver._cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts))
+    assert driver._attempt(open_anew=False) == "Cassandra has several data centres (a, b): say which one is local"
