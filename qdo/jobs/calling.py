@@ -16,6 +16,7 @@ import msgspec
 from qdo.errors import TimeLimit, UnknownTask
 from qdo.jobs.tasks import Invocation, Task
 from qdo.worker.failure import Failure, TaskRetry
+from queuey.client.claims.handlers import check_ran
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient, Message
@@ -27,14 +28,16 @@ class Called(NamedTuple):
     task: Task[Any, Any, Any]
     arguments: inspect.BoundArguments
 
-    def run(self) -> Any:  # noqa: ANN401 - what the task returns
+    def run(self) -> None:
         """Calls a plain task.
 
         Raises:
             TimeLimit: It took too long; only where a signal can interrupt it.
+            NothingRan: It returned something to be awaited, or a generator.
         """
         with _interrupted(self.task):
-            return self.task.function(*self.arguments.args, **self.arguments.kwargs)
+            result = self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        check_ran(result, f"task {self.task.name}")
 
     async def awaited(self) -> None:
         """Calls an async task.
@@ -45,11 +48,25 @@ class Called(NamedTuple):
         timer = asyncio.timeout(self.task.timeout)
         try:
             async with timer:
-                await self.task.function(*self.arguments.args, **self.arguments.kwargs)
+                result = await self.task.function(*self.arguments.args, **self.arguments.kwargs)
         except TimeoutError as error:
             if timer.expired():
                 raise _too_long(self.task) from error
             raise
+        check_ran(result, f"task {self.task.name}")
+
+    async def in_thread(self) -> None:
+        """Calls a plain task in a thread; raises what it raises, also what a future cannot carry (StopIteration)."""
+        error = await asyncio.to_thread(self._error)
+        if error is not None:
+            raise error
+
+    def _error(self) -> BaseException | None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
+            return error
+        return None
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
@@ -97,7 +114,7 @@ class PlainTasks:
         elif call.task.timeout is not None:
             call.run()  # In a process of its own, where a signal can interrupt it.
         else:
-            await asyncio.to_thread(call.run)
+            await call.in_thread()
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
         """Returns when the call of a message is tried again; None: as the queue says."""

@@ -24,6 +24,7 @@ from qdo.jobs.unique import Unique, check_unique
 from qdo.worker.failure import TaskRetry
 from queuey.client import AsyncClient, Client
 from queuey.client.calls.claim_calls import names_of
+from queuey.client.claims.handlers import runs_nothing
 
 if TYPE_CHECKING:
     from queuey.client import Backoff, Receipt, Schedule
@@ -133,7 +134,8 @@ class Jobs:
             options: See :class:`TaskOptions`.
 
         Raises:
-            InvalidArgument: Another task has the name, or there is no such queue; or an option cannot be.
+            InvalidArgument: Another task has the name, or there is no such queue; or an option cannot be; or a call of
+                the function would run nothing, because it is a generator or a class.
         """
         target = self.queues[0] if (queue := options.get("queue")) is None else queue
         timeout, retries = options.get("timeout"), options.get("retries")
@@ -147,7 +149,7 @@ class Jobs:
         retry = TaskRetry(None if retries is None else retries + 1, options.get("backoff"))
 
         def make(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            called = options.get("name") or function.__name__
+            called = _name_of(function, options.get("name"))
             if called in self._tasks:
                 raise InvalidArgument(f"there are two tasks {called!r}: name one of them: @jobs.task(name=...)")
             times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
@@ -280,3 +282,13 @@ class Jobs:
                 raise
             count += 1
         return count
+
+
+def _name_of(function: Callable[..., Any], name: str | None) -> str:
+    """Returns the name of a task; raises InvalidArgument if it has no name, or if a call would run nothing."""
+    called = name or getattr(function, "__name__", None)
+    if called is None:
+        raise InvalidArgument(f"{function!r} has no name: give it one: @jobs.task(name=...)")
+    if (why := runs_nothing(function)) is not None:
+        raise InvalidArgument(f"task {called} {why}")
+    return str(called)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from qdo.errors import InvalidArgument
+from qdo.errors import HandlerError, InvalidArgument
 from qdo.jobs.unique import Unique, name_of
 from queuey.client import NameTaken, Outgoing
+from queuey.client.claims.handlers import is_async
 
 if TYPE_CHECKING:
     from qdo.jobs.jobs import Jobs
@@ -98,7 +100,7 @@ class Task(Generic[P, R, S]):
         self.timeout = timeout
         self.unique = unique
         self.timetable = timetable
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = is_async(function)
         self._signature: inspect.Signature | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -109,6 +111,12 @@ class Task(Generic[P, R, S]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function, here and now."""
         return self.function(*args, **kwargs)
+
+    def as_handler(self) -> NoReturn:
+        """Raises HandlerError: a worker runs all tasks of a program, and calls each with its own arguments."""
+        module = self.function.__module__
+        names = [name for name, value in vars(sys.modules[module]).items() if value is self._jobs]
+        raise HandlerError(f"{module}:{self.name} is a task: run {module}:{names[0] if names else 'jobs'}")
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """Returns a call for :meth:`send_many`.

@@ -16,6 +16,7 @@ from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker.failure import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
+from queuey.client.claims.handlers import is_async, runs_nothing
 
 Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
 """``handle(message, context)``: returning means done, raising means not."""
@@ -137,25 +138,13 @@ def load_context(name: str) -> Context:
 def check_handler(handler: object, name: str = "") -> None:
     """Raises HandlerError unless it can be called with a message and a context."""
     text = name or repr(handler)
-    if inspect.isclass(handler):
-        raise HandlerError(f"{text} is a class; a handler is a function, or an object that can be called")
+    if (why := runs_nothing(handler)) is not None:
+        raise HandlerError(f"{text} {why}")
     _check_call(handler, text, 2, "handler(message, context)")
-    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-        raise HandlerError(f"{text} is a generator; calling it would handle nothing")
 
 
 def check_context(factory: object, name: str = "") -> None:
     _check_call(factory, name or repr(factory), 0, "factory()")
-
-
-def is_async(handler: object) -> bool:
-    """Returns True if calling the handler returns an awaitable."""
-    if inspect.iscoroutinefunction(handler):
-        return True
-    wrapped = getattr(handler, "func", None)  # functools.partial
-    if wrapped is not None and not inspect.isfunction(handler):
-        return is_async(wrapped)
-    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - whether that is async
 
 
 def name_of(handler: object, what: str) -> str:

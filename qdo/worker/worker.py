@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from itertools import count
+from time import monotonic
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
@@ -44,6 +45,8 @@ from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.sources import Handling, Source
+from queuey.client.claims.handlers import is_async
+from queuey.client.forks import DefaultSignals
 
 logger = logging.getLogger("qdo.worker")
 
@@ -51,6 +54,8 @@ _GIVING_UP_SECONDS = 2.0
 """Timeout for cancelled tasks and killed processes to end, in seconds."""
 _CODES = {"asked": exit_codes.ENDED, "message": exit_codes.MESSAGE_FAILED, "error": exit_codes.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_TOGETHER_SECONDS = 0.1
+"""Max seconds between signals that count as one: a supervisor may send one to the worker and one to its group."""
 
 
 class Worker:
@@ -135,6 +140,7 @@ class Worker:
         self._drained: float | None = None
         """When the messages in flight are to be finished, by the loop's clock, once it drains."""
         self._code = exit_codes.ENDED
+        self._signalled_at = -math.inf
 
     def run(self) -> int:
         """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
@@ -314,8 +320,9 @@ class Worker:
     def _signalled(self, number: int) -> None:
         if not self._stopping:
             logger.info("%s: draining", signal.Signals(number).name)
+            self._signalled_at = monotonic()
             self._stop()
-        else:
+        elif monotonic() - self._signalled_at > _TOGETHER_SECONDS:
             self._end_process(number)
 
     def _end_process(self, number: int) -> None:
@@ -333,14 +340,23 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
     The second is called at once, between any two steps of the main thread, because a handler may be blocking the loop.
     """
     loop = asyncio.get_running_loop()
-    earlier = count()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    in_children = DefaultSignals()
+    first: list[float] = []
+
+    def at_signal(number: int, _frame: object) -> None:
+        if not first:
+            first.append(monotonic())
+        elif monotonic() - first[0] > _TOGETHER_SECONDS:
+            told_again(number)
+
     for number in _SIGNALS:
         loop.add_signal_handler(number, told, number)
-        signal.signal(number, lambda number, _: told_again(number) if next(earlier) else None)
+        signal.signal(number, at_signal)
     try:
         yield
     finally:
+        in_children.end()
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler or signal.SIG_DFL)
@@ -379,7 +395,7 @@ def _runner(
     if limited:
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
-    if handlers.is_async(found):
+    if is_async(found):
         return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")

@@ -54,6 +54,7 @@ class MessageRun:
         told: Seconds without progress after which the last warning was logged.
         tell: Called when the run is to end, for executors that cannot check ``halt``.
         begun: A handler works on it.
+        cancelled: Its executor has cancelled it.
         abandoned: ``handled`` when a message did not end in time; None: that never happened.
         leaked: The handler did not stop when it was told to.
         settled: Its progress is recorded; later results do not count.
@@ -62,15 +63,15 @@ class MessageRun:
     """
 
     __slots__ = (
-        "abandoned", "attempt", "begun", "halt", "handled", "keys", "leaked", "messages", "seen", "settled", "since",
-        "state", "state_seen", "tell", "told",
+        "abandoned", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages", "seen",
+        "settled", "since", "state", "state_seen", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
         self.messages = messages
         self.attempt = attempt
         self.keys = keys
-        self.halt = self.begun = self.leaked = self.settled = False
+        self.halt = self.begun = self.leaked = self.settled = self.cancelled = False
         self.handled = self.seen = 0
         self.since = self.told = 0.0
         self.tell: Callable[[], None] | None = None

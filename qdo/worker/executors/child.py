@@ -22,7 +22,9 @@ from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.in_process import enter, run_async, run_plain
 from qdo.worker.failure import Delivery, RunResult
-from qdo.worker.handlers import Handler, is_async, load_context, load_handler, traced
+from qdo.worker.handlers import Handler, load_context, load_handler, traced
+from queuey.client.claims.handlers import is_async
+from queuey.client.forks import DefaultSignals
 
 
 class ProgressReporter:
@@ -94,6 +96,7 @@ class ParentListener:
 def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
+    in_children = DefaultSignals()
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
         reporter = ProgressReporter(line)
         listener = ParentListener(line, reporter)
@@ -111,6 +114,7 @@ def main(descriptor: int) -> None:
             listener.busy = False
             reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
         runner.run(entered.aclose())
+    in_children.end()
 
 
 async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:

@@ -23,6 +23,7 @@ from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.handlers import Context, present_delivery, state_setter
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
+from queuey.client.claims.handlers import NothingRan, check_ran
 
 
 class Executor(Protocol):
@@ -153,8 +154,8 @@ def run_plain(
             if around:
                 hooks.call("before", message, place)
             result = handler(message, context)
-            if result is not None and inspect.isawaitable(result):
-                refuse_awaitable(result)
+            if result is not None:
+                _check_ran(result)
             handled = run.handled = handled + 1
             if around:
                 hooks.call("after", message, place)
@@ -184,9 +185,12 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
 ) -> RunResult:
     """Awaits an async function for one message after another; see :func:`run_plain`.
 
-    When its task is cancelled, the present message counts as not handled, and those before it as handled; a
-    cancellation that the handler brought about itself is its failure. ``limit``: max seconds of one call.
+    When the executor cancels its task (``run.cancelled``), the present message counts as not handled, and those before
+    it as handled; a cancellation that the handler brought about itself is its failure. ``limit``: max seconds of one
+    call.
     """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - it is awaited in one
     present_delivery.set(place)
     state_setter.set(run.set_state)
     around = hooks.around
@@ -199,10 +203,12 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
                 break
             if around:
                 hooks.call("before", message, place)
-            if limit is None:
-                await handler(message, context)
-            else:
-                await _limited(handler(message, context), limit)
+            call = handler(message, context)
+            result = await call if limit is None else await _limited(call, limit)
+            if result is not None:
+                _check_ran(result)
+            if task.cancelling() and not run.cancelled:
+                await _end_cancellation(task, run)
             handled = run.handled = handled + 1
             if around:
                 hooks.call("after", message, place)
@@ -216,30 +222,40 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
                 await asyncio.sleep(0)
                 last = breath = perf_counter()
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():
+        if not run.cancelled:
             failure = Failure.of(error)
     except BaseException as error:  # noqa: BLE001 - as above
         failure = Failure.of(error, interrupts=interrupts)
     return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
 
 
-async def _limited(call: Awaitable[Any], limit: float) -> None:
+async def _limited(call: Awaitable[Any], limit: float) -> Any:  # noqa: ANN401 - what the handler returns
     timer = asyncio.timeout(limit)
     try:
         async with timer:
-            await call
+            return await call
     except TimeoutError as error:
         if timer.expired():
             raise TimeLimit(f"the handler took longer than {limit:g} s") from error
         raise
 
 
-def refuse_awaitable(result: Any) -> None:  # noqa: ANN401 - is an awaitable
-    """Raises HandlerError: a handler that was taken for a plain function is none."""
-    if inspect.iscoroutine(result):
-        result.close()
-    raise HandlerError("the handler is a plain function that returned something to be awaited; make it async")
+async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
+    """Ends a cancellation that a handler has asked for and outlasted: it must not strike the next message."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if run.cancelled:
+            raise
+    while task.cancelling() and not run.cancelled:
+        task.uncancel()
+
+
+def _check_ran(result: object) -> None:
+    try:
+        check_ran(result, "the handler")
+    except NothingRan as error:
+        raise HandlerError(str(error)) from error
 
 
 Job = tuple[asyncio.Future[RunResult], MessageRun, Delivery]
@@ -321,7 +337,8 @@ class TaskExecutor(InThisProcess):
         """Cancels the run; one that swallows its cancellation gets no more messages, and another may run beside it."""
         run.stop()
         task = self._running.get(run)
-        if task is None or not task.cancelling():
+        if task is None or not run.cancelled:
+            run.cancelled = True
             return task is None or task.cancel()
         self.slots += 1
         task.add_done_callback(self._ended)
@@ -331,6 +348,7 @@ class TaskExecutor(InThisProcess):
         self.slots -= 1
 
     def give_up(self) -> bool:
-        for task in self._running.values():
+        for run, task in self._running.items():
+            run.cancelled = True
             task.cancel()
         return True

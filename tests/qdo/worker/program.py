@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import json
 import logging
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,8 @@ def handle(message: Message, context: object) -> None:
         ctypes.PyDLL(None).usleep(int(float(how) * 1_000_000))  # In C, with the interpreter: no other thread runs.
     elif what == "wait":
         until(Path(how).exists)
+    elif what == "fork":
+        _fork()
     else:
         time.sleep(_seconds(message))
     _say("done", message)
@@ -41,9 +44,21 @@ async def handle_async(message: Message, context: object) -> None:
     what, _, how = message.body.partition(" ")
     if what == "wait":
         await until_async(Path(how).exists)
+    elif what == "fork":
+        _fork()
     else:
         await asyncio.sleep(_seconds(message))
     _say("done", message)
+
+
+def _fork() -> None:
+    """Ends a process of its own, as a pool does."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join(60)
+    sys.stdout.write(f"forked {child.exitcode}\n")
+    sys.stdout.flush()
 
 
 def _say(what: str, message: Message) -> None:

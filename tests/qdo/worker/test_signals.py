@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -121,7 +122,8 @@ async def test_the_first_signal_drains(
     receipts = await workers.system.client.send_many(queue.name, ["first", second, "third"])
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun wait")
-    program.process.send_signal(number)
+    for _ in range(2):  # as when one comes to the worker and one to its group
+        program.process.send_signal(number)
     program.wait_for("no more are started")
     go_on.touch()
     assert program.end() == exit_codes.ENDED
@@ -145,9 +147,22 @@ async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, k
     program.wait_for("no more are started")
     started = list(children(program.process.pid))
     assert started
+    await asyncio.sleep(0.2)  # Signals within a tenth of a second are one.
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == exit_codes.FAILED
     await until(lambda: not any(living(child) for child in started))
+
+
+@pytest.mark.parametrize("kind", ["tasks", "threads", "processes"])
+async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
+    """A handler may end a process of its own by SIGTERM: that ends the process, and nothing of the worker."""
+    queue = await workers.system.queue()
+    await workers.system.client.send_many(queue.name, ["fork", "next"])
+    program = start(queue.name, **KINDS[kind])
+    program.wait_for("done next")
+    assert program.said("forked") == [str(-signal.SIGTERM)]
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end() == exit_codes.ENDED
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])

@@ -13,6 +13,7 @@ from qdo.errors import HandlerError
 from qdo.worker import handlers
 from qdo.worker.handlers import load_context, load_handler
 from queuey.client import Message
+from queuey.client.claims.handlers import is_async
 
 
 def handle(message: Message, context: object) -> None:
@@ -75,11 +76,11 @@ def test_a_name_leads_to_the_handler() -> None:
     assert load_handler(f"{__name__}:handle") is handle
     assert load_handler(f"{__name__}:Service.inner") is Service.inner
     assert load_handler(f"{__name__}:service") is service
-    assert not handlers.is_async(handle)
-    assert handlers.is_async(handle_async)
-    assert handlers.is_async(service)
-    assert handlers.is_async(functools.partial(handle_async))
-    assert not handlers.is_async(functools.partial(handle))
+    assert not is_async(handle)
+    assert is_async(handle_async)
+    assert is_async(service)
+    assert is_async(functools.partial(handle_async))
+    assert not is_async(functools.partial(handle))
 
 
 @pytest.mark.parametrize(

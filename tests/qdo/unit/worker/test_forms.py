@@ -1,0 +1,331 @@
+"""Every form of a handler or task, in the executors of this process and without a worker, with every way it can end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qdo import HandlerError, InvalidArgument, Jobs
+from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.worker.executors.in_process import InThisProcess, TaskExecutor, ThreadExecutor
+from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.handlers import check_handler, handler_of
+from qdo.worker.middleware import Hooks
+from queuey.client import InvalidArgument as InvalidHandle
+from queuey.client import Message
+from queuey.client.claims.handlers import NothingRan, async_handler, is_async, sync_handler
+from tests.qdo.unit.samples import ONE, message
+
+TIMEOUT = 60.0
+End = Callable[[], Any]
+
+
+class Unspeakable(BaseException):
+    """An error that cannot be printed or pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def raising(error: BaseException) -> End:
+    """An end with an error."""
+
+    def end() -> None:
+        raise error
+
+    return end
+
+
+ERRORS: list[BaseException] = [
+    *(ValueError("no"), StopIteration(1), StopAsyncIteration(), GeneratorExit(), KeyboardInterrupt(), SystemExit(3)),
+    *(asyncio.CancelledError(), ExceptionGroup("two", [ValueError(), TypeError()]), Unspeakable()),
+]
+FAILED = {type(error).__name__: raising(error) for error in ERRORS}
+
+
+async def unheard() -> None:
+    """Is never awaited."""
+
+
+def generated() -> Any:  # noqa: ANN401
+    """Is never iterated."""
+    yield
+
+
+async def generated_async() -> Any:  # noqa: ANN401
+    """Is never iterated, either."""
+    yield
+
+
+class Later:
+    """Something else to be awaited."""
+
+    def __await__(self) -> Any:  # noqa: ANN401
+        """Is never awaited."""
+        yield
+
+
+NOTHING_RAN: dict[str, End] = {
+    "coroutine": unheard,
+    "generator": generated,
+    "async generator": generated_async,
+    "awaitable": Later,
+}
+
+
+def plain(end: End) -> Any:  # noqa: ANN401
+    """A function."""
+
+    def call(*_: object) -> Any:  # noqa: ANN401
+        return end()
+
+    return call
+
+
+def coroutine_function(end: End) -> Any:  # noqa: ANN401
+    """A coroutine function."""
+
+    async def call(*_: object) -> Any:  # noqa: ANN401
+        return end()
+
+    return call
+
+
+class Called:
+    """An object that is called."""
+
+    __module__ = __name__
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def __call__(self, *_: object) -> Any:  # noqa: ANN401
+        """Ends."""
+        return self._end()
+
+
+class Awaited(Called):
+    """An object whose call is awaited."""
+
+    async def __call__(self, *_: object) -> Any:  # noqa: ANN401
+        """Ends."""
+        return self._end()
+
+
+FORMS: dict[str, Callable[[End], Any]] = {
+    "function": plain,
+    "coroutine function": coroutine_function,
+    "partial": lambda end: functools.partial(plain(end)),
+    "async partial": lambda end: functools.partial(coroutine_function(end)),
+    "lambda": lambda end: lambda *_: end(),
+    "object": Called,
+    "async object": Awaited,
+}
+
+
+def handler_for(form: str, end: End) -> Any:  # noqa: ANN401
+    """A handler that ends so for the first message, and as it should for others."""
+    return FORMS[form](end)
+
+
+def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
+    """Where a worker runs a handler."""
+    hooks = Hooks([], lambda _: None)
+    if is_async(handler):
+        return TaskExecutor(handler, None, 1, 9.0, hooks, limit=None)
+    return ThreadExecutor(handler, None, 1, 9.0, hooks)
+
+
+async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
+    """Runs messages as a worker does."""
+    executor: Any = executor_of(handler)
+    await executor.open()
+    run = MessageRun([message(number, body=body) for number in range(1, count + 1)], 1)
+    try:
+        result: RunResult = await asyncio.wait_for(executor.start(run, Delivery(ONE, 1)), TIMEOUT)
+        return result
+    finally:
+        await executor.close()
+
+
+def name_of(error: BaseException) -> set[str]:
+    """The names by which the failure may be known: a coroutine makes another error of those that mean its end."""
+    return {
+        Failure.of(error).kind,
+        *({"RuntimeError"} if isinstance(error, StopIteration | StopAsyncIteration) else ()),
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_returns_is_handled(form: str) -> None:
+    """A handler that returns, whatever value, has handled the message."""
+    for end in (lambda: None, lambda: 5):
+        assert (await results(handler_for(form, end), 3))[:2] == (3, None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) -> None:
+    """Any error fails the message, names it, and neither ends the worker nor keeps its place."""
+    ran = await results(handler_for(form, raising(error)))
+    assert ran.handled == 0
+    assert ran.failure is not None
+    assert ran.failure.effect == "fail"
+    assert ran.failure.kind in name_of(error)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", NOTHING_RAN)
+async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
+    """A handler that returns what nobody runs cannot be used: the worker says so and ends; nothing is handled."""
+    ran = await results(handler_for(form, NOTHING_RAN[kind]))
+    assert ran.handled == 0
+    assert ran.failure is not None
+    assert ran.failure.effect == "exit"
+    assert "nothing runs" in ran.failure.text
+
+
+async def test_a_handler_that_cancels_itself() -> None:
+    """It fails if it ends by that, and else is handled; the next message is not cancelled for it."""
+    seen: list[str] = []
+
+    async def cancelled(given: Message, _: object) -> None:
+        seen.append(given.id)
+        task = asyncio.current_task()
+        assert task is not None
+        if len(seen) == 1:
+            task.cancel()
+        await asyncio.sleep(0)
+
+    ran = await results(cancelled, 2)
+    assert ran.handled == 0
+    assert ran.failure is not None
+    assert (ran.failure.effect, ran.failure.kind) == ("fail", "asyncio.exceptions.CancelledError")
+
+    async def outlasted(given: Message, _: object) -> None:
+        seen.append(given.id)
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    seen.clear()
+    assert (await results(outlasted, 3))[:2] == (3, None)
+    assert len(seen) == 3
+
+
+async def test_a_run_that_its_executor_cancels() -> None:
+    """That is no failure of its message."""
+    begun = asyncio.Event()
+
+    async def waiting(_given: Message, _: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    executor: Any = executor_of(waiting)
+    await executor.open()
+    future = executor.start(MessageRun([message(1)], 1), Delivery(ONE, 1))
+    await asyncio.wait_for(begun.wait(), TIMEOUT)
+    assert executor.give_up()
+    assert (await asyncio.wait_for(future, TIMEOUT))[:2] == (0, None)
+
+
+# Tasks
+
+BODY = {"task": "one", "args": [], "kwargs": {}}
+
+
+def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
+    """A program with a task of this form, and perhaps an async one beside it."""
+    jobs = Jobs("q")
+    jobs.task(name="one")(FORMS[form](end))
+    if beside_async:
+        jobs.task(name="other")(unheard)
+    return jobs
+
+
+@pytest.mark.parametrize("beside_async", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["returns", *NOTHING_RAN, *FAILED])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
+    """A call is done when its task returned; whatever else happens is a failed attempt, and the worker goes on."""
+    end = {"returns": lambda: 5, **NOTHING_RAN, **FAILED}[kind]
+    jobs = jobs_of(form, end, beside_async=beside_async)
+    ran = await results(handler_of(jobs), body=BODY)
+    assert ran.handled == (kind == "returns")
+    if kind != "returns":
+        assert ran.failure is not None
+        assert ran.failure.effect == "fail"
+        assert kind not in NOTHING_RAN or "task one returned a" in ran.failure.text
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", NOTHING_RAN)
+async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) -> None:
+    """Where a program calls its tasks and handlers itself, in tests or by ``job_queue.run``, it is an error as well."""
+    handler: Any = handler_of(jobs_of(form, NOTHING_RAN[kind], beside_async=False))
+    given = message(1, body=BODY)
+    with pytest.raises(NothingRan, match="task one"):
+        await asyncio.to_thread(handler.run, given)
+    with pytest.raises(NothingRan, match="task one"):
+        await handler.run_async(given)
+    handle = FORMS[form](NOTHING_RAN[kind])
+    if is_async(handle):
+        with pytest.raises(InvalidHandle, match="AsyncClient"):
+            sync_handler(handle)
+    else:
+        with pytest.raises(NothingRan, match="handle"):
+            sync_handler(handle)(given)
+    if is_async(handle) or kind in {"generator", "async generator"}:
+        with pytest.raises(NothingRan, match="handle"):
+            await async_handler(handle)(given)
+
+
+class Made:
+    """A class."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes anything."""
+
+
+@pytest.mark.parametrize("function", [generated, generated_async, Made], ids=lambda function: function.__name__)
+def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) -> None:  # noqa: ANN401
+    """A generator or a class is no task, no handler and no ``handle``."""
+    with pytest.raises(InvalidArgument, match=r"generator|class"):
+        Jobs("q").task(function)
+    for make in (sync_handler, async_handler):
+        with pytest.raises(InvalidHandle, match=r"generator|class"):
+            make(function)
+    takes = function if inspect.isclass(function) else functools.partial(function)
+    with pytest.raises(HandlerError):
+        check_handler(takes)
+
+
+def test_a_task_is_no_handler() -> None:
+    """A worker that is given one task says which object has them all."""
+    with pytest.raises(HandlerError, match=rf"{__name__}:resize is a task: run {__name__}:images"):
+        handler_of(resize)
+
+
+def test_a_task_without_a_name() -> None:
+    """A partial has none, so it must be given."""
+    with pytest.raises(InvalidArgument, match="name"):
+        Jobs("q").task(functools.partial(plain(unheard)))
+
+
+images = Jobs("images")
+
+
+@images.task
+def resize() -> None:
+    """A task."""
