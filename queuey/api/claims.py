@@ -256,7 +256,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         worker: Name of its worker, or of its last one.
-        expires: End of the claim, in seconds since 1970; null: it has ended.
+        expires: End of the claim, or of the delay of its release, in seconds since 1970; null: it has ended.
         state: The state that its worker has set; null: none. Only with ``states``.
         state_at: When it was set, in seconds since 1970; null: never. Only with ``states``.
     """

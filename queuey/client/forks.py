@@ -45,7 +45,7 @@ class _Forking(threading.local):
     """The thread that forks.
 
     Attributes:
-        blocked: The signals that it blocked before; None: they are not held back.
+        blocked: The signals that it blocked before a fork; else None.
     """
 
     blocked: set[signal.Signals | int] | None = None

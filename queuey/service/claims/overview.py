@@ -74,7 +74,7 @@ class Outstanding(msgspec.Struct, frozen=True):
     Attributes:
         deliveries: How many there were.
         worker: Name of the caller that has it, or had it last; blank: none.
-        expires: End of its claim (seconds since 1970); 0: it has ended.
+        expires: End of its claim, or of the delay of its release (seconds since 1970); 0: it has ended.
         state: The worker's note; None: none, or it was not asked for.
     """
 
@@ -155,8 +155,8 @@ class ClaimOverview(ABC):
 
         def look(state: State, expired: int) -> list[tuple[int, Position, int, str, int]]:
             found = (
-                (one.expires * state.is_live(position, expired), position, one.deliveries, one.worker, one.number)
-                for position, one in state.outstanding.items()
+                (0 if state.has_ended(at, expired) else one.expires, at, one.deliveries, one.worker, one.number)
+                for at, one in state.outstanding.items()
             )
             return nsmallest(limit, found)
 

@@ -306,7 +306,7 @@ async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
     assert await jobs.arun_all() == 2
     assert seen == ["one", "one too", "more", "more too"]
     found = await workers.system.client.job_queue(jobs.queues[0]).backlog()
-    assert (found.waiting, found.claimed) == (0, 1)
+    assert (found.waiting, found.claimed) == (1, 0)  # It waits for its backoff.
     await workers.system.client.send(jobs.queues[0], json={"task": "none"})
     with pytest.raises(UnknownTask):
         await jobs.arun_all()
