@@ -1,12 +1,11 @@
 """The command line: ``queuey``, and ``python -m queuey``."""
 
-import signal
+from queuey.terminal.signals import end_at_once
 
 
 def main() -> None:
-    """Runs the command line and ends the process. Until that has been imported, Ctrl-C ends it without a word."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Runs the command line and ends the process."""
+    end_at_once()
     from queuey.cli import main as run  # noqa: PLC0415 - this takes a while
 
     run()

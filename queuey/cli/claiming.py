@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Annotated
@@ -21,11 +23,12 @@ from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, n
 from queuey.cli.service_options import Queue, connected, on_existing, queue_names
 from queuey.terminal import output, times
 from queuey.terminal.output import Json
+from queuey.terminal.signals import handled
 from queuey.terminal.texts import plural, printable
 from queuey.terminal.time_parsing import length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from queuey.client import Client, Job, JobQueue
     from queuey.client.claims.results import Claimed, OutstandingJob, Refused
@@ -39,6 +42,9 @@ MAX_STATES, MAX_SHOWN = 100, 60
 """Max jobs whose states the service shows in one call; max characters of a state in a line."""
 STDERR_TIMEOUT = 1.0
 """Timeout for standard error to close after the program has ended, in seconds."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TOGETHER = 0.1
+"""Max seconds between signals that count as one: a supervisor may send one to the command and one to its group."""
 
 Receipts = Annotated[
     list[str] | None,
@@ -180,23 +186,27 @@ def _work(
     """
     from queuey.client import ClientError
 
+    program = JobProgram(command)
     left, failed = sys.maxsize if limit is None else limit, 0
-    for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
-        code, said = _run(job, command)
-        if code == 0:
-            _acknowledge(job)
-        else:
-            failed += 1
-            output.note(f"{command[0]} ended with {code} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
-            try:
-                job.release(delay=retry, reason=ProgramFailed(code, said))
-            except ClientError as error:
-                if not (error.temporary or job.lost):
-                    raise
-                output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
-        left -= 1
-        if left <= 0:
-            break
+    claimed = jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence)
+    with handled(program.signalled, STOP_SIGNALS), closing(claimed):
+        for job in program.until_stopped(claimed):
+            failure, said = program.run(job)
+            if not failure:
+                _acknowledge(job)
+            else:
+                failed += 1
+                output.note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
+                try:
+                    job.release(delay=retry, reason=ProgramFailed(failure, said))
+                except ClientError as error:
+                    if not (error.temporary or job.lost):
+                        raise
+                    output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
+            left -= 1
+            if left <= 0:
+                break
+    program.end_if_stopped()
     if failed:
         raise typer.Exit(1)
 
@@ -224,42 +234,111 @@ class ProgramFailed(Exception):
     """A program did not end with 0.
 
     Args:
-        code: What it ended with.
+        failure: How it ended.
         said: The end of what it wrote to standard error.
     """
 
-    def __init__(self, code: int, said: bytes) -> None:
+    def __init__(self, failure: str, said: bytes) -> None:
         text = said.decode(errors="replace").strip()
-        super().__init__(f"it ended with {code}{f': {text}' if text else ''}")
+        super().__init__(f"it {failure}{f': {text}' if text else ''}")
 
 
-def _run(job: Job, command: list[str]) -> tuple[int, bytes]:
-    """Runs a program for a job; returns its exit code and the end of what it wrote to standard error."""
-    message = job.message
-    about = {
-        "JOB_QUEUE": job.queue,
-        "JOB_ID": message.id,
-        "JOB_PARTITION": str(message.partition),
-        "JOB_DELIVERIES": str(job.deliveries),
-    }
-    try:
-        program = subprocess.Popen(  # noqa: S603 - it is what the caller has typed
-            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | about
-        )
-    except OSError as error:
-        raise typer.BadParameter(f"{command[0]!r} cannot be run: {error}", param_hint="command") from error
-    said = bytearray()
-    feeding = threading.Thread(target=_feed, args=(program, body_bytes(job.body)), daemon=True)
-    hearing = threading.Thread(target=_pass_on, args=(program, said), daemon=True)
-    feeding.start()
-    hearing.start()
-    try:
-        code = program.wait()
-    except BaseException:
-        program.kill()
-        raise
-    hearing.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
-    return code, bytes(said)
+class JobProgram:
+    """A program that is run for one job after another, each time in a process group of its own.
+
+    The first signal to stop is sent to that group while the program runs; after that job there is no other. A second
+    signal kills the group. While no program runs, a signal ends the command.
+
+    Attributes:
+        stopped_by: The first signal to stop; 0 before one came.
+
+    Raises:
+        typer.BadParameter: It cannot be run.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        if shutil.which(command[0]) is None:
+            text = f"there is no program {command[0]!r} that may be run"
+            raise typer.BadParameter(f"{text}: give its path, or a name in $PATH", param_hint="command")
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waits = True
+        self.stopped_by = 0
+        self._stopped_at = 0.0
+
+    def signalled(self, number: int, _frame: object) -> None:
+        sent = signal.SIGKILL if self.stopped_by else number
+        if not self.stopped_by:
+            self.stopped_by, self._stopped_at = number, time.monotonic()
+        elif time.monotonic() - self._stopped_at < TOGETHER:
+            return
+        if self._process is not None:
+            _send(self._process, sent)
+        elif self._waits or sent == signal.SIGKILL:
+            self.end_if_stopped()
+
+    def end_if_stopped(self) -> None:
+        """Raises SystemExit, with the exit code of a shell, after a signal to stop."""
+        if self.stopped_by:
+            raise SystemExit(128 + self.stopped_by)
+
+    def until_stopped(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        for job in jobs:
+            self._waits = False
+            yield job
+            self._waits = True
+            self.end_if_stopped()
+
+    def run(self, job: Job) -> tuple[str, bytes]:
+        """Runs the program for a job; returns how it failed, or an empty text, and the end of its standard error.
+
+        A job for which it is not started comes again at once.
+        """
+        message, held = job.message, job.held_claim
+        about = {
+            "JOB_QUEUE": job.queue,
+            "JOB_ID": message.id,
+            "JOB_PARTITION": str(message.partition),
+            "JOB_DELIVERIES": str(job.deliveries),
+        }
+        delay_if_left, held.delay_if_left = held.delay_if_left, 0.0
+        self.end_if_stopped()
+        try:
+            process = subprocess.Popen(  # noqa: S603 - it is what the caller has typed
+                self._command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | about,
+                process_group=0,
+            )
+        except OSError as error:
+            text = f"{self._command[0]!r} cannot be run: {error}"
+            raise typer.BadParameter(text, param_hint="command") from error
+        held.delay_if_left, self._process, said = delay_if_left, process, bytearray()
+        if self.stopped_by:
+            _send(process, self.stopped_by)
+        feeding = threading.Thread(target=_feed, args=(process, body_bytes(job.body)), daemon=True)
+        hearing = threading.Thread(target=_pass_on, args=(process, said), daemon=True)
+        feeding.start()
+        hearing.start()
+        code = process.wait()
+        self._process = None
+        hearing.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
+        return _failure(code), bytes(said)
+
+
+def _send(program: subprocess.Popen[bytes], number: int) -> None:
+    """Sends a signal to the process group of a program."""
+    with suppress(OSError):  # It has ended, or is another user's.
+        os.killpg(program.pid, number)
+
+
+def _failure(code: int) -> str:
+    """Returns how a program ended that did not end with 0, else an empty text."""
+    if code >= 0:
+        return f"ended with {code}" if code else ""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 def _feed(program: subprocess.Popen[bytes], body: bytes) -> None:

@@ -19,6 +19,7 @@ from weakref import WeakSet
 import msgspec
 import typer
 
+from queuey.terminal.signals import end_by
 from queuey.terminal.texts import IN_A_TEXT, escape, escape_json, printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
@@ -148,7 +149,7 @@ def run(
         known: Errors whose text says all there is to say: exit code 1.
         is_usage: Whether such an error is one of usage: exit code 2.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # what ``__main__`` has done
+    if signal.getsignal(signal.SIGINT) is end_by:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _replace_closed()
     for stream in (sys.stdout, sys.stderr):

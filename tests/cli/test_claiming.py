@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
+from queuey.cli.claiming import STOP_SIGNALS, TOGETHER, JobProgram
 from queuey.client import Backoff, Client
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims import claiming
 from queuey.client.claims.claiming import LONGEST_WAIT
 from tests.commands import Run
+from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.servers.served import Served
 
@@ -26,15 +28,10 @@ def jobs(client: Client, queue: str) -> str:
     return queue
 
 
-def all_come(client: Client, jobs: str) -> bool:
-    """Returns whether each of the three jobs is delivered, without a wait for claims that last ten minutes."""
-    found = set()
-    for job in client.job_queue(jobs).claim(idle=60):
-        found.add(job.body)
-        job.ack()
-        if len(found) == len("abc"):
-            return True
-    return False
+def reason_of(client: Client, queue: str, message: str) -> str:
+    """Returns why a program failed in the only attempt at a message."""
+    [attempt] = [one.text for one in client.explain(queue, message).reasons if one.code == "attempt"]
+    return attempt.partition("ProgramFailed: ")[2]
 
 
 def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str) -> None:
@@ -111,8 +108,7 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
     assert sorted(words[0] for words in found) == ["a", "b", "c"]
     assert {words[1] for words in found} == {"1"}
     (left,) = client.job_queue(jobs).peek()
-    reasons = [one.text for one in client.explain(jobs, left.id).reasons if one.code == "attempt"]
-    assert [text.partition(": ")[2] for text in reasons] == ["queuey.cli.claiming.ProgramFailed: it ended with 1: no b"]
+    assert reason_of(client, jobs, left.id) == "it ended with 1: no b"
     assert (left.body, str(left.partition), left.id) in [(words[0], words[2], words[3]) for words in found]
 
 
@@ -186,12 +182,134 @@ def test_the_limit_ends_it(run: Run, client: Client, jobs: str) -> None:
     assert client.job_queue(jobs).size().size == 1
 
 
-def test_a_program_that_is_not_there(run: Run, client: Client, jobs: str) -> None:
-    """A program that cannot be run is wrong usage, and its message is delivered again after a second."""
-    ended = run("claim", jobs, "--ttl", "600", "--", "/nowhere/program")
+ENDINGS = {
+    "0": ("exit 0", 0, None),
+    "a code": ("echo no egg >&2; exit 3", 1, "it ended with 3: no egg"),
+    "killed": ("kill -KILL $$", 1, "it was ended by SIGKILL"),
+    "killed by a signal without a name": ("kill -40 $$", 1, "it was ended by signal 40"),
+    "closes its outputs": ("exec >&- 2>&-; exit 4", 1, "it ended with 4"),
+    "closes its input": ("exec <&-; exit 0", 0, None),
+    "leaves a child with its outputs": ("sleep 3 & exit 0", 0, None),
+    "leaves a child, and fails": ("echo no egg >&2; sleep 3 & exit 5", 1, "it ended with 5: no egg"),
+}
+"""Shell programs: the exit code of ``queuey claim``, and the reason why the message was released, if it was."""
+
+
+@pytest.mark.parametrize(("program", "code", "reason"), ENDINGS.values(), ids=ENDINGS)
+def test_ends_of_a_program(run: Run, client: Client, queue: str, program: str, code: int, reason: str | None) -> None:
+    """What ended with 0 is acknowledged, whatever it did with its streams; all else is released, with how it ended."""
+    client.send(queue, "x" * 200_000)  # more than a pipe holds
+    ended = run("claim", queue, "--limit", "1", "--retry", "600", "--", "sh", "-c", program)
+    assert ended.code == code
+    assert client.job_queue(queue).size().size == (reason is not None)
+    if reason is not None:
+        [released] = client.job_queue(queue).outstanding()
+        assert reason_of(client, queue, released.message_id) == reason
+        assert f"sh {reason.removeprefix('it ').partition(':')[0]} for" in ended.err
+
+
+@pytest.mark.parametrize("kind", ["missing", "missing in $PATH", "not executable", "a directory"])
+def test_a_program_that_cannot_be_run(run: Run, client: Client, jobs: str, tmp_path: Path, kind: str) -> None:
+    """That is wrong usage, before anything is claimed: no message loses a delivery."""
+    name = str(tmp_path) if kind == "a directory" else "no-such-program" if "PATH" in kind else str(tmp_path / "job")
+    if kind == "not executable":
+        Path(name).write_text("#!/bin/sh\n")
+    ended = run("claim", jobs, "--wait", "0", "--", name)
     assert ended.code == 2
-    assert "/nowhere/program" in ended.err
-    assert all_come(client, jobs)
+    assert name in " ".join(ended.err.replace("│", "").split())
+    assert client.job_queue(jobs).outstanding() == []
+
+
+def test_a_file_that_is_no_program(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
+    """Only the attempt to start it shows that: it is wrong usage, and the message comes again at once."""
+    program = tmp_path / "job"
+    program.write_bytes(b"\x00")
+    program.chmod(0o700)
+    client.send(queue, "a")
+    ended = run("claim", queue, "--ttl", "600", "--", str(program))
+    assert ended.code == 2
+    assert "Exec format error" in ended.err
+    assert [job.deliveries for job in client.job_queue(queue).receive()] == [2]
+
+
+LOOP = "echo begun; while :; do sleep 0.05; done"
+STOPS = {
+    "ends with 0": (f"trap 'exit 0' TERM; {LOOP}", [signal.SIGTERM], 143, None),
+    "ends with a code": (f"trap 'exit 3' TERM; {LOOP}", [signal.SIGTERM], 143, "it ended with 3"),
+    "ends by SIGTERM": ("echo begun; exec sleep 600", [signal.SIGTERM], 143, "it was ended by SIGTERM"),
+    "ends by SIGHUP": ("echo begun; exec sleep 600", [signal.SIGHUP], 129, "it was ended by SIGHUP"),
+    "Ctrl-C": ("trap 'exit 0' INT; " + LOOP, [signal.SIGINT], 130, None),
+    "a child of it goes on": ("echo begun; sleep 600; exit 0", [signal.SIGTERM], 143, "it was ended by SIGTERM"),
+    "ignores the first": (f"trap '' TERM; {LOOP}", [signal.SIGTERM] * 2, 143, "it was ended by SIGKILL"),
+    "ignores another one": (f"trap '' TERM; {LOOP}", [signal.SIGTERM, signal.SIGINT], 143, "it was ended by SIGKILL"),
+}
+"""Shell programs: signals to ``queuey claim``, its exit code, and why the message was released, if it was."""
+
+
+@pytest.mark.parametrize(("program", "signals", "code", "reason"), STOPS.values(), ids=STOPS)
+def test_stopped_while_a_program_runs(
+    served: Served, client: Client, queue: str, program: str, signals: list[int], code: int, reason: str | None
+) -> None:
+    """The program gets the signal and is waited for, then its message is settled; the next message is not begun."""
+    client.send_many(queue, ["a", "b"], after=None)
+    claim = ["claim", queue, "--ttl", "600", "--retry", "600", "--", "sh", "-c", program]
+    with served.command(*claim) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signals[0])
+        for number in signals[1:]:
+            time.sleep(2 * TOGETHER)
+            process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == code
+    assert client.job_queue(queue).counts().claimed == 0
+    assert client.job_queue(queue).size().size == 1 + (reason is not None)
+    if reason is not None:
+        [released] = client.job_queue(queue).outstanding()
+        assert reason_of(client, queue, released.message_id).startswith(reason)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_stopped_while_it_waits_for_messages(served: Served, client: Client, queue: str, number: int) -> None:
+    """It ends at once."""
+    client.send(queue, "a")
+    with served.command("claim", queue, "--ttl", "600", "--", "true") as process:
+        assert eventually(lambda: not client.job_queue(queue).size().size)
+        begun = time.monotonic()
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert (process.returncode, time.monotonic() - begun < LONGEST_WAIT / 2) == (128 + number, True)
+
+
+def test_stopped_before_the_program_is_started(client: Client, queue: str) -> None:
+    """The message comes again at once."""
+    client.send(queue, "a")
+    program = JobProgram(["true"])
+    with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
+        job = next(program.until_stopped(claimed))
+        program.signalled(signal.SIGTERM, None)
+        with pytest.raises(SystemExit, match="143"):
+            program.run(job)
+    assert [again.deliveries for again in client.job_queue(queue).receive()] == [2]
+
+
+def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None:
+    """There is time to acknowledge what it has done; a second signal ends the command at once."""
+    client.send_many(queue, ["a", "b"], after=None)
+    program = JobProgram(["true"])
+    with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
+        jobs = program.until_stopped(claimed)
+        job = next(jobs)
+        assert program.run(job) == ("", b"")
+        for _ in range(2):  # as when one comes to the command and one to its group
+            program.signalled(signal.SIGTERM, None)
+        job.ack()
+        with pytest.raises(SystemExit, match="143"):
+            next(jobs)
+    assert client.job_queue(queue).size().size == 1
+    time.sleep(2 * TOGETHER)
+    with pytest.raises(SystemExit, match="143"):
+        program.signalled(signal.SIGINT, None)
 
 
 def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:
@@ -207,18 +325,6 @@ def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str
     assert (process.returncode, rest) == (0, "after")
     assert "the queue was purged" in said
     assert "busy\n" in said
-
-
-def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
-    """Ctrl-C ends the program, and its message is delivered again after a second."""
-    with served.command("claim", jobs, "--ttl", "600", "--", "sh", "-c", "echo begun; exec sleep 600") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        assert client.job_queue(jobs).counts().claimed == 1
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=100)
-        assert process.returncode == 130
-    assert all_come(client, jobs)
 
 
 @pytest.mark.needs_programs

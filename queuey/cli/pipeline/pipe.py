@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +18,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
 from queuey.spark.options import MAX_LEAD
 from queuey.terminal import output, times
+from queuey.terminal.signals import handled
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -132,17 +132,13 @@ def stopped_by_signals() -> Iterator[Event]:
     """Gives an event that the first SIGTERM or SIGINT sets; a second one interrupts."""
     stop = Event()
 
-    def told(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as handlers are called
+    def stop_or_interrupt(_number: int, _frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled(stop_or_interrupt, (signal.SIGTERM, signal.SIGINT)):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _directory(text: str) -> str:
