@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from queuey.client import Client
 from tests.commands import Run
 from tests.contract.samples import eventually
+from tests.qdo.worker.test_signals import children
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment, free_port
 
@@ -59,9 +61,10 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
 
 
 @pytest.mark.needs_programs
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_ctrl_c_while_serve_starts(seconds: float, tmp_path: Path) -> None:
-    """Ctrl-C in the first moments ends the service without a word, whatever is being imported."""
+def test_a_signal_while_serve_starts(seconds: float, number: int, tmp_path: Path) -> None:
+    """It ends the service without a word, whatever has been started by then."""
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from queuey.__main__ import main\n"
         "print('up', flush=True); main()"
@@ -74,10 +77,36 @@ def test_ctrl_c_while_serve_starts(seconds: float, tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
-    assert process.returncode in {0, 130, -signal.SIGINT}
+    assert process.returncode in {0, 128 + number, -number}
+
+
+UNSHARE = ["unshare", "--user", "--pid", "--fork"]
+"""Runs a program as process 1, as a container does, where that is allowed."""
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["queuey serve", "qdo work handlers:handle --queue q"])
+@pytest.mark.parametrize("first", [False, True], ids=["", "process 1"])
+def test_a_signal_in_the_first_moments(first: bool, command: str, number: int, tmp_path: Path) -> None:  # noqa: FBT001
+    """While modules are still imported, a signal ends a command at once and without a word, also as process 1."""
+    if first and subprocess.run([*UNSHARE, "true"], capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("this machine lets no process be the first of its own namespace")
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    program, *arguments = command.split()
+    run = [*(UNSHARE if first else []), sys.executable, "-m", program, *arguments]
+    variables = environment(PYTHONPATH=f"{tmp_path}:{Path.cwd()}")
+    with ending(
+        subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        os.kill(next(children(process.pid)) if first else process.pid, number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number if first else -number, "")
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["--raw"], []])
