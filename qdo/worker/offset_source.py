@@ -50,6 +50,7 @@ class OffsetSource:
         self._drained: float | None = None
         """When the messages in flight are to be finished, by the loop's clock, once it drains."""
         self._finished = True
+        """False after a loss of messages in flight or of offsets, until partitions are assigned again."""
         self._joined = False
 
     async def start(self) -> None:
@@ -84,7 +85,6 @@ class OffsetSource:
 
     async def drain(self, patience: float) -> bool:
         self._drained = asyncio.get_running_loop().time() + patience
-        self._finished = True
         unrecorded = self._progress.dropped
         self.dispatcher.stop()
         await self._consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
@@ -122,6 +122,7 @@ class OffsetSource:
     # Changes of the assignment
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
+        self._finished = self._finished or self._drained is None
         self._moved("assigned", partitions)
 
     async def _revoked(self, partitions: frozenset[Partition]) -> None:
@@ -130,16 +131,18 @@ class OffsetSource:
         finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
         if self._drained is not None:
             finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
-        if not await self.dispatcher.close(partitions, finishing):
+        if not await self.dispatcher.close(partitions, finishing) and self._drained is not None:
             self._finished = False
         await self._progress.flush(partitions, recording)
         self._progress.forget(partitions)
         self._moved("revoked", partitions)
 
     def _lost(self, partitions: frozenset[Partition]) -> None:
-        if self.dispatcher.discard(partitions):
-            self._finished = False
+        unrecorded = self._progress.dropped
+        in_flight = self.dispatcher.discard(partitions)
         self._progress.forget(partitions)
+        if in_flight or self._progress.dropped > unrecorded:
+            self._finished = False
         self._moved("lost", partitions)
 
     def _suspended(self) -> None:

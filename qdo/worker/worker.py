@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import sys
@@ -140,7 +139,6 @@ class Worker:
         self._drained: float | None = None
         """When the messages in flight are to be finished, by the loop's clock, once it drains."""
         self._code = exit_codes.ENDED
-        self._signalled_at = -math.inf
 
     def run(self) -> int:
         """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
@@ -320,10 +318,7 @@ class Worker:
     def _signalled(self, number: int) -> None:
         if not self._stopping:
             logger.info("%s: draining", signal.Signals(number).name)
-            self._signalled_at = monotonic()
             self._stop()
-        elif monotonic() - self._signalled_at > _TOGETHER_SECONDS:
-            self._end_process(number)
 
     def _end_process(self, number: int) -> None:
         try:
@@ -342,12 +337,12 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     in_children = DefaultSignals()
-    first: list[float] = []
+    first: float | None = None
 
     def at_signal(number: int, _frame: object) -> None:
-        if not first:
-            first.append(monotonic())
-        elif monotonic() - first[0] > _TOGETHER_SECONDS:
+        nonlocal first
+        first = first or monotonic()
+        if monotonic() - first > _TOGETHER_SECONDS:
             told_again(number)
 
     for number in _SIGNALS:

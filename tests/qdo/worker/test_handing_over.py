@@ -17,6 +17,7 @@ from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition
 from qdo.worker import exit_codes
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.offset_source import OffsetSource
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.consumer.conftest import session_of
 from tests.qdo.worker.conftest import Workers, quick, until
@@ -83,6 +84,35 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     await until(task.done)
     go_on.set()
     assert await task == exit_codes.UNFINISHED
+    assert await workers.offsets() == {}
+
+
+@pytest.mark.parametrize("handler", ["hangs", "has returned"])
+async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: Workers, handler: str) -> None:
+    """So is what it had in hand, or had handled and not recorded, when it lost its session just before its end."""
+    queue = await workers.system.queue()
+    go_on, lost = threading.Event(), OffsetSource._lost
+
+    def handle(message: Message, context: object) -> None:
+        workers.note(message, context)
+        if handler == "hangs" and len(workers.seen) == 1:
+            go_on.wait(60)
+
+    def lost_and_stopped(source: OffsetSource, partitions: frozenset[Partition]) -> None:
+        lost(source, partitions)
+        worker.stop()
+
+    with replace(OffsetSource._lost, lost_and_stopped):
+        worker = await workers.make(handle, queue, settings=quick(commit_seconds=60.0, commit_messages=100))
+        task = workers.start(worker)
+        await workers.system.send(queue, 1)
+        source: Any = worker._source
+        await until(lambda: bool(workers.seen and (handler == "hangs" or not source.dispatcher._running)))
+        await workers.system.service.expire(session_of(worker.consumer))
+        try:
+            assert await asyncio.wait_for(task, 60) == exit_codes.UNFINISHED
+        finally:
+            go_on.set()
     assert await workers.offsets() == {}
 
 
