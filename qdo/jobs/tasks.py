@@ -13,6 +13,7 @@ import msgspec
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.jobs.unique import Unique, name_of
 from queuey.client import NameTaken, Outgoing
+from queuey.client.calls.call import arrives
 from queuey.client.claims.handlers import is_async
 
 if TYPE_CHECKING:
@@ -135,9 +136,14 @@ class Task(Generic[P, R, S]):
                 _check(self, name, value)  # Its error names the argument.
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
-            self.bound(msgspec.json.decode(body, type=Invocation))
-        except (TypeError, ValueError) as error:
+            found = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
+            changed = [name for name, value in bound.arguments.items() if not arrives(value, found[name])]
+        except (TypeError, ValueError, ArithmeticError) as error:  # a signalling NaN is compared with nothing
             raise InvalidArgument(f"task {self.name}: {error}") from error
+        for name in changed:
+            text = f"argument {name} of task {self.name} is {bound.arguments[name]!r:.100}"
+            hint = "Declare the type of the parameter, or send what JSON can hold"
+            raise InvalidArgument(f"{text}: it would arrive as {found[name]!r:.100}. {hint}")
         unique = None if self.unique is None else name_of(self.unique, self.name, bound)
         return TaskCall(self.queue, msgspec.Raw(body), unique)
 

@@ -10,12 +10,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-import msgspec
-
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker.failure import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
+from queuey.client.calls.call import encode_value
 from queuey.client.claims.handlers import is_async, runs_nothing
 
 Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
@@ -87,9 +86,9 @@ def set_state(state: object) -> None:
         >>> weigh(7, 8)
     """
     try:
-        text = msgspec.json.encode(state)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"a state is a JSON value: {error}") from error
+        text = encode_value(state)
+    except ValueError as error:
+        raise InvalidArgument(f"the state is {error}") from error
     if len(text) > MAX_STATE:
         raise InvalidArgument(f"a state has at most {MAX_STATE} bytes of JSON, and this one {len(text)}")
     set_text = state_setter.get(None)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import isfinite
 from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
@@ -128,6 +129,32 @@ def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"not a JSON value: {error}") from error
+
+
+def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """Returns compact JSON of a value that others read. Raises InvalidArgument if they would get another value."""
+    content = encode(value)
+    with suppress(RecursionError):
+        if arrives(value, msgspec.json.decode(content)):
+            return content
+    raise InvalidArgument("not a JSON value: a key of an object is not text, or it is nested too deep")
+
+
+def arrives(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
+    """Returns True if a value arrives as it was sent, or was plain JSON that a declared type has converted."""
+    if sent == found:
+        return True
+    if isinstance(sent, dict):
+        other = found if isinstance(found, dict) else sent
+        same_keys = sent.keys() == other.keys() or all(isinstance(key, str) for key in sent)
+        return same_keys and all(arrives(value, other.get(key, value)) for key, value in sent.items())
+    if isinstance(sent, list | tuple):
+        return all(map(arrives, sent, found if isinstance(found, list | tuple) else sent))
+    if isinstance(sent, float):
+        return isfinite(sent)
+    if isinstance(sent, str | int):
+        return not isinstance(found, float)
+    return type(sent) is type(found) and type(sent).__eq__ is object.__eq__
 
 
 def queue_segment(name: str) -> str:

@@ -30,6 +30,7 @@ from queuey.client.calls.call import (
     Seconds,
     decode,
     encode,
+    encode_value,
     nothing,
     number_text,
     partitions_text,
@@ -151,7 +152,7 @@ def renew(queue: str, receipts: Iterable[str], ttl: Seconds) -> Iterator[Call[No
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
     path, given = f"{queue_segment(queue)}/claims/state", list(states.items())
     for start in range(0, len(given), STATES_PER_CALL):
-        content = encode({"states": dict(given[start : start + STATES_PER_CALL])})
+        content = encode_value({"states": dict(given[start : start + STATES_PER_CALL])})
         yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
 
 

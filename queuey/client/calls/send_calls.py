@@ -23,7 +23,7 @@ from queuey.client.calls.call import (
     MessageLocation,
     Seconds,
     decode,
-    encode,
+    encode_value,
     id_text,
     location_text,
     nothing,
@@ -340,7 +340,7 @@ def _bytes(body: str | bytes | UnsetType) -> bytes:
 
 
 def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
-    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode(value))
+    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode_value(value))
 
 
 def batch_item(message: Outgoing) -> bytes:

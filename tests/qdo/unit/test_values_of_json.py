@@ -1,0 +1,220 @@
+"""What JSON does not carry: each value arrives as it was sent, or is refused where it is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo import InvalidArgument, Jobs, TaskCall
+from qdo.jobs.tasks import Invocation
+from qdo.worker.handlers import set_state, state_setter
+from queuey.client import InvalidArgument as Refused
+from queuey.client import Outgoing
+from queuey.client.calls import claim_calls, schedule_calls, send_calls
+
+
+class Color(Enum):
+    """A choice."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Size:
+    """A record."""
+
+    width: float
+    height: float
+
+
+@dataclass(eq=False)
+class Crate:
+    """A record that equals only itself."""
+
+    width: float
+
+
+class Pair(NamedTuple):
+    """Two values."""
+
+    first: int
+    second: str
+
+
+class Options(TypedDict):
+    """A mapping with known keys."""
+
+    at: datetime
+    size: Any
+
+
+NUMBERS = st.one_of(
+    st.integers(),
+    st.sampled_from([2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**40, True, -0.0, math.nan, math.inf, -math.inf]),
+    st.floats(),
+)
+TEXTS = st.one_of(st.text(), st.sampled_from(["\ud800", "\udfff\ud800", "\u0000", "😀"]))
+PLAIN = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+RICH: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "bytes": (bytes, st.binary()),
+    "set": (set[int], st.sets(st.integers(-9, 9))),
+    "frozenset": (frozenset[str], st.frozensets(st.text(max_size=2))),
+    "tuple": (tuple[int, ...], st.lists(st.integers()).map(tuple)),
+    "named tuple": (Pair, st.builds(Pair, st.integers(), st.text())),
+    "decimal": (Decimal, st.decimals()),
+    "datetime": (datetime, st.datetimes()),
+    "date": (date, st.dates()),
+    "timedelta": (timedelta, st.timedeltas(timedelta(-99), timedelta(99))),
+    "UUID": (UUID, st.uuids()),
+    "enum": (Color, st.sampled_from(Color)),
+    "record": (Size, st.builds(Size, st.floats(), st.floats())),
+    "record without equality": (Crate, st.builds(Crate, st.floats(allow_nan=False, allow_infinity=False))),
+    "float": (float, NUMBERS),
+    "keys": (
+        dict[str, int],
+        st.dictionaries(st.one_of(st.text(), st.integers(), st.none(), st.booleans()), st.just(1)),
+    ),
+    "complex": (complex, st.complex_numbers()),
+}
+"""Types and values of them."""
+VALUES = st.one_of(PLAIN, *(values for _, values in RICH.values()))
+ANY = st.one_of(
+    VALUES,
+    st.lists(VALUES, max_size=3),
+    st.dictionaries(TEXTS | st.integers() | st.none() | st.tuples(st.integers()), VALUES, max_size=3),
+)
+
+
+def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
+    """Compares exactly, also the types; only a tuple may have become a list."""
+    if isinstance(sent, list | tuple) and type(found) in {list, type(sent)}:
+        return len(sent) == len(found) and all(map(alike, sent, found))
+    if isinstance(sent, dict) and isinstance(found, dict):
+        return list(sent) == list(found) and all(alike(sent[key], found[key]) for key in sent)
+    if isinstance(sent, Crate):
+        return isinstance(found, Crate) and sent.width == found.width
+    if isinstance(sent, float) and isinstance(found, float):
+        return sent.hex() == found.hex()
+    return type(sent) is type(found) and bool(sent == found)
+
+
+def arrived(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
+    """What the function is called with."""
+    invocation = msgspec.json.decode(call.body, type=Invocation)
+    return jobs._tasks[invocation.task].bound(invocation).arguments["value"]
+
+
+def task_with(kind: Any) -> tuple[Jobs, Callable[..., TaskCall]]:  # noqa: ANN401 - a type
+    """A task with a parameter of this type."""
+    jobs = Jobs("q")
+
+    def take(value: Any) -> None:  # noqa: ANN401
+        """Takes it."""
+
+    take.__annotations__["value"] = kind
+    return jobs, jobs.task(take).call
+
+
+@given(value=ANY)
+def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
+    """An argument of a parameter without a type arrives as it was sent, or is refused."""
+    jobs, call = task_with(Any)
+    with suppress(InvalidArgument):
+        assert alike(value, arrived(call(value), jobs))
+
+
+@pytest.mark.parametrize("kind", RICH)
+@given(data=st.data())
+def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
+    """The type of a parameter makes its values arrive; what it cannot carry is refused."""
+    declared, values = RICH[kind]
+    value = data.draw(values)
+    jobs, call = task_with(declared)
+    try:
+        sent = call(value)
+    except InvalidArgument:
+        assert kind in {"complex", "record", "float", "keys", "decimal"}
+        return
+    found = arrived(sent, jobs)
+    assert alike(value, found) or (kind == "float" and found == value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (Size, {"width": 1, "height": 2.5}, Size(1, 2.5)),
+        (datetime, "2026-11-28T10:00:00", datetime(2026, 11, 28, 10)),  # noqa: DTZ001 - without a zone
+        (set[int], [1, 2], {1, 2}),
+        (Sequence[int], (1, 2), [1, 2]),
+        (Decimal, 1.1, Decimal("1.1")),
+        (Color, "red", Color.RED),
+        (Options, {"at": datetime(2026, 11, 28), "size": (1, 2)}, {"at": datetime(2026, 11, 28), "size": [1, 2]}),  # noqa: DTZ001
+    ],
+    ids=str,
+)
+def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # noqa: ANN401 - any
+    """What is plain JSON arrives as what the type of its parameter makes of it."""
+    jobs, call = task_with(kind)
+    assert arrived(call(value), jobs) == found
+
+
+@pytest.mark.parametrize("value", [math.nan, [math.inf], {1: 2}, {"a": b"x"}, {3}, Color.RED, Decimal("1.0")], ids=repr)
+def test_the_error_of_a_task(value: Any) -> None:  # noqa: ANN401 - any value
+    """It names the task, the parameter and the value."""
+    _, call = task_with(Any)
+    with pytest.raises(InvalidArgument) as error:
+        call(value)
+    assert f"argument value of task take is {value!r}" in str(error.value)
+
+
+@given(value=ANY)
+def test_of_messages_schedules_and_states(value: Any) -> None:  # noqa: ANN401 - any value
+    """A JSON value is read as it was sent, or refused: as a message, in a schedule, and as the state of a job."""
+    states: list[bytes] = []
+    token = state_setter.set(states.append)
+    try:
+        body = send_calls.batch_item(Outgoing(json=value))
+        scheduled = schedule_calls.put("s", {"queue": "q"}, Outgoing(json=value))
+        [job] = claim_calls.set_states("q", {"1": value})
+        if len(msgspec.json.encode(value)) < 4000:
+            set_state(value)
+    except Refused:
+        for refused in (lambda: set_state(value), lambda: [*claim_calls.set_states("q", {"1": value})]):
+            with pytest.raises((Refused, InvalidArgument)):
+                refused()
+        return
+    finally:
+        state_setter.reset(token)
+    assert alike(value, msgspec.json.decode(body)["body"])
+    assert scheduled.content is not None
+    assert job.content is not None
+    assert alike(value, msgspec.json.decode(scheduled.content)["message"]["body"])
+    assert alike(value, msgspec.json.decode(job.content)["states"]["1"])
+    assert all(alike(value, msgspec.json.decode(state)) for state in states)
+
+
+@given(headers=st.dictionaries(TEXTS, st.one_of(TEXTS, VALUES), max_size=2))
+def test_of_headers(headers: dict[str, Any]) -> None:
+    """Headers are texts: they are sent as they are, or refused."""
+    try:
+        item = send_calls.batch_item(Outgoing("x", headers=headers))
+    except Refused:
+        return
+    assert alike(headers, msgspec.json.decode(item)["headers"] or {})
