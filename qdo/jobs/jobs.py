@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
-from weakref import WeakKeyDictionary
 
 from qdo.errors import InvalidArgument
 from qdo.jobs.calling import AsyncTasks, PlainTasks
@@ -100,7 +100,8 @@ class Jobs:
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._client = client
         self._async_client = async_client
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncClient, AsyncGenerator[None]]] = {}
+        """Clients by event loop, each with the generator that closes it at the end of its loop."""
         self._lock = threading.Lock()
 
     @overload
@@ -177,11 +178,25 @@ class Jobs:
 
     @property
     def async_client(self) -> AsyncClient:
-        """The client that sends for the running event loop."""
+        """The client that sends for the running event loop; ``asyncio.run`` closes it at its end."""
         if self._async_client is not None:
             return self._async_client
         loop = asyncio.get_running_loop()
-        return self._clients.get(loop) or self._clients.setdefault(loop, AsyncClient())
+        with self._lock:
+            if loop not in self._clients:
+                self._clients = {each: kept for each, kept in self._clients.items() if not each.is_closed()}
+                client = AsyncClient()
+                self._clients[loop] = client, self._close_with_loop(loop, client)
+                with suppress(StopIteration):  # Begun, it is among the generators that its loop closes at the end.
+                    self._clients[loop][1].__anext__().send(None)
+            return self._clients[loop][0]
+
+    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop, client: AsyncClient) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            self._clients.pop(loop, None)
+            await client.close()
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Sends calls of any of these tasks in as few requests as the service allows, one queue after another.
@@ -234,9 +249,10 @@ class Jobs:
 
     async def aclose(self) -> None:
         """Closes the client of the running event loop."""
-        made = self._async_client or self._clients.pop(asyncio.get_running_loop(), None)
-        if made is not None:
-            await made.close()
+        if self._async_client is not None:
+            await self._async_client.close()
+        elif (kept := self._clients.get(asyncio.get_running_loop())) is not None:
+            await kept[1].aclose()
 
     # Handling
 

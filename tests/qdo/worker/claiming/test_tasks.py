@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from queuey.client.deadletters import read_dead_letter
 from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
+from tests.servers.served import Served
 
 __all__ = ["book"]
 
@@ -261,6 +265,69 @@ async def test_options_of_a_call(workers: Workers, jobs: Jobs, client: Client) -
     assert await thumb.send_with(unique="nightly").asend("fifth") is None
     assert await jobs.arun_all() == 1
     assert seen[-1] == "fourth"
+
+
+@pytest.fixture
+def name(running: Served, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A queue of the service that the profile names, without an event loop."""
+    monkeypatch.setenv("QUEUEY_PROFILE", str(running.profile_path))
+    with running.client() as client:
+        return client.create_queue().name
+
+
+@pytest.mark.parametrize("closed_by", ["asyncio.run", "aclose"])
+def test_nothing_stays_of_event_loops(name: str, closed_by: str) -> None:
+    """After many loops that each have sent a call there is no loop, client or socket of them."""
+    jobs = Jobs(name)
+    kept: list[weakref.ref[Any]] = []
+
+    @jobs.task
+    def thumb(path: str) -> None:
+        """Makes one."""
+
+    async def send() -> None:
+        await thumb.asend("a")
+        kept.extend(map(weakref.ref, (asyncio.get_running_loop(), jobs.async_client)))
+        assert jobs.async_client is kept[-1]()
+
+    def run_in_a_loop() -> None:
+        if closed_by == "asyncio.run":
+            asyncio.run(send())
+            return
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(send())
+        loop.run_until_complete(jobs.aclose())
+        loop.close()
+
+    run_in_a_loop()
+    sockets = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(30):
+        run_in_a_loop()
+    gc.collect()
+    assert [one for one in kept if one() is not None] == []
+    assert len(list(Path("/proc/self/fd").iterdir())) <= sockets
+    assert jobs.run_all() == 31
+    jobs.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_loop_that_is_only_closed(name: str) -> None:
+    """Its client goes with the next loop that sends."""
+    jobs = Jobs(name)
+    thumb = jobs.task(name="thumb")(lambda path: None)
+    kept: list[weakref.ref[Any]] = []
+
+    async def send() -> None:
+        await thumb.asend("a")
+        kept.append(weakref.ref(jobs.async_client))
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(send())
+    loop.close()
+    del loop
+    asyncio.run(send())
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
 
 
 async def test_calls_of_one_key(workers: Workers, client: Client) -> None:

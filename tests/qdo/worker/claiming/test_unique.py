@@ -128,7 +128,7 @@ def test_mistakes() -> None:
     with pytest.raises(InvalidArgument, match="unique of task bad returned 7"):
         bad.send(7)
     keyed = jobs.task(name="keyed", unique=True)(lambda options: None)
-    with pytest.raises(InvalidArgument, match="argument options of task keyed is {7: 'x'}: it would arrive as"):
+    with pytest.raises(InvalidArgument, match=r"argument options of task keyed is \{7: 'x'\}: it would arrive as"):
         keyed.call({7: "x"})
     with pytest.raises(InvalidArgument, match="delay"):
         jobs.task(unique=True)(one).send_with(delay=1)
