@@ -6,13 +6,13 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
 from random import random
+from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -258,23 +258,22 @@ class JobProgram:
 
     def __init__(self, command: list[str]) -> None:
         if shutil.which(command[0]) is None:
-            text = f"there is no program {command[0]!r} that may be run"
-            raise typer.BadParameter(f"{text}: give its path, or a name in $PATH", param_hint="command")
+            raise typer.BadParameter(f"no program {command[0]!r} may be run", param_hint="command")
         self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
         self._waits = True
         self.stopped_by = 0
         self._stopped_at = 0.0
 
     def signalled(self, number: int, _frame: object) -> None:
-        sent = signal.SIGKILL if self.stopped_by else number
-        if not self.stopped_by:
-            self.stopped_by, self._stopped_at = number, time.monotonic()
-        elif time.monotonic() - self._stopped_at < TOGETHER:
+        now, again = time.monotonic(), bool(self.stopped_by)
+        if again and now - self._stopped_at < TOGETHER:
             return
+        if not again:
+            self.stopped_by, self._stopped_at = number, now
         if self._process is not None:
-            _send(self._process, sent)
-        elif self._waits or sent == signal.SIGKILL:
+            _send(self._process, signal.SIGKILL if again else number)
+        elif self._waits or again:
             self.end_if_stopped()
 
     def end_if_stopped(self) -> None:
@@ -295,25 +294,14 @@ class JobProgram:
         A job for which it is not started comes again at once.
         """
         message, held = job.message, job.held_claim
-        about = {
-            "JOB_QUEUE": job.queue,
-            "JOB_ID": message.id,
-            "JOB_PARTITION": str(message.partition),
-            "JOB_DELIVERIES": str(job.deliveries),
-        }
         delay_if_left, held.delay_if_left = held.delay_if_left, 0.0
         self.end_if_stopped()
+        about = {"JOB_QUEUE": job.queue, "JOB_ID": message.id, "JOB_PARTITION": str(message.partition)}
+        env = os.environ | about | {"JOB_DELIVERIES": str(job.deliveries)}
         try:
-            process = subprocess.Popen(  # noqa: S603 - it is what the caller has typed
-                self._command,
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | about,
-                process_group=0,
-            )
+            process = Popen(self._command, stdin=PIPE, stderr=PIPE, env=env, process_group=0)  # noqa: S603 - as typed
         except OSError as error:
-            text = f"{self._command[0]!r} cannot be run: {error}"
-            raise typer.BadParameter(text, param_hint="command") from error
+            raise typer.BadParameter(f"it cannot be run: {error}", param_hint="command") from error
         held.delay_if_left, self._process, said = delay_if_left, process, bytearray()
         if self.stopped_by:
             _send(process, self.stopped_by)
@@ -327,7 +315,7 @@ class JobProgram:
         return _failure(code), bytes(said)
 
 
-def _send(program: subprocess.Popen[bytes], number: int) -> None:
+def _send(program: Popen[bytes], number: int) -> None:
     """Sends a signal to the process group of a program."""
     with suppress(OSError):  # It has ended, or is another user's.
         os.killpg(program.pid, number)
@@ -341,14 +329,14 @@ def _failure(code: int) -> str:
     return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
-def _feed(program: subprocess.Popen[bytes], body: bytes) -> None:
+def _feed(program: Popen[bytes], body: bytes) -> None:
     """Writes to a program's standard input until the program closes it."""
     if program.stdin is not None:
         with suppress(OSError), program.stdin:
             program.stdin.write(body)
 
 
-def _pass_on(program: subprocess.Popen[bytes], said: bytearray) -> None:
+def _pass_on(program: Popen[bytes], said: bytearray) -> None:
     """Copies a program's standard error to ours and keeps its end in ``said``."""
     if program.stderr is not None:
         with program.stderr as stream:

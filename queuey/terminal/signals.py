@@ -24,7 +24,7 @@ def end_at_once() -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
-    """Calls a function at signals, except for those that whoever started the process has it ignore."""
+    """Calls a function at signals. A signal that the process was started to ignore stays ignored."""
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
     try:
         for number in before:

@@ -216,7 +216,7 @@ def test_a_program_that_cannot_be_run(run: Run, client: Client, jobs: str, tmp_p
         Path(name).write_text("#!/bin/sh\n")
     ended = run("claim", jobs, "--wait", "0", "--", name)
     assert ended.code == 2
-    assert name in " ".join(ended.err.replace("│", "").split())
+    assert name in "".join(ended.err.replace("│", "").split())
     assert client.job_queue(jobs).outstanding() == []
 
 

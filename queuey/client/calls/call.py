@@ -150,11 +150,10 @@ def arrives(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
         return same_keys and all(arrives(value, other.get(key, value)) for key, value in sent.items())
     if isinstance(sent, list | tuple):
         return all(map(arrives, sent, found if isinstance(found, list | tuple) else sent))
-    if isinstance(sent, float):
-        return isfinite(sent)
-    if isinstance(sent, str | int):
-        return not isinstance(found, float)
-    return type(sent) is type(found) and type(sent).__eq__ is object.__eq__
+    if isinstance(sent, str | int | float):
+        return isfinite(sent) if isinstance(sent, float) else not isinstance(found, float)
+    without_equality: object = object.__eq__
+    return type(sent) is type(found) and type(sent).__eq__ is without_equality
 
 
 def queue_segment(name: str) -> str:
