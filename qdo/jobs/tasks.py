@@ -136,14 +136,14 @@ class Task(Generic[P, R, S]):
                 _check(self, name, value)  # Its error names the argument.
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
-            found = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
-            changed = [name for name, value in bound.arguments.items() if not arrives(value, found[name])]
+            received = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
+            changed = [name for name, value in bound.arguments.items() if not arrives(value, received[name])]
         except (TypeError, ValueError, ArithmeticError) as error:  # a signalling NaN is compared with nothing
             raise InvalidArgument(f"task {self.name}: {error}") from error
         for name in changed:
             text = f"argument {name} of task {self.name} is {bound.arguments[name]!r:.100}"
             hint = "Declare the type of the parameter, or send what JSON can hold"
-            raise InvalidArgument(f"{text}: it would arrive as {found[name]!r:.100}. {hint}")
+            raise InvalidArgument(f"{text}: it would arrive as {received[name]!r:.100}. {hint}")
         unique = None if self.unique is None else name_of(self.unique, self.name, bound)
         return TaskCall(self.queue, msgspec.Raw(body), unique)
 

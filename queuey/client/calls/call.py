@@ -140,20 +140,20 @@ def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     raise InvalidArgument("not a JSON value: a key of an object is not text, or it is nested too deep")
 
 
-def arrives(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
+def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
     """Returns True if a value arrives as it was sent, or was plain JSON that a declared type has converted."""
-    if sent == found:
+    if sent == received:
         return True
     if isinstance(sent, dict):
-        other = found if isinstance(found, dict) else sent
+        other = received if isinstance(received, dict) else sent
         same_keys = sent.keys() == other.keys() or all(isinstance(key, str) for key in sent)
         return same_keys and all(arrives(value, other.get(key, value)) for key, value in sent.items())
     if isinstance(sent, list | tuple):
-        return all(map(arrives, sent, found if isinstance(found, list | tuple) else sent))
+        return all(map(arrives, sent, received if isinstance(received, list | tuple) else sent))
     if isinstance(sent, str | int | float):
-        return isfinite(sent) if isinstance(sent, float) else not isinstance(found, float)
+        return isfinite(sent) if isinstance(sent, float) else not isinstance(received, float)
     without_equality: object = object.__eq__
-    return type(sent) is type(found) and type(sent).__eq__ is without_equality
+    return type(sent) is type(received) and type(sent).__eq__ is without_equality
 
 
 def queue_segment(name: str) -> str:
