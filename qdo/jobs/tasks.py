@@ -230,12 +230,15 @@ class Task(Generic[P, R, S]):
 
     @property
     def signature(self) -> inspect.Signature:
-        """The signature of the function, with its types; raises InvalidArgument if a type cannot be found."""
-        if self._signature is None:
+        """The signature of the function, with its types; names that exist for type checkers only stand for any."""
+        names: dict[str, type] = {}
+        while self._signature is None:
             try:
-                self._signature = inspect.signature(self.function, eval_str=True)
+                self._signature = inspect.signature(self.function, eval_str=True, locals=names)
             except NameError as error:
-                raise InvalidArgument(f"task {self.name}: a type of its arguments is not known: {error}") from error
+                if error.name in names:
+                    raise InvalidArgument(f"task {self.name}: a type of its arguments is not known: {error}") from error
+                names[error.name] = _AnyValue
         return self._signature
 
     def bound(self, call: Invocation) -> inspect.BoundArguments:
@@ -250,10 +253,29 @@ class Task(Generic[P, R, S]):
             elif parameter.kind is parameter.VAR_KEYWORD:
                 kind = dict[str, kind]
             try:
-                found.arguments[name] = msgspec.convert(value, kind)
+                found.arguments[name] = msgspec.convert(value, kind, str_keys=True)
             except msgspec.ValidationError as error:
                 raise ValueError(f"argument {name}: {error}") from error
         return found
+
+
+class _Placeholder(type):
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __getitem__(cls, _: object) -> type:
+        return cls
+
+    __or__ = __ror__ = __getitem__  # type: ignore[assignment] # a union with it is any, too
+
+    def __instancecheck__(cls, _: object) -> bool:
+        return True
+
+
+class _AnyValue(metaclass=_Placeholder):
+    """The type of arguments whose type a program imports for type checkers only."""
 
 
 class TaskSender(Generic[P]):

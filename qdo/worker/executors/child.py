@@ -24,15 +24,29 @@ from qdo.worker.executors.in_process import enter, run_async, run_plain
 from qdo.worker.failure import Delivery, RunResult
 from qdo.worker.handlers import Handler, load_context, load_handler, traced
 from queuey.client.claims.handlers import is_async
-from queuey.client.forks import DefaultSignals
+from queuey.client.forks import DefaultSignals, begin_in_children
 
 
 class ProgressReporter:
+    """Writes to the parent; processes that a handler forks do not.
+
+    The line stays open until the kernel has ended this process, and only this one has it: so its end is the end of the
+    process for the parent.
+    """
+
     around = True
 
     def __init__(self, line: socket.socket) -> None:
+        line.set_inheritable(False)
         self._line = line
+        self._kept_open = os.dup(line.fileno())
         self._lock = threading.Lock()
+        begin_in_children(self)
+
+    def begin_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._line.close()
+        os.close(self._kept_open)
 
     def call(self, name: str, *_arguments: object) -> None:
         if name == "after":
@@ -41,7 +55,8 @@ class ProgressReporter:
     def send(self, data: bytes) -> None:
         """Sends something as a whole: a handler may set states in threads of its own."""
         with self._lock:
-            self._line.sendall(data)
+            if self._line.fileno() >= 0:
+                self._line.sendall(data)
 
 
 class ChildRun(MessageRun):

@@ -1,4 +1,8 @@
-"""Handlers in separate processes: they compute in parallel, and one that takes too long can be stopped."""
+"""Handlers in separate processes: they compute in parallel, and one that takes too long can be stopped.
+
+A child is the head of a process group, which is killed before the child is reaped: until then no other process can get
+their number.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import count
@@ -27,6 +32,8 @@ logger = logging.getLogger("qdo.worker")
 
 _LEAVE_SECONDS = 5.0
 """Timeout for a child to leave its context, before it is killed, in seconds."""
+_REAP_INTERVAL = 0.01
+"""Interval between two checks whether a child has ended, in seconds."""
 _LONGEST_PAUSE = 30.0
 
 
@@ -35,7 +42,7 @@ class Crashed(Exception):
 
 
 class ChildProcess:
-    """One child process, as its parent sees it. It is the head of a process group, which ends with it.
+    """One child process, as its parent sees it.
 
     Args:
         setup: The first frame that it gets.
@@ -49,7 +56,7 @@ class ChildProcess:
         self.dead = False
         self._setup = setup
         self._limit = limit
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._reader = asyncio.StreamReader()
         self._writer: asyncio.StreamWriter | None = None
 
@@ -70,7 +77,7 @@ class ChildProcess:
     async def _greet(self, ours: socket.socket, theirs: socket.socket) -> None:
         try:
             with theirs:
-                self._process = await _spawn(theirs)
+                self._process = _spawn(theirs)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
             self._writer.write(child_protocol.frame(self._setup))
             if await self._reader.readexactly(1) == child_protocol.READY:
@@ -129,33 +136,37 @@ class ChildProcess:
     @property
     def gone(self) -> bool:
         """It was killed, or has ended."""
-        ended = self._process is None or self._process.returncode is not None
-        return self.dead or ended or self._reader.at_eof()
+        return self.dead or self._process is None or self._reader.at_eof()
 
     def strike(self) -> None:
+        """Kills its process group, unless it was reaped."""
         self.dead = True
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # Some systems refuse it if all of them have ended.
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def kill(self) -> None:
-        """Ends it and its process group, at once."""
+    async def kill(self) -> int:
+        """Ends it and its process group, at once; returns its exit code."""
         self.strike()
-        if self._process is not None:
-            await self._process.wait()
-        await self._hang_up()
+        while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_REAP_INTERVAL)
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
+        return 0 if self._process is None else self._process.returncode
 
     async def close(self) -> None:
         """The child leaves its context and ends; it is killed if that takes too long."""
-        await self._hang_up()
-        process = self._process
-        if process is None:
-            return
-        try:
-            async with asyncio.timeout(_LEAVE_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
+        if self._writer is not None:
+            try:
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    self._writer.write_eof()
+                    await self._reader.read()
+            except TimeoutError:
+                logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
+            except OSError:
+                pass  # It has ended.
         await self.kill()
 
     async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
@@ -168,13 +179,7 @@ class ChildProcess:
 
     async def _ending(self) -> str:
         """Returns how it ended; ends the processes that it left behind."""
-        process = self._process
-        assert process is not None  # noqa: S101 - it was started
-        self.dead = True
-        code = await process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await self._hang_up()
+        code = await self.kill()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def _drop_line(self, ours: socket.socket) -> None:
@@ -183,12 +188,6 @@ class ChildProcess:
             ours.close()
         else:
             self._writer.close()
-
-    async def _hang_up(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(ConnectionError):
-                await self._writer.wait_closed()
 
 
 class ProcessExecutor:
@@ -292,14 +291,11 @@ class ProcessExecutor:
         self._idle.put_nowait(child)
 
 
-async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
+def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
     descriptor = theirs.fileno()
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "qdo.worker.executors.child",
-        str(descriptor),
-        stdin=asyncio.subprocess.DEVNULL,
+    return subprocess.Popen(  # noqa: S603 - this very interpreter
+        [sys.executable, "-m", "qdo.worker.executors.child", str(descriptor)],
+        stdin=subprocess.DEVNULL,
         pass_fds=(descriptor,),
         start_new_session=True,
     )

@@ -49,7 +49,7 @@ def abrupt() -> object:
     os._exit(4)
 
 
-def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
+def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the book; each word is a case
     """Does what the body says, then writes down that it did."""
     do, _, number = message.body.partition(" ")
     partition, attempt = delivery()
@@ -70,6 +70,11 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
         case "hang":
             subprocess.Popen(["sleep", "600"])
             time.sleep(600)
+        case "orphan":
+            if os.fork() == 0:
+                time.sleep(600)
+            note(context, f"orphan {os.getpid()} {os.getpgid(0)}")
+            os._exit(3)
         case "once" if attempt == 1:
             os._exit(4)
         case "slow":

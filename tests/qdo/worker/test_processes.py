@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,28 @@ async def test_children_handle_in_order_and_leave_their_contexts(workers: Worker
     assert str(os.getpid()) not in {line[1] for line in entered}
 
 
+async def test_a_group_is_killed_before_its_number_is_free(
+    workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that a child has left behind end with it, and their number is nobody else's when they do."""
+    killed: list[bool] = []
+    killpg = os.killpg
+
+    def kill(group: int, number: int) -> None:
+        killed.append(Path(f"/proc/{group}").exists())
+        killpg(group, number)
+
+    monkeypatch.setattr(os, "killpg", kill)
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "orphan", "fine")
+    assert await serve_all(workers, await crew(workers, queue, retry=Retry(attempts=1)), ids[-1]) == exit_codes.ENDED
+    assert killed == [True, True]
+    (orphan,) = [line[2] for line in book.lines("orphan")]
+    await until(lambda: not living(int(orphan)))
+    (dead_letter,) = await letters(workers, queue)
+    assert "exited with code 3" in dead_letter.cause.text
+
+
 @pytest.mark.parametrize(("do", "said"), [("crash", "was ended by SIGSEGV"), ("exit", "exited with code 3")])
 async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
     workers: Workers, book: Book, do: str, said: str
@@ -243,11 +266,7 @@ async def test_a_start_that_is_called_off_leaves_no_socket_open(
     """Also while the end of a child that cannot begin is awaited, as when two fail at the same time."""
     waits = asyncio.Event()
 
-    async def wait(self: asyncio.subprocess.Process) -> int:
-        waits.set()
-        return await asyncio.Event().wait()
-
-    monkeypatch.setattr(asyncio.subprocess.Process, "wait", wait)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda _: waits.set())
     child = ChildProcess(ChildSetup(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), None)
     before = sockets()
     start = asyncio.ensure_future(child.start())
@@ -301,7 +320,7 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     children = [int(line[1]) for line in book.lines("entered")]
     for child in children:
         os.kill(child, signal.SIGKILL)
-    await until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    await until(lambda: not any(living(child) for child in children))
     await asyncio.sleep(0.2)  # whoever has looked after it tells of its end, and nobody can be asked about that
     await send(workers, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)

@@ -9,11 +9,13 @@ import weakref
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettings
+from qdo.jobs.tasks import Invocation
 from qdo.worker import exit_codes
 from queuey.client import Backoff, Client
 from queuey.client.deadletters import read_dead_letter
@@ -21,6 +23,12 @@ from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
 from tests.servers.served import Served
+
+if TYPE_CHECKING:
+    import decimal
+    from collections.abc import Sequence
+
+    from qdo import Partition
 
 __all__ = ["book"]
 
@@ -88,6 +96,38 @@ def test_arguments_that_do_not_fit(arguments: Any, text: str) -> None:  # noqa: 
 
     with pytest.raises(InvalidArgument, match=text):
         thumb.send(*arguments)
+
+
+def test_keys_that_are_no_texts() -> None:
+    """JSON has texts as keys; the function gets what its types say."""
+    jobs = Jobs("q")
+
+    @jobs.task
+    def price(pieces: dict[int, dict[float, str]], day: dict[str, int] | None = None) -> None:
+        """Has dicts."""
+
+    call = msgspec.json.decode(price.call({7: {0.5: "egg"}}, {"1": 2}).body, type=Invocation)
+    assert price.bound(call).args == ({7: {0.5: "egg"}}, {"1": 2})
+    with pytest.raises(InvalidArgument, match="argument pieces"):
+        price.call({"seven": {}})  # type: ignore[dict-item]
+
+
+def test_types_that_exist_for_type_checkers_only() -> None:
+    """Any value fits them; the other arguments are converted all the same."""
+    jobs = Jobs("q")
+
+    @jobs.task
+    def price(
+        pieces: Sequence[int], at: datetime, *rest: decimal.Decimal | int, where: dict[str, Partition | None]
+    ) -> Partition | None:
+        """Has types that nobody imports."""
+
+    now = datetime.now(UTC)
+    call = msgspec.json.decode(price.call([1], now, 5, where={"a": None}).body, type=Invocation)
+    bound = price.bound(call)
+    assert (bound.args, bound.kwargs) == (([1], now, 5), {"where": {"a": None}})
+    with pytest.raises(InvalidArgument, match="argument at"):
+        price.call([1], "today", where={})  # type: ignore[arg-type]
 
 
 def test_type_checkers_know_the_arguments() -> None:
