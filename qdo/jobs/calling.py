@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from qdo.errors import TimeLimit, UnknownTask
+from qdo.errors import UnknownTask
 from qdo.jobs.tasks import Invocation, Task
+from qdo.worker.executors.in_process import limited
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client.claims.handlers import check_ran
 
@@ -32,12 +30,18 @@ class Called(NamedTuple):
         """Calls a plain task.
 
         Raises:
-            TimeLimit: It took too long; only where a signal can interrupt it.
             NothingRan: It returned something to be awaited, or a generator.
         """
-        with _interrupted(self.task):
-            result = self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        result = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         check_ran(result, f"task {self.task.name}")
+
+    def error(self) -> BaseException | None:
+        """Calls a plain task; returns its error, because a future cannot carry each one (StopIteration)."""
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
+            return error
+        return None
 
     async def awaited(self) -> None:
         """Calls an async task.
@@ -45,28 +49,8 @@ class Called(NamedTuple):
         Raises:
             TimeLimit: It took too long.
         """
-        timer = asyncio.timeout(self.task.timeout)
-        try:
-            async with timer:
-                result = await self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        except TimeoutError as error:
-            if timer.expired():
-                raise _too_long(self.task) from error
-            raise
-        check_ran(result, f"task {self.task.name}")
-
-    async def in_thread(self) -> None:
-        """Calls a plain task in a thread; raises what it raises, also what a future cannot carry (StopIteration)."""
-        error = await asyncio.to_thread(self._error)
-        if error is not None:
-            raise error
-
-    def _error(self) -> BaseException | None:
-        try:
-            self.run()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
-            return error
-        return None
+        call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        check_ran(await limited(call, self.task.timeout, self.task), f"task {self.task.name}")
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
@@ -96,9 +80,18 @@ class PlainTasks:
         limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
         self.needs_processes = ", ".join(limited)
         """Names of plain tasks with a timeout, for which a worker needs processes."""
+        self.is_mixed = len({task.is_async for task in tasks.values()}) > 1
+        """There are plain and async tasks."""
 
-    def __call__(self, message: Message, _context: object) -> None:
+    def call_plain(self, message: Message, _context: object) -> None:
         called(self._tasks, message).run()
+
+    __call__ = call_plain
+
+    def task_of(self, message: Message) -> Task[Any, Any, Any] | None:
+        """Returns the task that a message calls; None: there is none."""
+        name = message.body.get("task") if isinstance(message.body, dict) else None
+        return self._tasks.get(name) if isinstance(name, str) else None
 
     def run(self, message: Message) -> None:
         call = called(self._tasks, message)
@@ -111,10 +104,8 @@ class PlainTasks:
         call = called(self._tasks, message)
         if call.task.is_async:
             await call.awaited()
-        elif call.task.timeout is not None:
-            call.run()  # In a process of its own, where a signal can interrupt it.
-        else:
-            await call.in_thread()
+        elif (error := await asyncio.to_thread(call.error)) is not None:
+            raise error
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
         """Returns when the call of a message is tried again; None: as the queue says."""
@@ -128,33 +119,10 @@ class PlainTasks:
 
 
 class AsyncTasks(PlainTasks):
-    """Calls tasks of both kinds: the handler of an async worker. Plain ones run in threads."""
+    """Calls tasks of both kinds: the handler of an async worker, which calls plain ones by :meth:`call_plain`."""
 
     async def __call__(self, message: Message, _context: object) -> None:  # type: ignore[override] # workers ask
         await self.run_async(message)
 
 
 _UNKNOWN = f"{UnknownTask.__module__}.{UnknownTask.__qualname__}"
-
-
-@contextmanager
-def _interrupted(task: Task[Any, Any, Any]) -> Iterator[None]:
-    """Raises TimeLimit in a plain task that takes too long, in the main thread of a process."""
-    if task.timeout is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def too_long(*_: object) -> None:
-        raise _too_long(task)
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, task.timeout)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _too_long(task: Task[Any, Any, Any]) -> TimeLimit:
-    return TimeLimit(f"task {task.name} took longer than {task.timeout:g} s")

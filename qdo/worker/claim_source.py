@@ -44,7 +44,7 @@ from qdo.worker.failure import (
     report,
 )
 from qdo.worker.rights import PAUSES, until_answered
-from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
+from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, this_process
 from queuey.client.lookup import rights_for
@@ -142,7 +142,7 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        most = self._most_now
+        most = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free) * self._batch_size.messages)
         if not most:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
@@ -168,11 +168,9 @@ class ClaimSource:
         return True
 
     @property
-    def _most_now(self) -> int:
-        free = self._runner.slots - len(self._running)
-        if free <= 0 or self._waiting:
-            return 0
-        return min(MAX_CLAIMED, free * self._batch_size.messages)
+    def _free(self) -> int:
+        """How many more runs may begin."""
+        return self._runner.slots - len(self._running) - len(self._leaked)
 
     async def _pause_after(self, error: ClientError) -> None:
         self._failures += 1
@@ -195,8 +193,7 @@ class ClaimSource:
     # Handling
 
     def _dispatch(self) -> None:
-        while self._waiting and len(self._running) < self._runner.slots and not self._stopping:
-            free = self._runner.slots - len(self._running)
+        while self._waiting and not self._stopping and (free := self._free) > 0:
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
             self._begin(self._take_run(share))
 
@@ -311,6 +308,7 @@ class ClaimSource:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
             self._look_at_runs(loop.time())
+            end_if_handlers_hang(self._handling)
             note_refusal(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _pass_on_states(self) -> None:

@@ -32,6 +32,17 @@ Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager
 """Called once. Its result is entered before the first message and left after the last; handlers get its value."""
 
 
+class CalledTask(Protocol):
+    """The task that a message calls. Its text names it."""
+
+    timeout: float | None
+    is_async: bool
+
+
+TaskOf = Callable[[Message], CalledTask | None]
+"""Returns the task that a message calls; None: it calls none that is known."""
+
+
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")
 """The delivery of the message that is being handled here."""
 

@@ -17,7 +17,7 @@ from qdo.worker import exit_codes
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from qdo.worker.rights import require_rights
-from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
+from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import ClientError
 
 logger = logging.getLogger("qdo.worker")
@@ -107,6 +107,7 @@ class OffsetSource:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
             self.dispatcher.note_progress()
+            end_if_handlers_hang(self._handling)
             self._metrics.owned = len(self._consumer.assignment)
             self._metrics.unseen = len(self._consumer.unseen)
             note_refusal(self._handling, self._consumer.refused)

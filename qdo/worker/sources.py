@@ -96,6 +96,13 @@ def note_refusal(handling: Handling, seconds: float) -> None:
         handling.stop(exit_codes.FAILED)
 
 
+def end_if_handlers_hang(handling: Handling) -> None:
+    """Ends the worker if as many handlers hang as it may run: only the end of the process ends these."""
+    if not handling.runner.slots and not handling.stop_requested.is_set():
+        logger.critical("the worker ends: as many handlers hang as it runs at a time, and they cannot be stopped")
+        handling.stop(exit_codes.FAILED)
+
+
 class Source(Protocol):
     """The messages of a worker: gets them, has them handled, and records progress."""
 

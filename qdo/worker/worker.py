@@ -35,7 +35,7 @@ from qdo.tasks import cancel
 from qdo.worker import exit_codes, handlers
 from qdo.worker.claim_source import Claims, ClaimSource
 from qdo.worker.executors.child_protocol import ChildSetup
-from qdo.worker.executors.in_process import Executor, TaskExecutor, ThreadExecutor
+from qdo.worker.executors.in_process import Executor, MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ProcessExecutor
 from qdo.worker.failure import Failure, StopTheWorker
 from qdo.worker.handlers import Context, Handler, HasHandler
@@ -115,7 +115,8 @@ class Worker:
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         seconds = _seconds(self.settings, consumer)
         found = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
-        self._runner = _runner(self.settings, seconds, handler, found, context, self._hooks, process_setup)
+        task_of = getattr(found, "task_of", lambda _message: None)
+        self._runner = _runner(self.settings, seconds, handler, found, task_of, context, self._hooks, process_setup)
         self._handling = handling = Handling(
             self._runner,
             self.settings,
@@ -372,13 +373,14 @@ def _runner(
     seconds: float,
     handler: Handler | HasHandler | str,
     found: Any,  # noqa: ANN401 - is judged here
+    task_of: handlers.TaskOf,
     context: Context | str | None,
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(found)
-    limited, found = getattr(found, "needs_processes", ""), handlers.traced(found)
+    limited, tasks, found = getattr(found, "needs_processes", ""), found, handlers.traced(found)
     if factory is not None:
         handlers.check_context(factory)
     if settings.processes:
@@ -386,10 +388,14 @@ def _runner(
         made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
         setup = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
-        return ProcessExecutor(setup, settings.processes, limit, hooks)
+        return ProcessExecutor(setup, settings.processes, limit, hooks, task_of)
     if limited:
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
+    if getattr(tasks, "is_mixed", False):
+        threads = ThreadExecutor(handlers.traced(tasks.call_plain), None, settings.threads, seconds, hooks)
+        shared = found, factory, settings.tasks, seconds, hooks
+        return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
     if is_async(found):
         return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:

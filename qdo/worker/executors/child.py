@@ -44,9 +44,9 @@ class ProgressReporter:
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
-        self._lock = threading.Lock()
         self._line.close()
         os.close(self._kept_open)
+        self.send = lambda _: None  # type: ignore[method-assign] # whatever it says is not of the message
 
     def call(self, name: str, *_arguments: object) -> None:
         if name == "after":
@@ -55,8 +55,7 @@ class ProgressReporter:
     def send(self, data: bytes) -> None:
         """Sends something as a whole: a handler may set states in threads of its own."""
         with self._lock:
-            if self._line.fileno() >= 0:
-                self._line.sendall(data)
+            self._line.sendall(data)
 
 
 class ChildRun(MessageRun):
@@ -125,7 +124,7 @@ def main(descriptor: int) -> None:
         line.sendall(child_protocol.READY)
         threading.Thread(target=listener.listen, daemon=True).start()
         while (job := listener.tasks.get()) is not None:
-            ran = run_task(runner, handler, context, setup.seconds, *job, reporter)
+            ran = run_task(runner, handler, context, *job, setup.seconds, reporter)
             listener.busy = False
             reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
         runner.run(entered.aclose())
@@ -141,22 +140,14 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
     return handler, context
 
 
-def run_task(
-    runner: asyncio.Runner,
-    handler: Any,  # noqa: ANN401 - of either kind
-    context: object,
-    seconds: float,
-    run: MessageRun,
-    place: Delivery,
-    reporter: ProgressReporter,
-) -> RunResult:
+def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
     """Handles the messages of a run; states that are set later are ignored."""
-    try:
-        if is_async(handler):
-            return runner.run(run_async(handler, context, run, place, seconds, reporter, None))
-        return run_plain(handler, context, run, place, seconds, reporter)
-    finally:
-        run.settled = True
+    if is_async(handler):
+        ran = runner.run(run_async(handler, context, run, *rest, None))
+    else:
+        ran = run_plain(handler, context, run, *rest)
+    run.settled = True
+    return ran
 
 
 if __name__ == "__main__":

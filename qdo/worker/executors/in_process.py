@@ -13,24 +13,27 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from itertools import takewhile
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context, present_delivery, state_setter
+from qdo.worker.handlers import Context, TaskOf, present_delivery, state_setter
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, check_ran
+
+T = TypeVar("T")
 
 
 class Executor(Protocol):
     """Runs messages somewhere, a bounded number of runs at a time."""
 
     slots: int
-    """How many runs there may be at the same moment."""
+    """How many runs there may be at the same moment, with those that hang; 0: so many hang that the worker must end."""
 
     async def open(self) -> None:
         """Prepares handlers and their context.
@@ -74,7 +77,8 @@ class InThisProcess:
         seconds: float,
         hooks: Hooks,
     ) -> None:
-        self.slots = count
+        self.slots = self._count = count
+        self._hanging = 0
         self._handler = handler
         self._factory = context
         self._seconds = seconds
@@ -87,6 +91,14 @@ class InThisProcess:
 
     async def close(self) -> None:
         await self._entered.aclose()
+
+    def _count_hanging(self, change: int) -> None:
+        """Counts abandoned runs that go on. Another may run beside each, until they are as many as all should be."""
+        self._hanging += change
+        self._update_slots()
+
+    def _update_slots(self) -> None:
+        self.slots = self._count + self._hanging if self._hanging < self._count else 0
 
     def _arguments(self, run: MessageRun, place: Delivery) -> tuple[Any, object, MessageRun, Delivery, float, Hooks]:
         return self._handler, self._context, run, place, self._seconds, self._hooks
@@ -148,7 +160,7 @@ def run_plain(
     begun = last = perf_counter()
     until = begun + seconds
     try:
-        for message in run.messages:
+        for message in run.part:
             if run.halt:
                 break
             if around:
@@ -198,13 +210,13 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     begun = last = breath = perf_counter()
     until = begun + seconds
     try:
-        for message in run.messages:
+        for message in run.part:
             if run.halt:
                 break
             if around:
                 hooks.call("before", message, place)
             call = handler(message, context)
-            result = await call if limit is None else await _limited(call, limit)
+            result = await call if limit is None else await limited(call, limit, "the handler")
             if result is not None:
                 _check_ran(result)
             if task.cancelling() and not run.cancelled:
@@ -229,14 +241,15 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
 
 
-async def _limited(call: Awaitable[Any], limit: float) -> Any:  # noqa: ANN401 - what the handler returns
-    timer = asyncio.timeout(limit)
+async def limited(call: Awaitable[T], seconds: float | None, what: object) -> T:
+    """Awaits a call; raises TimeLimit, which names it, if it takes too long."""
+    timer = asyncio.timeout(seconds)
     try:
         async with timer:
             return await call
     except TimeoutError as error:
         if timer.expired():
-            raise TimeLimit(f"the handler took longer than {limit:g} s") from error
+            raise TimeLimit(f"{what} took longer than {seconds:g} s") from error
         raise
 
 
@@ -284,7 +297,7 @@ class ThreadExecutor(InThisProcess):
         return future
 
     def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - whichever it is, it cannot be stopped
-        self.slots += 1
+        self._count_hanging(1)
         return False
 
     def give_up(self) -> bool:
@@ -306,7 +319,8 @@ class ThreadExecutor(InThisProcess):
 
     def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
         self._busy -= 1
-        self.slots -= run.abandoned is not None
+        if run.abandoned is not None:
+            self._count_hanging(-1)
         if not future.done():
             future.set_result(ran)
 
@@ -340,15 +354,58 @@ class TaskExecutor(InThisProcess):
         if task is None or not run.cancelled:
             run.cancelled = True
             return task is None or task.cancel()
-        self.slots += 1
-        task.add_done_callback(self._ended)
+        self._count_hanging(1)
+        task.add_done_callback(lambda _: self._count_hanging(-1))
         return False
-
-    def _ended(self, _: asyncio.Task[RunResult]) -> None:
-        self.slots -= 1
 
     def give_up(self) -> bool:
         for run, task in self._running.items():
             run.cancelled = True
             task.cancel()
         return True
+
+
+class MixedExecutor(TaskExecutor):
+    """Tasks of the loop for async calls, and threads for plain ones.
+
+    Only its message says which kind a call is. So nothing begins unless a thread is free for it, and a run ends before
+    the first message of the other kind.
+
+    Args:
+        shared: The arguments of a :class:`TaskExecutor`.
+        limit: Max seconds of one async call.
+        threads: Runs plain calls.
+        task_of: Returns the task of a message.
+    """
+
+    def __init__(self, *shared: Any, limit: float | None, threads: ThreadExecutor, task_of: TaskOf) -> None:  # noqa: ANN401 - see there
+        super().__init__(*shared, limit=limit)
+        self._threads = threads
+        self._task_of = task_of
+        self._update_slots()
+
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
+        plain = self._is_plain(run.messages[0])
+        run.part = list(takewhile(lambda message: self._is_plain(message) == plain, run.messages))
+        future = self._threads.start(run, place) if plain else super().start(run, place)
+        future.add_done_callback(lambda _: self._update_slots())
+        self._update_slots()
+        return future
+
+    def abandon(self, run: MessageRun) -> bool:
+        stopped = super().abandon(run) if run in self._running else self._threads.abandon(run)
+        self._update_slots()
+        return stopped
+
+    async def close(self) -> None:
+        await self._threads.close()
+        await super().close()
+
+    def _is_plain(self, message: Message) -> bool:
+        task = self._task_of(message)
+        return task is not None and not task.is_async
+
+    def _update_slots(self) -> None:
+        super()._update_slots()
+        threads = self._threads.slots
+        self.slots = min(self.slots, threads and len(self._running) + threads)

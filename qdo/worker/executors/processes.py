@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any, cast
@@ -25,6 +25,7 @@ from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.handlers import TaskOf
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 
@@ -32,8 +33,8 @@ logger = logging.getLogger("qdo.worker")
 
 _LEAVE_SECONDS = 5.0
 """Timeout for a child to leave its context, before it is killed, in seconds."""
-_REAP_INTERVAL = 0.01
-"""Interval between two checks whether a child has ended, in seconds."""
+_CANCEL_SECONDS = 5.0
+"""Timeout for an async task that the child has cancelled to end, before the child is killed, in seconds."""
 _LONGEST_PAUSE = 30.0
 
 
@@ -46,16 +47,16 @@ class ChildProcess:
 
     Args:
         setup: The first frame that it gets.
-        limit: Max seconds of one message; None: no limit.
+        limit_of: Returns the max seconds of the present message of a run, and what handles it.
 
     Attributes:
         dead: It cannot be used any more.
     """
 
-    def __init__(self, setup: ChildSetup, limit: float | None) -> None:
+    def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, object]]) -> None:
         self.dead = False
         self._setup = setup
-        self._limit = limit
+        self._limit_of = limit_of
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = asyncio.StreamReader()
         self._writer: asyncio.StreamWriter | None = None
@@ -108,7 +109,8 @@ class ChildProcess:
             ran = await self._follow(run)
         except TimeoutError:
             await self.kill()
-            failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
+            seconds, what = self._limit_of(run)
+            failure = Failure.of(TimeLimit(f"{what} took longer than {seconds:g} s and was killed"))
             return RunResult(run.handled - before, failure)
         except (asyncio.IncompleteReadError, ConnectionError):
             failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
@@ -120,7 +122,7 @@ class ChildProcess:
     async def _follow(self, run: MessageRun) -> RunResult:
         said = b""
         while True:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self._limit_of(run)[0]):
                 while not said.startswith(child_protocol.HANDLED):
                     if said.startswith(child_protocol.ENDED):
                         ran, _ = await self._frame(said[1:])
@@ -139,22 +141,21 @@ class ChildProcess:
         return self.dead or self._process is None or self._reader.at_eof()
 
     def strike(self) -> None:
-        """Kills its process group, unless it was reaped."""
-        self.dead = True
-        if self._process is not None and self._process.returncode is None:
+        """Kills its process group; does nothing if that was done, because it may have been reaped since."""
+        killed, self.dead = self.dead, True
+        if self._process is not None and not killed:
             with contextlib.suppress(OSError):  # Some systems refuse it if all of them have ended.
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
         """Ends it and its process group, at once; returns its exit code."""
         self.strike()
-        while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_REAP_INTERVAL)
+        code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(ConnectionError):
                 await self._writer.wait_closed()
-        return 0 if self._process is None else self._process.returncode
+        return code
 
     async def close(self) -> None:
         """The child leaves its context and ends; it is killed if that takes too long."""
@@ -191,12 +192,21 @@ class ChildProcess:
 
 
 class ProcessExecutor:
-    """A fixed number of children, each replaced when it dies. With hooks each message travels alone."""
+    """A fixed number of children, each replaced when it dies. With hooks each message travels alone.
 
-    def __init__(self, setup: ChildSetup, number: int, limit: float | None, hooks: Hooks) -> None:
+    Args:
+        setup: The setup of each child.
+        number: Number of children.
+        limit: Max seconds of one message; that of its task holds as well.
+        hooks: Called around each message.
+        task_of: Returns the task of a message.
+    """
+
+    def __init__(self, setup: ChildSetup, number: int, limit: float, hooks: Hooks, task_of: TaskOf) -> None:
         self.slots = number
         self._setup = setup
         self._limit = limit
+        self._task_of = task_of
         self._hooks = hooks
         self._children: set[ChildProcess] = set()
         self._idle: asyncio.Queue[ChildProcess] = asyncio.Queue()
@@ -284,8 +294,14 @@ class ProcessExecutor:
             else:
                 return
 
+    def _limit_of(self, run: MessageRun) -> tuple[float, object]:
+        task = self._task_of(run.messages[run.handled]) if run.handled < len(run.messages) else None
+        if task is None or task.timeout is None:
+            return self._limit, "the handler"
+        return min(self._limit, task.timeout + _CANCEL_SECONDS * task.is_async), task
+
     async def _add(self) -> None:
-        child = ChildProcess(self._setup, self._limit)
+        child = ChildProcess(self._setup, self._limit_of)
         await child.start()
         self._children.add(child)
         self._idle.put_nowait(child)

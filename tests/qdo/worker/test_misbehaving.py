@@ -119,7 +119,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
             release.wait(60)
         workers.note(message, context)
 
-    settings = quick(stalled_after=1.0, commit_seconds=0.05, threads=2, retry=Retry(attempts=3, base=0.001, cap=0.001))
+    settings = quick(stalled_after=1.0, commit_seconds=0.05, threads=4, retry=Retry(attempts=3, base=0.001, cap=0.001))
     worker = await workers.make(handle, queue, settings=settings)
     with caplog.at_level(logging.INFO):
         task = workers.start(worker)

@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -266,8 +265,14 @@ async def test_a_start_that_is_called_off_leaves_no_socket_open(
     """Also while the end of a child that cannot begin is awaited, as when two fail at the same time."""
     waits = asyncio.Event()
 
-    monkeypatch.setattr(subprocess.Popen, "poll", lambda _: waits.set())
-    child = ChildProcess(ChildSetup(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), None)
+    async def to_thread(wait: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    child = ChildProcess(
+        ChildSetup(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), lambda _: (LIMIT, "")
+    )
     before = sockets()
     start = asyncio.ensure_future(child.start())
     await waits.wait()

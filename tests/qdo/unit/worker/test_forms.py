@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +13,19 @@ import pytest
 
 from qdo import HandlerError, InvalidArgument, Jobs
 from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.executors.in_process import InThisProcess, TaskExecutor, ThreadExecutor
+from qdo.worker.executors.in_process import InThisProcess, MixedExecutor
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.handlers import check_handler, handler_of
 from qdo.worker.middleware import Hooks
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.worker import _runner
 from queuey.client import InvalidArgument as InvalidHandle
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, async_handler, is_async, sync_handler
 from tests.qdo.unit.samples import ONE, message
 
 TIMEOUT = 60.0
+NO_HOOKS = Hooks([], lambda _: None)
 End = Callable[[], Any]
 
 
@@ -131,17 +135,12 @@ FORMS: dict[str, Callable[[End], Any]] = {
 }
 
 
-def handler_for(form: str, end: End) -> Any:  # noqa: ANN401
-    """A handler that ends so for the first message, and as it should for others."""
-    return FORMS[form](end)
-
-
 def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
     """Where a worker runs a handler."""
-    hooks = Hooks([], lambda _: None)
-    if is_async(handler):
-        return TaskExecutor(handler, None, 1, 9.0, hooks, limit=None)
-    return ThreadExecutor(handler, None, 1, 9.0, hooks)
+    task_of = getattr(handler, "task_of", lambda _: None)
+    executor = _runner(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
+    assert isinstance(executor, InThisProcess)
+    return executor
 
 
 async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
@@ -168,14 +167,14 @@ def name_of(error: BaseException) -> set[str]:
 async def test_what_returns_is_handled(form: str) -> None:
     """A handler that returns, whatever value, has handled the message."""
     for end in (lambda: None, lambda: 5):
-        assert (await results(handler_for(form, end), 3))[:2] == (3, None)
+        assert (await results(FORMS[form](end), 3))[:2] == (3, None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) -> None:
     """Any error fails the message, names it, and neither ends the worker nor keeps its place."""
-    ran = await results(handler_for(form, raising(error)))
+    ran = await results(FORMS[form](raising(error)))
     assert ran.handled == 0
     assert ran.failure is not None
     assert ran.failure.effect == "fail"
@@ -187,7 +186,7 @@ async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) 
 @pytest.mark.parametrize("kind", NOTHING_RAN)
 async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
     """A handler that returns what nobody runs cannot be used: the worker says so and ends; nothing is handled."""
-    ran = await results(handler_for(form, NOTHING_RAN[kind]))
+    ran = await results(FORMS[form](NOTHING_RAN[kind]))
     assert ran.handled == 0
     assert ran.failure is not None
     assert ran.failure.effect == "exit"
@@ -244,6 +243,19 @@ async def test_a_run_that_its_executor_cancels() -> None:
 BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
+def mixed(end: End) -> Any:  # noqa: ANN401
+    """The handler of a program with a plain task, which ends so, and an async one."""
+    jobs = Jobs("q")
+    jobs.task(name="plain")(end)
+    jobs.task(name="awaited")(coroutine_function(lambda: None))
+    return handler_of(jobs)
+
+
+def calls(*tasks: str) -> MessageRun:
+    """A run of messages that call these tasks."""
+    return MessageRun([message(number, body={"task": task}) for number, task in enumerate(tasks, 1)], 1)
+
+
 def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
     """A program with a task of this form, and perhaps an async one beside it."""
     jobs = Jobs("q")
@@ -289,6 +301,63 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
     if is_async(handle) or kind in {"generator", "async generator"}:
         with pytest.raises(NothingRan, match="handle"):
             await async_handler(handle)(given)
+
+
+async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None:
+    """No more begin than there are threads: as long as none is free nothing does, because any call may be plain."""
+    gate = threading.Event()
+    executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
+    assert isinstance(executor, MixedExecutor)
+    await executor.open()
+    place = Delivery(ONE, 1)
+    assert executor.slots == 2
+    futures = [executor.start(calls("awaited"), place)]
+    assert executor.slots == 3
+    futures += [executor.start(calls("plain"), place) for _ in range(2)]
+    assert executor.slots == 3
+    assert (await asyncio.wait_for(futures[0], TIMEOUT))[:2] == (1, None)
+    assert executor.slots == 2  # Both run.
+    gate.set()
+    for future in futures[1:]:
+        assert (await asyncio.wait_for(future, TIMEOUT))[:2] == (1, None)
+    assert executor.slots == 2
+    await executor.close()
+
+
+async def test_a_run_has_calls_of_one_kind() -> None:
+    """It ends before the first of the other kind; the source begins the rest anew."""
+    executor: Any = executor_of(mixed(lambda: None))
+    await executor.open()
+    for tasks, handled in ((("plain", "plain", "awaited"), 2), (("awaited", "plain"), 1), (("other", "plain"), 0)):
+        ran = await asyncio.wait_for(executor.start(calls(*tasks), Delivery(ONE, 1)), TIMEOUT)
+        assert ran.handled == handled
+        assert (ran.failure is None) == (tasks[0] != "other")
+    await executor.close()
+
+
+async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
+    """Its message fails; another takes its place, until as many hang as there are threads: then nothing begins."""
+    gate = threading.Event()
+    executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
+    await executor.open()
+    runs = [calls("plain"), calls("plain")]
+    futures = [executor.start(run, Delivery(ONE, 1)) for run in runs]
+    for run, slots in zip(runs, (3, 0), strict=True):
+        run.abandoned = 0
+        assert not executor.abandon(run)
+        assert executor.slots == slots
+    gate.set()
+    await asyncio.wait_for(asyncio.wait(futures), TIMEOUT)
+    assert executor.slots == 2
+    await executor.close()
+
+
+async def test_a_plain_call_may_have_a_loop_of_its_own() -> None:
+    """It does not run in the loop of the async ones."""
+    executor: Any = executor_of(mixed(lambda: asyncio.run(unheard())))
+    await executor.open()
+    assert (await asyncio.wait_for(executor.start(calls("plain"), Delivery(ONE, 1)), TIMEOUT))[:2] == (1, None)
+    await executor.close()
 
 
 class Made:

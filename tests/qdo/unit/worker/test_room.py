@@ -13,6 +13,7 @@ import pytest
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
+from qdo.worker import exit_codes
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.executors.in_process import TaskExecutor, ThreadExecutor
@@ -21,7 +22,7 @@ from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
-from qdo.worker.sources import Handling
+from qdo.worker.sources import Handling, end_if_handlers_hang
 from queuey.client import Message
 
 QUEUE = Queue("host", "app", "q")
@@ -218,23 +219,50 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
         if message.partition < 3:
             gate.wait(30)
 
-    middle = await handling(handle, stalled_after=10.0)
+    middle = await handling(handle, slots=3, stalled_after=10.0)
     gone = [Partition(QUEUE, 1), Partition(QUEUE, 2)]
     for partition in gone:
         middle.feed(partition, messages(1, partition.number))
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
     middle.discard(gone)
-    assert middle.room == 0
     aged(middle, 11)
     aged(middle, 20)
-    assert middle._runner.slots == 4
+    assert middle._runner.slots == 5
     middle.feed(Partition(QUEUE, 3), messages(1, 3))
     middle.dispatch()
     await _until(lambda: 3 in begun)
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
-    assert middle._runner.slots == 2
+    assert middle._runner.slots == 3
+
+
+async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -> None:
+    """Each would cost another thread, without end: nothing else begins, and the worker is told to end."""
+    gate, begun = threading.Event(), []
+
+    def handle(message: Message, _: object) -> None:
+        begun.append(message.partition)
+        gate.wait(30)
+
+    middle = await handling(handle, stalled_after=10.0)
+    for number in (1, 2, 3):
+        middle.feed(Partition(QUEUE, number), messages(1, number))
+    middle.dispatch()
+    await _until(lambda: len(begun) == 2)
+    middle.discard([Partition(QUEUE, 1), Partition(QUEUE, 2)])
+    aged(middle, 11)
+    aged(middle, 20)
+    assert middle._runner.slots == 0
+    assert middle.room == 0
+    assert middle._works[Partition(QUEUE, 3)].partition_queue.count == 1
+    codes: list[int] = []
+    end_if_handlers_hang(middle._handling._replace(stop=codes.append))
+    assert codes == [exit_codes.FAILED]
+    middle.discard([Partition(QUEUE, 3)])
+    gate.set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    assert (middle._runner.slots, begun) == (2, [1, 2])
 
 
 async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone() -> None:
@@ -337,7 +365,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
                 await ended.wait()
 
     owned = Owned()
-    middle = await handling(handle, owned=owned, slots=1, stalled_after=10.0)
+    middle = await handling(handle, owned=owned, slots=2, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     await begun.wait()

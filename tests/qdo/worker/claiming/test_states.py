@@ -89,7 +89,7 @@ def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
     with here, there, asyncio.Runner() as runner:
         reporter = child.ProgressReporter(here)
         run = child.ChildRun(ChildTask((message,), place), reporter)
-        Context().run(child.run_task, runner, handle, None, 0.0, run, place, reporter)
+        Context().run(child.run_task, runner, handle, None, run, place, 0.0, reporter)
         left[0].run(set_state, "late")
         said = there.recv(4096)
     assert said == child_protocol.STATE + child_protocol.frame(b'"now"') + child_protocol.HANDLED
