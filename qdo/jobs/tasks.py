@@ -238,7 +238,7 @@ class Task(Generic[P, R, S]):
             except NameError as error:
                 if error.name in names:
                     raise InvalidArgument(f"task {self.name}: a type of its arguments is not known: {error}") from error
-                names[error.name] = _AnyValue
+                names[str(error.name)] = _Placeholder("Any", (), {})
         return self._signature
 
     def bound(self, call: Invocation) -> inspect.BoundArguments:
@@ -260,6 +260,8 @@ class Task(Generic[P, R, S]):
 
 
 class _Placeholder(type):
+    """The class of types that a program imports for type checkers only: any value fits them."""
+
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -272,10 +274,6 @@ class _Placeholder(type):
 
     def __instancecheck__(cls, _: object) -> bool:
         return True
-
-
-class _AnyValue(metaclass=_Placeholder):
-    """The type of arguments whose type a program imports for type checkers only."""
 
 
 class TaskSender(Generic[P]):

@@ -117,6 +117,8 @@ class ClaimSource:
         self._running: dict[MessageRun, list[AsyncJob]] = {}
         self._finished: dict[MessageRun, int] = {}
         """How many messages of a run that goes on are finished."""
+        self._overdue: deque[tuple[str, int, str]] = deque(maxlen=MAX_CLAIMED)
+        """Messages that were handled after their claims were over, and so may come again; the latest ones."""
         self._leaked: dict[MessageRun, None] = {}
         """Runs of threads that do not end."""
         self._settling: set[asyncio.Task[None]] = set()
@@ -152,12 +154,15 @@ class ClaimSource:
         try:
             await asyncio.wait({claiming, asked}, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
-                jobs = claiming.result()
+                claimed = claiming.result()
+                again = [job for job in claimed if _key(job) in self._overdue] if self._overdue else []
+                self._acknowledge(again)
+                jobs = [job for job in claimed if job not in again]
                 for job in jobs:
                     job.held_claim.delay_if_left = 0.0  # As long as no handler has begun it.
                 self._waiting.extend(jobs)
                 self._failures, self._refused = 0, None
-                if not jobs:  # A service that does not hold claims open is not asked all the time.
+                if not claimed:  # A service that does not hold claims open is not asked all the time.
                     early = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
                     await happens(self._handling.stop_requested, max(0.0, early))
         except ClientError as error:
@@ -241,7 +246,7 @@ class ClaimSource:
         if jobs is not None:
             self._metrics.ran(jobs[0].queue, ran)
             self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
-            self._jobs.finish(jobs[before : ran.handled])
+            self._acknowledge(jobs[before : ran.handled])
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
                 self._failed(rest.pop(0), failure, run.new_state())
@@ -251,6 +256,14 @@ class ClaimSource:
         self._dispatch()
         self._update_quiet()
         self._handling.changed()
+
+    def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
+        for job in takewhile(lambda job: job.lost, jobs):
+            self._overdue.append(_key(job))
+            self._metrics.count("overdue", job.queue)
+            text = "the claim of %r was over before %s had handled it; an async handler must not block the event loop"
+            logger.warning(text, job, self._handling.task_of(job.message) or "the handler")
+        self._jobs.finish(jobs)
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
         handling, place, message = self._handling, self._place(job), job.message
@@ -272,7 +285,7 @@ class ClaimSource:
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
-                self._jobs.finish([job])
+                self._acknowledge([job])
             case DeadLetterIt():
                 text = "given up after %d attempts, it becomes a dead letter: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries)
@@ -338,7 +351,7 @@ class ClaimSource:
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now)
             ages.append(age)
-            self._jobs.finish(jobs[self._finished.get(run, 0) : run.handled])
+            self._acknowledge(jobs[self._finished.get(run, 0) : run.handled])
             self._finished[run] = run.handled
             if age >= self._settings.stalled_after and run.handled < len(jobs):
                 self._stalled(run, jobs, age)
@@ -392,3 +405,7 @@ class ClaimSource:
 
     async def close_all(self) -> None:
         await self._claims.client.close()
+
+
+def _key(job: AsyncJob) -> tuple[str, int, str]:
+    return job.queue, job.message.partition, job.message.id

@@ -32,15 +32,8 @@ Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager
 """Called once. Its result is entered before the first message and left after the last; handlers get its value."""
 
 
-class CalledTask(Protocol):
-    """The task that a message calls. Its text names it."""
-
-    timeout: float | None
-    is_async: bool
-
-
-TaskOf = Callable[[Message], CalledTask | None]
-"""Returns the task that a message calls; None: it calls none that is known."""
+TaskOf = Callable[[Message], Any]
+"""Returns the task that a message calls, with its ``timeout`` and ``is_async``; None: it calls none that is known."""
 
 
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")

@@ -26,6 +26,7 @@ _BY_QUEUE = {
     "retried": "Failed attempts that another one follows.",
     "dead": "Messages that became dead letters.",
     "skipped": "Messages that failed at last and were passed over.",
+    "overdue": "Messages whose claim was over before they were handled, so that others may handle them too.",
 }
 _PLAIN = {
     "commits": "Records of progress.",

@@ -20,6 +20,7 @@ from qdo.worker.failure import (
     decide,
     report,
 )
+from qdo.worker.handlers import TaskOf
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
@@ -43,6 +44,7 @@ class Handling(NamedTuple):
         lag_shown: The lag is to be measured.
         prepare: Run beside the messages when the worker starts; None: nothing.
         retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
+        task_of: Returns the task that a message calls; None: it calls none that is known.
     """
 
     runner: Executor
@@ -56,6 +58,7 @@ class Handling(NamedTuple):
     lag_shown: bool
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
+    task_of: TaskOf = lambda _message: None
 
     def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
         """Returns what becomes of a message whose attempt has failed; counts the failure and calls the hooks."""

@@ -129,6 +129,7 @@ class Worker:
             lag_shown=registry is not None,
             prepare=getattr(found, "prepare", None),
             retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
+            task_of=task_of,
         )
         self._source: Source
         if isinstance(consumer, Claims):

@@ -46,7 +46,7 @@ class ProgressReporter:
     def begin_in_child(self) -> None:
         self._line.close()
         os.close(self._kept_open)
-        self.send = lambda _: None  # type: ignore[method-assign] # whatever it says is not of the message
+        self.send = lambda _: None  # type: ignore[method-assign, assignment] # it handles no message
 
     def call(self, name: str, *_arguments: object) -> None:
         if name == "after":
@@ -142,10 +142,8 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
     """Handles the messages of a run; states that are set later are ignored."""
-    if is_async(handler):
-        ran = runner.run(run_async(handler, context, run, *rest, None))
-    else:
-        ran = run_plain(handler, context, run, *rest)
+    arguments: Any = handler, context, run, *rest
+    ran = runner.run(run_async(*arguments, None)) if is_async(handler) else run_plain(*arguments)
     run.settled = True
     return ran
 

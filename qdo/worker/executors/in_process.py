@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from itertools import takewhile
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.dispatch.partition_work import MessageRun
@@ -25,8 +25,6 @@ from qdo.worker.handlers import Context, TaskOf, present_delivery, state_setter
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, check_ran
-
-T = TypeVar("T")
 
 
 class Executor(Protocol):
@@ -241,7 +239,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
 
 
-async def limited(call: Awaitable[T], seconds: float | None, what: object) -> T:
+async def limited(call: Awaitable[Any], seconds: float | None, what: object) -> Any:  # noqa: ANN401 - what it returns
     """Awaits a call; raises TimeLimit, which names it, if it takes too long."""
     timer = asyncio.timeout(seconds)
     try:
@@ -381,6 +379,7 @@ class MixedExecutor(TaskExecutor):
     def __init__(self, *shared: Any, limit: float | None, threads: ThreadExecutor, task_of: TaskOf) -> None:  # noqa: ANN401 - see there
         super().__init__(*shared, limit=limit)
         self._threads = threads
+        self._entered.push_async_callback(threads.close)
         self._task_of = task_of
         self._update_slots()
 
@@ -396,10 +395,6 @@ class MixedExecutor(TaskExecutor):
         stopped = super().abandon(run) if run in self._running else self._threads.abandon(run)
         self._update_slots()
         return stopped
-
-    async def close(self) -> None:
-        await self._threads.close()
-        await super().close()
 
     def _is_plain(self, message: Message) -> bool:
         task = self._task_of(message)

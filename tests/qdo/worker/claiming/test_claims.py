@@ -111,6 +111,30 @@ async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -
     assert await task == exit_codes.ENDED
 
 
+async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be renewed meanwhile, so its messages come again: they are acknowledged, not handled again."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 2)
+
+    async def handle(message: Message, context: object) -> None:
+        workers.note(message, context)
+        time.sleep(2.5)  # noqa: ASYNC251 - the mistake
+
+    worker = make(workers, handle, queue, ttl=2.0)
+    task = workers.start(worker)
+    await until(lambda: len(workers.seen) >= 2)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert sorted(workers.seen) == sorted(set(workers.seen))
+    assert worker.metrics._counts["overdue"][queue.name] >= 2
+    lines = [record.getMessage() for record in caplog.records if "before the handler had handled it" in record.message]
+    assert len(lines) >= 2
+    assert all(queue.name in line for line in lines)
+
+
 async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """The others are claimed from, what was handled is acknowledged once, and the log says which queue is missing."""
     gone, queue = [await workers.system.queue() for _ in range(2)]
