@@ -1,0 +1,93 @@
+"""Handlers of every form that child processes import. How they end is their message's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from qdo import Jobs
+from queuey.client import Message
+
+
+def end(how: str) -> None:
+    """Ends in one of the ways that need a process."""
+    match how:
+        case "sleeps":
+            time.sleep(600)
+        case "swallows":
+            while True:
+                with suppress(BaseException):
+                    time.sleep(600)
+        case "exits":
+            os._exit(3)
+        case "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "leaves":
+            sys.exit(0)
+        case "forks":
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+
+
+async def end_async(how: str) -> None:
+    """Likewise; it swallows cancellations."""
+    while how == "swallows":
+        with suppress(BaseException):
+            await asyncio.sleep(600)
+    end(how)
+
+
+def function(message: Message, _: object) -> None:
+    """A function."""
+    end(message.body)
+
+
+async def coroutine_function(message: Message, _: object) -> None:
+    """A coroutine function."""
+    await end_async(message.body)
+
+
+class _Called:
+    """An object that is called."""
+
+    __module__ = __name__
+    __qualname__ = "called"
+
+    def __call__(self, message: Message, context: object) -> Any:  # noqa: ANN401 - what it returns
+        """Ends."""
+        return function(message, context)
+
+
+class _Awaited(_Called):
+    """An object whose call is awaited."""
+
+    __qualname__ = "awaited"
+
+    async def __call__(self, message: Message, context: object) -> None:
+        """Ends."""
+        await coroutine_function(message, context)
+
+
+called, awaited = _Called(), _Awaited()
+
+plain_jobs, async_jobs, mixed_jobs = Jobs("plain"), Jobs("async"), Jobs("mixed")
+
+
+def task(how: str) -> None:
+    """A plain task, which may use a loop of its own."""
+    asyncio.run(asyncio.sleep(0))
+    end(how)
+
+
+plain_jobs.task(name="plain", timeout=0.5)(task)
+mixed_jobs.task(name="plain", timeout=0.5)(task)
+mixed_jobs.task(name="async", timeout=0.5)(end_async)
+async_jobs.task(name="async", timeout=0.5)(end_async)
