@@ -89,7 +89,7 @@ class PlainTasks:
     __call__ = call_plain
 
     def task_of(self, message: Message) -> Task[Any, Any, Any] | None:
-        """Returns the task that a message calls; None: there is none."""
+        """Returns the task that a message calls, or None if it calls no known task."""
         name = message.body.get("task") if isinstance(message.body, dict) else None
         return self._tasks.get(name) if isinstance(name, str) else None
 

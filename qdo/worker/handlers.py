@@ -33,7 +33,7 @@ Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager
 
 
 TaskOf = Callable[[Message], Any]
-"""Returns the task that a message calls, with its ``timeout`` and ``is_async``; None: it calls none that is known."""
+"""Returns the task that a message calls, with its ``timeout`` and ``is_async``, or None if it calls no known task."""
 
 
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")

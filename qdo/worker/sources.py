@@ -44,7 +44,7 @@ class Handling(NamedTuple):
         lag_shown: The lag is to be measured.
         prepare: Run beside the messages when the worker starts; None: nothing.
         retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
-        task_of: Returns the task that a message calls; None: it calls none that is known.
+        task_of: Returns the task that a message calls, or None if it calls no known task.
     """
 
     runner: Executor

@@ -46,7 +46,7 @@ class MessageRun:
     A message that failed before travels alone.
 
     Attributes:
-        part: The first of the messages, as many as the executor handles in this run.
+        accepted: The first of the messages, as many as the executor handles in this run.
         keys: The keys of the messages; empty if messages have none.
         halt: The run ends after the present message; checked before each message.
         handled: Number of messages handled so far.
@@ -64,12 +64,12 @@ class MessageRun:
     """
 
     __slots__ = (
-        "abandoned", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages", "part",
+        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages",
         "seen", "settled", "since", "state", "state_seen", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
-        self.messages = self.part = messages
+        self.messages = self.accepted = messages
         self.attempt = attempt
         self.keys = keys
         self.halt = self.begun = self.leaked = self.settled = self.cancelled = False

@@ -143,7 +143,7 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
     """Handles the messages of a run; states that are set later are ignored."""
     arguments: Any = handler, context, run, *rest
-    ran = runner.run(run_async(*arguments, None)) if is_async(handler) else run_plain(*arguments)
+    ran = runner.run(run_async(*arguments)) if is_async(handler) else run_plain(*arguments)
     run.settled = True
     return ran
 

@@ -31,7 +31,7 @@ class Executor(Protocol):
     """Runs messages somewhere, a bounded number of runs at a time."""
 
     slots: int
-    """How many runs there may be at the same moment, with those that hang; 0: so many hang that the worker must end."""
+    """Max runs at the same moment, hanging ones included; 0 if too many hang, so that the worker must end."""
 
     async def open(self) -> None:
         """Prepares handlers and their context.
@@ -158,7 +158,7 @@ def run_plain(
     begun = last = perf_counter()
     until = begun + seconds
     try:
-        for message in run.part:
+        for message in run.accepted:
             if run.halt:
                 break
             if around:
@@ -189,7 +189,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     place: Delivery,
     seconds: float,
     hooks: MessageHooks,
-    limit: float | None,
+    limit: float | None = None,
     *,
     interrupts: bool = False,
 ) -> RunResult:
@@ -208,7 +208,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     begun = last = breath = perf_counter()
     until = begun + seconds
     try:
-        for message in run.part:
+        for message in run.accepted:
             if run.halt:
                 break
             if around:
@@ -385,7 +385,7 @@ class MixedExecutor(TaskExecutor):
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         plain = self._is_plain(run.messages[0])
-        run.part = list(takewhile(lambda message: self._is_plain(message) == plain, run.messages))
+        run.accepted = list(takewhile(lambda message: self._is_plain(message) == plain, run.messages))
         future = self._threads.start(run, place) if plain else super().start(run, place)
         future.add_done_callback(lambda _: self._update_slots())
         self._update_slots()
