@@ -246,7 +246,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
         gate.wait(30)
 
     middle = await handling(handle, stalled_after=10.0)
-    for number in (1, 2, 3):
+    for number in (1, 2):
         middle.feed(Partition(QUEUE, number), messages(1, number))
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
@@ -255,6 +255,8 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     aged(middle, 20)
     assert middle._runner.slots == 0
     assert middle.room == 0
+    middle.feed(Partition(QUEUE, 3), messages(1, 3))
+    middle.dispatch()
     assert middle._works[Partition(QUEUE, 3)].partition_queue.count == 1
     codes: list[int] = []
     end_if_handlers_hang(middle._handling._replace(stop=codes.append))
@@ -262,7 +264,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     middle.discard([Partition(QUEUE, 3)])
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
-    assert (middle._runner.slots, begun) == (2, [1, 2])
+    assert (middle._runner.slots, sorted(begun)) == (2, [1, 2])
 
 
 async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone() -> None:

@@ -93,7 +93,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
             again.set()
 
     owned = Owned(p1=CommittedOffset(held=False))
-    worker = await handling(handle, None, owned, SlowProgress(), slots=1, stalled_after=0.2)
+    worker = await handling(handle, None, owned, SlowProgress(), slots=2, stalled_after=0.2)
     worker.feed(PARTITION, messages(1, 1))
     worker.dispatch()
     assert await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
