@@ -251,7 +251,7 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
             await asyncio.sleep(600)
         workers.note(message, context)
 
-    worker = make(workers, block if kind == "thread" else wait, queue, threads=1, tasks=1, stalled_after=0.3)
+    worker = make(workers, block if kind == "thread" else wait, queue, threads=2, tasks=1, stalled_after=0.3)
     task = workers.start(worker)
     await until(lambda: workers.seen == ["1:2"])
     await until_done(workers, queue)
@@ -262,6 +262,23 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     found = read_dead_letter(letter, f"{queue.name}.dead")
     assert found is not None
     assert found.cause.error == "qdo.errors.TimeLimit"
+
+
+async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
+    """Each message that hangs would cost another thread: the worker claims no more, and its supervisor sees code 1."""
+    queue = await workers.system.queue(backoff=SOON)
+    await workers.system.send(queue, 4)
+    go_on, begun = threading.Event(), []
+
+    def block(message: Message, context: object) -> None:
+        begun.append(message.body)
+        go_on.wait(60)
+
+    worker = make(workers, block, queue, threads=2, stalled_after=0.3, drain=1.0)
+    assert await asyncio.wait_for(workers.start(worker), 60) == exit_codes.FAILED
+    assert len(begun) <= 3  # The first that hung had another beside it.
+    assert (await workers.system.client.job_queue(queue.name).backlog()).waiting >= 2
+    go_on.set()
 
 
 async def test_long_work_keeps_its_claim(workers: Workers) -> None:
