@@ -43,7 +43,7 @@ class History:
         live: The sessions that have not ended.
         busy: By partition and owner's session how many messages its member is handling.
         patient: Nothing is released before its message is handled.
-        attempts: Number of attempts at messages, by who made them, and of those that failed.
+        attempts: Number of attempts at messages, by who made them, and of those that failed, hung, or ended late.
         wrong: The guarantees that did not hold.
         deeds: Everything that happened, to be compared.
     """
@@ -173,6 +173,22 @@ class History:
             stay.go_on(message, index)
         else:
             log.handle(index)
+        self._idle(name, place)
+
+    def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
+        """An attempt of a member does not end in time: it fails, and others may handle the message."""
+        self.attempts["hung"] += 1
+        stay.go_on(message, self.service.places[message.body][1])
+        self._idle(name, place_of(partition))
+
+    def handled_late(self, stay: Stay, message: Message) -> None:
+        """An attempt that did not end in time has ended well all the same."""
+        self.attempts["late"] += 1
+        log, index = self.service.places[message.body]
+        log.handle(index)
+        stay.go_on(message, index + 1)
+
+    def _idle(self, name: str, place: str) -> None:
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1
@@ -183,6 +199,8 @@ class History:
         """A member goes on behind a message that it has failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
+        if stay.log is not log:
+            stay.begin(log, index)
         stay.go_on(message, index + 1)
 
     def committed(self, partition: Partition, identifier: str) -> None:

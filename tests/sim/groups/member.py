@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -85,16 +85,18 @@ class Member:
         self.links.append(link)
         return link
 
-    def _assigned(self, partitions: Iterable[Partition]) -> None:
+    def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
+        return self._storm.faults.in_callback(ends=True)  # nothing is read before
 
-    async def _revoked(self, partitions: Iterable[Partition]) -> None:
-        self._lost(partitions)
+    def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
+        return self._lost(partitions)
 
-    def _lost(self, partitions: Iterable[Partition]) -> None:
+    def _lost(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays.pop(partition, None)
+        return self._storm.faults.in_callback()
 
 
 class ConsumerMember(Member):
@@ -142,6 +144,8 @@ class ConsumerMember(Member):
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             stay = self._stays.pop(partition, None)
+            if (fault := self._storm.faults.in_callback()) is not None:
+                await fault
             async with self._busy:
                 if stay is not None and self._consumer is not None:
                     await self._commit(self._consumer, partition, stay)
@@ -173,8 +177,9 @@ class ConsumerMember(Member):
             except (NotOwner, CoordinationLost, SessionLost):
                 raise
             except QdoError as error:
-                self._history.wrong.append(f"commit: {error!r}")
-                return
+                if self._stays.get(partition, stay) is stay:
+                    self._history.wrong.append(f"commit: {error!r}")
+                return  # of a former stay, whose callback was late
             self._history.committed(partition, done)
             stay.recorded = done
 
@@ -226,7 +231,16 @@ class WorkerMember(Member):
             return
         self._history.attempts["worker in order of keys" if self._keyed else "worker"] += 1
         self._history.handles(name, stay, partition, message, self._world.now)
-        await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
+        if (fault := self._storm.faults.in_handler(message)) is not None:
+            self._history.hangs(name, stay, partition, message)
+            await fault
+            self._history.handled_late(stay, message)
+            return
+        try:
+            await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
+        except asyncio.CancelledError:  # a pause took all of its time
+            self._history.hangs(name, stay, partition, message)
+            raise
         failed = self._world.rng.random() < FAILING
         self._history.handled(name, stay, partition, message, failed=failed)
         if failed:

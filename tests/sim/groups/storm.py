@@ -29,8 +29,10 @@ from qdo.coordination.changes import bundle
 from qdo.coordination.tree import Delete
 from qdo.partitions import Partition, Queue
 from qdo.worker import rights, sources
+from qdo.worker.dispatch import slow_handlers
 from qdo.worker.executors import in_process
 from tests.replacing import replace_in
+from tests.sim.groups.faults import STALLED_AFTER, STOPPING, UserFaults
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.member import ConsumerMember, WorkerMember
@@ -45,6 +47,8 @@ JOINING = 0.5
 """Seconds until it begins."""
 BETWEEN = 0.35
 """Seconds between two troubles, on average."""
+UNLIMITED = 1000.0
+"""Seconds that an attempt may take in a history whose handlers end in time."""
 AFTER = 1.0
 """Seconds after the last trouble for which messages are posted."""
 OPERATIONS = 2, 100
@@ -84,6 +88,7 @@ class Storm:
             grace=rng.choice([0.0, 0.0, 4.0]),
             revoke_timeout=rng.choice([0.3, 3.0]),
         )
+        self.faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
         keyed = rng.choice([False, True])
         self.work = WorkerSettings(
             tasks=rng.choice([1, 3, 20]),
@@ -96,7 +101,9 @@ class Storm:
             commit_messages=rng.choice([3, 50]),
             commit_seconds=0.5,
             drain=self.settings.revoke_timeout,
+            stalled_after=STALLED_AFTER if self.faults.handlers else UNLIMITED,
         )
+        self.faults.bad_messages = self.work.retry.attempts > 0
         self.service = Service(self.world)
         self.history = History(self.service)
         self.history.patient = self.settings.revoke_timeout > 1.0
@@ -111,10 +118,11 @@ class Storm:
         """Seconds after the last trouble within which balance is reached.
 
         A session that ends late, the grace of its member, a revocation, two rounds of searches for queues (one that
-        fails while what was found before is given out), and the messages that have waited.
+        fails while what was found before is given out), the messages that have waited, and what takes too long.
         """
         settings = self.settings
-        return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG
+        faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
+        return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
         """Returns what it never returned before."""
@@ -125,7 +133,7 @@ class Storm:
         with self._seeded():
             for machine in self.machines:
                 self.world.at(self.world.some(0.5), machine.begin)
-            end = self.world.now + STORM
+            end = self.faults.end = self.world.now + STORM
             self._trouble(end)
             self._post(end + AFTER)
             self.world.run(end)
@@ -156,6 +164,7 @@ class Storm:
             stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
             stack.enter_context(replace_in(rights, uniform, rng.uniform))
             stack.enter_context(replace_in(sources, random, rng.random))
+            stack.enter_context(replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, STOPPING))
             stack.enter_context(replace_in(in_process, perf_counter, lambda: self.world.now))
             yield
 
@@ -164,6 +173,8 @@ class Storm:
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
         program = rng.choice([ConsumerMember, WorkerMember])
+        if self.faults.handlers:
+            program = WorkerMember
         if wants:  # a worker refuses to begin as long as it lacks rights for queues that it names
             program = ConsumerMember
         return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)

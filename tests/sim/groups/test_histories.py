@@ -44,4 +44,4 @@ def test_histories_are_what_they_should_be() -> None:
     assert again > 0
     assert all(len(history.loops) > 3 for history in first)
     attempts = sum((history.attempts for history in first), Counter())
-    assert {"consumer", "worker", "worker in order of keys", "failed"} <= attempts.keys()
+    assert {"consumer", "worker", "worker in order of keys", "failed", "hung", "late"} <= attempts.keys()
