@@ -174,7 +174,7 @@ class Dispatcher:
             work.close()
             work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work))
             return
-        self._readmit_leaked(work)
+        self._readmit_lost(work)
         self.dispatch()
         self._changed()
 
@@ -241,18 +241,18 @@ class Dispatcher:
         return in_hand
 
     def _readmit(self, partitions: Collection[Partition] | None) -> None:
-        """Accepts messages again of partitions that were handed over."""
+        """Accepts messages again of partitions that were handed over, as of others that were lost."""
         for work in list(self._works.values()):
             if work.state == "handed over" and (partitions is None or work.partition in partitions):
-                self._forget(work)
-                if not work.quiet:
-                    self._leaked[work] = None
+                work.state = "lost"
+                self._readmit_lost(work)
 
-    def _readmit_leaked(self, work: PartitionWork) -> None:
+    def _readmit_lost(self, work: PartitionWork) -> None:
         """Accepts messages again of a partition that was lost if nothing runs but handlers that cannot be stopped."""
         if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
-            self._leaked[work] = None
             self._forget(work)
+            if not work.quiet:
+                self._leaked[work] = None
 
     def _shut(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
@@ -289,7 +289,7 @@ class Dispatcher:
             work.cancel()
             self._free_exclusive_slot(work)
             self._update_busy(work.partition)
-            self._readmit_leaked(work)
+            self._readmit_lost(work)
         if works:
             # As long as any work is runnable no messages are fetched, and none begins without a session.
             self._runnable = deque(work for work in self._runnable if not work.discarded)
@@ -406,6 +406,7 @@ class Dispatcher:
         before = work.partition_queue.count
         held = work.settle(run, ran.handled, failed=failed)
         if work.discarded:
+            self._readmit_lost(work)
             return
         self._grown(work, before)
         if failure is not None and held is not None:

@@ -11,7 +11,7 @@ filling      Messages before a done one are handled, so that the done one need n
              failed is tried again if its time comes soon enough.
 lost         Results do not count. A thread cannot be stopped: the partition takes no messages here until it has ended,
              or its message has failed because it takes too long.
-handed over  Likewise, but for a handler that does not end: the partition may come back and takes messages without it.
+handed over  Likewise, because a handler does not end, and until the partition has gone; then it is lost.
 
 Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::
 

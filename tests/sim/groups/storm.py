@@ -106,7 +106,7 @@ class Storm:
         self.faults.bad_messages = self.work.retry.attempts > 0
         self.service = Service(self.world)
         self.history = History(self.service)
-        self.history.patient = self.settings.revoke_timeout > 1.0
+        self.history.patient = self.settings.revoke_timeout > 1.0 and not self.faults.handlers
         self.tree = Tree(self.world, self.history)
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from qdo import delivery
 from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
+from qdo.worker.dispatch import slow_handlers
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages
+from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
 PARTITION = Partition(QUEUE, 1)
@@ -116,3 +120,41 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
     release.set()
     await worker.until_ended(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
     assert PARTITION not in worker.busy
+
+
+@pytest.mark.parametrize("how", ["lost", "handed over"])
+async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
+    """One of its keys hangs, another is being handled: when that has ended, the partition takes messages again."""
+    gates = {"hangs": asyncio.Event(), "ends": asyncio.Event()}
+
+    async def handle(message: Message, _context: object) -> None:
+        while not (gate := gates[message.headers["key"]]).is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    with replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, 0.0):
+        worker = await handling(handle, None, None, SlowProgress(), by="header:key", stalled_after=0.2)
+        both = zip(messages(2, 1), gates, strict=True)
+        worker.feed(PARTITION, [replace(message, headers={"key": key}) for message, key in both])
+        worker.dispatch()
+        (work,) = worker._works.values()
+        hanging, other = work.runs
+        other.since += 1000.0
+        await asyncio.sleep(0)  # both begin
+        if how == "lost":
+            worker.discard({PARTITION})
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not hanging.leaked:
+                worker.note_progress()
+                await asyncio.sleep(0.05)
+        if work.handing_over is not None:
+            await work.handing_over
+            worker.discard({PARTITION})
+    busy = []
+    for gate in (gates["ends"], gates["hangs"]):
+        busy.append(PARTITION in worker.busy)
+        gate.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert busy == [True, False]
+    assert not worker._leaked
