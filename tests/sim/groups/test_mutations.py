@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
 from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
+from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionWork
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
@@ -171,6 +172,23 @@ async def finding_once(one: QueueFinder) -> None:
         await REAL_FIND(one)
 
 
+async def not_waiting_for_lost(table: PartitionTable, row: OwnedPartition) -> None:
+    """Has a partition taken again before its owner was notified of the end of the former ownership."""
+    table._lose([row], row.calls)
+    row.end_notified = True
+    table._forget(row)
+
+
+@contextmanager
+def taking_late_calls_for_present_ones() -> Iterator[None]:
+    """Notifies late, and takes what is called for a former ownership for the present one."""
+    with (
+        replace(PartitionTable._notify_lost, not_waiting_for_lost),
+        replace(PartitionListener._still_present, lambda _, rows: list(rows)),
+    ):
+        yield
+
+
 # What a worker's dispatcher does.
 
 
@@ -203,6 +221,15 @@ async def waiting_for_nothing(_: PartitionWork) -> None:
 
 def going_on(_: MessageRun) -> None:
     """Does not end a run when the partition is lost, or in doubt."""
+
+
+def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> None:
+    """Waits for a handler that never ends before it reads its partition again."""
+
+
+def not_counting_what_hung(one: Dispatcher, work: PartitionWork, _run: MessageRun) -> None:
+    """Forgets the attempt of a message whose handler never ends."""
+    one._hung.setdefault(work.partition, None)  # type: ignore[arg-type]
 
 
 REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
@@ -278,11 +305,29 @@ MUTATIONS: Mapping[str, Mutation] = {
     "finish before handing back": Mutation(
         lambda: replace(PartitionWork.until_quiet, waiting_for_nothing), ("two",), first=16
     ),
+    "late calls are of a former ownership": Mutation(
+        taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53
+    ),
+    "results of a former ownership": Mutation(
+        lambda: replace(PartitionWork.discarded, property(lambda _: False)), ("order", "lost"), first=27
+    ),
+    "a partition is read beside a hung handler": Mutation(
+        lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=3
+    ),
+    "a hung attempt counts": Mutation(
+        lambda: replace(Dispatcher._count_hung, not_counting_what_hung), ("lost", "balance"), first=87
+    ),
     "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",)),
     "look for queues": Mutation(
         lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=7
     ),
 }
+
+
+def test_late_calls_do_nothing() -> None:
+    """What is called for a former ownership after the present one has begun changes nothing."""
+    with replace(PartitionTable._notify_lost, not_waiting_for_lost):
+        assert violations(range(53, 93, 4)) == []
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
