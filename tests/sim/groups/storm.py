@@ -173,8 +173,6 @@ class Storm:
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
         program = rng.choice([ConsumerMember, WorkerMember])
-        if self.faults.handlers:
-            program = WorkerMember
         if wants:  # a worker refuses to begin as long as it lacks rights for queues that it names
             program = ConsumerMember
         return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)

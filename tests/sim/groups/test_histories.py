@@ -16,6 +16,8 @@ MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
 PARTS, MANY_PARTS = 32, 4
 """Tests that share these histories: several processes can play them, and none goes on for minutes without an end."""
+HANGING = 33
+"""The seed of a history whose handlers hang."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
 
@@ -37,7 +39,7 @@ def test_guarantees_in_many_histories(part: int) -> None:
 def test_histories_are_what_they_should_be() -> None:
     """Messages are handled in each, some again; sessions are lost; consumers and workers play; a seed fixes it all."""
     with histories():
-        first = [played(seed) for seed in range(12)]
+        first = [played(seed) for seed in (*range(12), HANGING)]
         assert [played(seed).deeds for seed in range(6)] == [history.deeds for history in first[:6]]
     assert all(len(history.deeds) > 5 for history in first)
     again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)

@@ -227,11 +227,6 @@ def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> 
     """Waits for a handler that never ends before it reads its partition again."""
 
 
-def not_counting_what_hung(one: Dispatcher, work: PartitionWork, _run: MessageRun) -> None:
-    """Forgets the attempt of a message whose handler never ends."""
-    one._hung.setdefault(work.partition, None)  # type: ignore[arg-type]
-
-
 REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
 REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._releasing, Session._claiming
 REAL_REVOKE = PartitionTable._revoke_row
@@ -309,13 +304,10 @@ MUTATIONS: Mapping[str, Mutation] = {
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53
     ),
     "results of a former ownership": Mutation(
-        lambda: replace(PartitionWork.discarded, property(lambda _: False)), ("order", "lost"), first=27
+        lambda: replace(PartitionWork.discarded, property(lambda _: False)), ("order", "lost"), first=201
     ),
     "a partition is read beside a hung handler": Mutation(
-        lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=3
-    ),
-    "a hung attempt counts": Mutation(
-        lambda: replace(Dispatcher._count_hung, not_counting_what_hung), ("lost", "balance"), first=87
+        lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=33
     ),
     "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",)),
     "look for queues": Mutation(
