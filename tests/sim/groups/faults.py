@@ -55,9 +55,7 @@ class UserFaults:
         if not self.callbacks or self._world.now >= self.end or self._rng.random() >= BAD_CALLS:
             return None
         seconds = self._rng.uniform(0.5, 2.0) * max(1.0, self._revoke_timeout)
-        kinds = [asyncio.sleep, _swallow, _cancel, _hang]
-        kind = self._rng.choice(kinds[:3] if ends else kinds)
-        return kind(seconds)
+        return self._rng.choice(_KINDS[:3] if ends else _KINDS)(seconds)
 
     def in_handler(self, message: Message) -> Coroutine[Any, Any, None] | None:
         """Returns what an attempt does beyond its time; None: it ends in time."""
@@ -70,8 +68,12 @@ class UserFaults:
             if not self._attempts or self._rng.random() >= BAD_ATTEMPTS:
                 return None
             self._attempts -= 1
-        kinds = [asyncio.sleep, _hang] if bad else [asyncio.sleep, _swallow, _cancel, _hang]
-        return self._rng.choice(kinds)(1000.0 if bad else self._rng.uniform(0.5, 3.0) * STALLED_AFTER)
+        kind = self._rng.choice((_overrun, _hang) if bad else _KINDS)
+        return kind(1000.0 if bad else self._rng.uniform(0.5, 3.0) * STALLED_AFTER)
+
+
+async def _overrun(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 async def _swallow(seconds: float) -> None:
@@ -95,3 +97,6 @@ async def _hang(_seconds: float) -> None:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             continue
+
+
+_KINDS = (_overrun, _swallow, _cancel, _hang)
