@@ -20,7 +20,7 @@ def end(how: str) -> None:
         case "sleeps":
             time.sleep(600)
         case "swallows":
-            while True:
+            while True:  # bounded: by its executor, which kills the process
                 with suppress(BaseException):
                     time.sleep(600)
         case "exits":
@@ -39,7 +39,7 @@ def end(how: str) -> None:
 
 async def end_async(how: str) -> None:
     """Likewise; it swallows cancellations."""
-    while how == "swallows":
+    while how == "swallows":  # bounded: by its executor, which kills the process
         with suppress(BaseException):
             await asyncio.sleep(600)
     end(how)

@@ -91,7 +91,8 @@ class Storm:
         self.faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
         keyed = rng.choice([False, True])
         self.work = WorkerSettings(
-            tasks=rng.choice([1, 3, 20]),
+            # A worker ends if a handler hangs in each of its places.
+            tasks=max(rng.choice([1, 3, 20]), 20 * self.faults.handlers),
             by="header:key" if keyed else None,
             parallel=3,
             window=rng.choice([5, 100]),
