@@ -150,7 +150,7 @@ def limits() -> Limits:
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
     """Quotas that are used up: few tries at a time, and a stream of few queues takes several places."""
-    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(asgi, asgi.QUEUES_A_PLACE, 8):
+    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(asgi, long_polls.QUEUES_A_PLACE, 8):
         yield
 
 
