@@ -6,6 +6,7 @@ A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and :me
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import suppress
 
@@ -118,6 +119,16 @@ class Service:
         """Joins the worker processes of a service, before any use case begins."""
         self.workers.join(identity)
         self.news.begin()
+
+    async def end(self, seconds: float) -> None:
+        """Ends the work in the background, in the loop's thread, for at most ``seconds``.
+
+        Other processes go on at once with the moves that were under way.
+        """
+        self.stopping.set()
+        tasks = [task for task in (self.moves.end(), self.schedules.end()) if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
 
     def leave(self, seconds: float) -> None:
         """Answers open questions of other workers, for at most ``seconds``, and asks and answers no more."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -90,35 +91,57 @@ class Watchers:
             some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in some for waiter in waiters})
 
-    def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
-        """Adds a waiter; ``key`` is of this queue."""
-        *_, partitions, trigger = key
-        with self._lock:
-            shared = self._shared.get(key)
-            if shared is None:
-                shared = self._shared[key] = _Shared(self, queue.qid, for_all=trigger.for_all)
-                shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
-            shared.waiters[waiter] = None
+    def subscribe(self, waiter: Waiter, queues: Mapping[Key, Queue]) -> None:
+        """Replaces what a waiter waits for; it begins a try. One that is closed waits for nothing.
 
-    def remove(self, key: Key, waiter: Waiter) -> None:
-        """Removes a waiter. If it was woken and did not finish its try, others are woken for it."""
+        Args:
+            waiter: The waiter.
+            queues: For each key its queue.
+        """
+        ended: list[Callable[[], None]] = []
         with self._lock:
-            shared = self._shared[key]
-            del shared.waiters[waiter]
-            mine = (shared, waiter)
-            others = mine in self._called or mine in self._trying
-            self._called.discard(mine)
-            self._trying.discard(mine)
-            stops: tuple[Callable[[], None], ...] = ()
-            if not shared.waiters:
-                del self._shared[key]
-                # They lead back to this trigger, which would not be freed before a collector of cycles comes.
-                stops, shared.stops = shared.stops, ()
-                others = False
-        for stop in stops:
-            stop()
-        if others:
-            self.tell(self.call, shared, 2)
+            before = dict.fromkeys(waiter.keys)
+            waiter.keys = () if waiter.closed else tuple(queues)
+            for key in waiter.keys:
+                if key not in before:
+                    self._add(key, waiter, queues[key])
+            now = dict.fromkeys(waiter.keys)
+            for key in before:
+                if key not in now:
+                    ended += self._remove(key, waiter)
+            for key in waiter.keys if self._called else ():
+                mine = (self._shared[key], waiter)
+                if mine in self._called:
+                    self._called.remove(mine)
+                    self._trying.add(mine)
+        for call in ended:
+            call()
+
+    def _add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
+        *_, partitions, trigger = key
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = _Shared(self, queue.qid, for_all=trigger.for_all)
+            shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
+        shared.waiters[waiter] = None
+
+    def _remove(self, key: Key, waiter: Waiter) -> Sequence[Callable[[], None]]:
+        """Removes a waiter; returns what is to be called without the lock.
+
+        If it was woken and did not finish its try, others are woken for it.
+        """
+        shared = self._shared[key]
+        del shared.waiters[waiter]
+        mine = (shared, waiter)
+        others = mine in self._called or mine in self._trying
+        self._called.discard(mine)
+        self._trying.discard(mine)
+        if shared.waiters:
+            return (partial(self.tell, self.call, shared, 2),) if others else ()
+        del self._shared[key]
+        # They lead back to this trigger, which would not be freed before a collector of cycles comes.
+        stops, shared.stops = shared.stops, ()
+        return stops
 
     def call(self, shared: _Shared, count: int) -> None:
         """Wakes some waiters of one trigger. Runs where :attr:`tell` makes its calls."""
@@ -133,34 +156,28 @@ class Watchers:
         for one in called:
             one.wake(shared.qid)
 
-    def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
-        """Records that a woken waiter begins its try."""
-        with self._lock:
-            for key in keys if self._called else ():
-                mine = (self._shared[key], waiter)
-                if mine in self._called:
-                    self._called.remove(mine)
-                    self._trying.add(mine)
-
-    def tried(self, keys: Iterable[Key], waiter: Waiter) -> None:
+    def tried(self, waiter: Waiter) -> None:
         """Records that a try gave nothing, so no other waiter needs to try."""
         with self._lock:
-            for key in keys if self._trying else ():
+            for key in waiter.keys if self._trying else ():
                 self._trying.discard((self._shared[key], waiter))
 
 
 class Waiter(ABC):
-    """A request that waits for messages. Used by one thread at a time, except for :meth:`wake`.
+    """A request that waits for messages. Used by one thread at a time, except for :meth:`wake` and :meth:`close`.
 
     Attributes:
+        keys: What it waits for.
+        closed: It waits for nothing any more, also if a try of it is still under way in a thread.
         wait: Seconds that the last try would have waited; 0: its answer is the one to give.
     """
 
-    __slots__ = ("_keys", "_watchers", "_woken_by", "wait")
+    __slots__ = ("_watchers", "_woken_by", "closed", "keys", "wait")
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
-        self._keys: tuple[Key, ...] = ()
+        self.keys: tuple[Key, ...] = ()
+        self.closed = False
         self._woken_by: set[int] | None = None
         self.wait = 0.0
 
@@ -189,23 +206,17 @@ class Waiter(ABC):
 
     def subscribe(self, wanted: Iterable[Wanted]) -> None:
         """Replaces this waiter's subscriptions; called before each try."""
-        queues = {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
-        before = dict.fromkeys(self._keys)
-        for key, queue in queues.items():
-            if key not in before:
-                self._watchers.add(key, self, queue)
-        for key in before:
-            if key not in queues:
-                self._watchers.remove(key, self)
-        self._keys = tuple(queues)
-        self._watchers.tries(self._keys, self)
+        self._watchers.subscribe(
+            self, {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
+        )
 
     def found_nothing(self, wait: float) -> None:
         """Ends a try without a result: the waiter may wait for ``wait`` seconds from its beginning."""
         self.wait = wait
-        self._watchers.tried(self._keys, self)
+        self._watchers.tried(self)
 
     def close(self) -> None:
+        self.closed = True
         self.subscribe(())
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from queuey.settings import load
 from queuey.web.gateway.asgi import Gateway, make_gateway
-from queuey.web.gateway.serve import Include, Opened, open_service
+from queuey.web.gateway.serve import LEAVE_SECONDS, Include, Opened, open_service
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -70,7 +70,7 @@ class Application:
         service.schedules.watch()
 
     async def _stop(self) -> None:
-        self._opened.wake()
+        await self._opened.app.registry.service.end(LEAVE_SECONDS)
         self._gateway.stop()
         await asyncio.to_thread(self._opened.store.close, CLOSE_TIMEOUT)
 

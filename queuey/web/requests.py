@@ -358,8 +358,8 @@ class BodyReader:
             if len(body) != announced or message["type"] != "http.request":
                 body = await self._take_pieces(request, message, receive, announced)
         except asyncio.CancelledError:
-            if task is not None:
-                task.uncancel()
+            if task is None or self._arriving[task] > self._seconds or task.uncancel():
+                raise  # The server has cancelled it.
             raise InvalidRequest({"body": "Has not arrived in time"}) from None
         finally:
             if task is not None:

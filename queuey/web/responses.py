@@ -203,14 +203,19 @@ class ResponseSender:
         """
         assert response.pieces is not None  # noqa: S101 - see above
         async with aclosing(response.pieces) as pieces:
+            first = await anext(pieces)  # Closing gives back what it holds only once it has begun.
             await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
             with suppress(TimeoutError):
+                await self._send_part(first, send)
                 async for body in pieces:
-                    for piece in _pieces(body):
-                        async with asyncio.timeout(self._stall):
-                            await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await self._send_part(body, send)
                 async with asyncio.timeout(self._stall):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_part(self, body: Body, send: Send) -> None:
+        for piece in _pieces(body):
+            async with asyncio.timeout(self._stall):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the response and the connection."""

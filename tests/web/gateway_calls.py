@@ -316,8 +316,8 @@ class Stub:
         """Knows everybody."""
         return "a"
 
-    def tries(self, *_: object) -> None:
-        """Wakes nobody, so nobody tries."""
+    def subscribe(self, *_: object) -> None:
+        """Wakes nobody."""
 
     def answer(self, _request: Asked, _match: Match) -> Response:
         """Answers with the thread's name."""

@@ -5,6 +5,7 @@ See ``docs/architecture-claims.md``.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
@@ -63,6 +64,10 @@ class MoveUseCases:
     def watch(self) -> None:
         """Starts to take over moves whose processes have stopped. Does not wait."""
         self._runner.watch()
+
+    def end(self) -> asyncio.Task[None] | None:
+        """Returns the task in the background, which ends once the service does; None: it has not begun."""
+        return self._runner.end()
 
     def begin(self, source: QueueAccess, target: QueueAccess) -> MoveReport:
         """Begins to move all messages that the source has now, or finds the move that does so already.

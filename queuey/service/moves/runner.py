@@ -101,6 +101,11 @@ class MoveRunner:
             self._task = self._core.spawn(self._run())
         self._woken.set()
 
+    def end(self) -> asyncio.Task[None] | None:
+        """Wakes its task, which ends once the service does, and returns it; None: it has not begun."""
+        self._woken.set()
+        return self._task
+
     async def _run(self) -> None:
         while not self._stopping.is_set():
             try:

@@ -106,6 +106,10 @@ class ScheduleUseCases:
         """Starts to fire schedules. Does not wait."""
         self._runner.watch()
 
+    def end(self) -> asyncio.Task[None] | None:
+        """Returns the task in the background, which ends once the service does; None: it has not begun."""
+        return self._runner.end()
+
     def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:
         """Makes or changes a schedule; returns it, and whether it is new.
 

@@ -110,6 +110,11 @@ class ScheduleRunner:
             self._task = self._core.spawn(self._run())
         self._woken.set()
 
+    def end(self) -> asyncio.Task[None] | None:
+        """Wakes its task, which ends once the service does, and returns it; None: it has not begun."""
+        self._woken.set()
+        return self._task
+
     def _note(self, record: Record) -> None:
         name = record.application, record.name
         if record.due == ids.TICKS_MAX:

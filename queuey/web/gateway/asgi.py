@@ -236,7 +236,7 @@ class Gateway:
             response.headers += self._origins.headers(request)
         return response
 
-    async def _serve(
+    async def _serve(  # noqa: C901 - every request goes through it, and calls cost
         self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
     ) -> Response:
         try:
@@ -261,6 +261,9 @@ class Gateway:
             response = error_response(error, request)
             if request.poll is None:
                 self._metrics.observe(NAME, response.status, 0.0)
+        except BaseException:  # A server of another kind cancels requests whose clients have left.
+            self._release_memory(request)
+            raise
         finally:
             self._release(request)
         if (poll := request.poll) is not None:
@@ -307,12 +310,11 @@ class Gateway:
         if request.method == "HEAD":
             request.stream = None
             return response
-        request.poll.weight += len(request.stream.queues) // QUEUES_A_PLACE
         try:
             caller = self._authorization.seen(request)
             if caller is not None and caller.tenant.startswith(USERS_OF):
                 self._polls.count_stream(request.poll, caller.names, self._user_streams)
-            self._polls.require_place(request.poll)
+            self._polls.require_places(request.poll, 1 + len(request.stream.queues) // QUEUES_A_PLACE)
         except TooManyWaiters:
             request.stream = None
             raise
@@ -361,6 +363,7 @@ class Gateway:
                     body = response.body or body
         finally:
             request.stream = None
+            self._release_memory(request)
             self._release(request)
 
     async def _tried(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:

@@ -152,8 +152,8 @@ class LongPoll(Waiter):
         tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
+        places: Number of places that it has.
         user: For whom it is counted as a stream; None: it is not.
-        weight: Places that it takes.
     """
 
     __slots__ = (
@@ -163,13 +163,12 @@ class LongPoll(Waiter):
         "future",
         "header",
         "news",
-        "place",
+        "places",
         "queued",
         "tenant",
         "timer",
         "trying",
         "user",
-        "weight",
     )
 
     def __init__(self, polls: LongPolls, tenant: str, header: str | None, client: Client) -> None:
@@ -181,12 +180,11 @@ class LongPoll(Waiter):
         self.began = polls.loop.time()
         self.future: asyncio.Future[bool] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.place = False
+        self.places = 0
         self.news = False
         self.queued = False
         self.trying = False
         self.user: frozenset[str] | None = None
-        self.weight = 1
 
     def wake(self, qid: int | None = None) -> None:
         self.note_woken(qid)
@@ -318,7 +316,7 @@ class LongPolls:
             TooManyWaiters: It has no place, and there is none for it.
         """
         self._tried(poll)
-        self.require_place(poll)
+        self.require_places(poll)
         until = poll.began + poll.wait
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
@@ -340,33 +338,37 @@ class LongPolls:
         self._streams[user] += 1
         poll.user = user
 
-    def require_place(self, poll: LongPoll) -> None:
-        """Gives a poll a place.
+    def require_places(self, poll: LongPoll, count: int = 1) -> None:
+        """Gives a poll so many places, those that it has included.
 
         Raises:
-            TooManyWaiters: There is none for it.
+            TooManyWaiters: There are not enough for it.
         """
-        if not self._enter(poll):
+        if not self._enter(poll, count):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
-    def _enter(self, poll: LongPoll) -> bool:
-        """Gives a poll a place; returns whether it has one."""
-        if not poll.place and self.places.take(poll.tenant, poll.weight):
-            poll.place = True
+    def _enter(self, poll: LongPoll, count: int = 1) -> bool:
+        """Gives a poll places; returns whether it has so many."""
+        if poll.places >= count:
+            return True
+        if not self.places.take(poll.tenant, count - poll.places):
+            return False
+        if not poll.places:
             same = self._waiting.get(poll.header)
             if same is None:
                 same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
             same.polls.add(poll)
             poll.client.listen()
-        return poll.place
+        poll.places = count
+        return True
 
     def leave(self, poll: LongPoll) -> None:
         """Ends a poll, in whatever way."""
         poll.close()
         self._tried(poll)
-        if poll.place:
-            poll.place = False
-            self.places.change(poll.tenant, -poll.weight)
+        if poll.places:
+            self.places.change(poll.tenant, -poll.places)
+            poll.places = 0
             same = self._waiting[poll.header]
             same.polls.discard(poll)
             if not same.polls:

@@ -51,7 +51,7 @@ OTHER_FILES = 1024
 CLOSE_SHARE = 0.25
 """Ratio of the shutdown timeout that is reserved for closing the store."""
 LEAVE_SECONDS = 1.0
-"""Timeout for answers to other workers, in seconds; part of the time for requests under way."""
+"""Timeout for work in the background, and for answers to other workers, in seconds."""
 HEARTBEAT_INTERVAL = 1.0
 """Interval of heartbeats, in seconds."""
 _KEPT_VARIABLES = frozenset(
@@ -262,6 +262,7 @@ async def _serve(
     beating = loop.create_task(_beat(beats))
     await stop.wait()
     await connections.stop()
+    await service.end(LEAVE_SECONDS)
     beating.cancel()
     gateway.stop()
 

@@ -100,3 +100,16 @@ def test_a_thread_that_writes_makes_one_call() -> None:
     assert [waiter.woken for waiter in waiters] == [1] * 100
     store.watched[7, 1]()
     assert len(calls) == 1
+
+
+def test_a_try_that_ends_after_its_waiter_waits_for_nothing() -> None:
+    """A thread may still be trying when the request is over: what it subscribes to then would never be given back."""
+    store, queue = Watched(), queue_of(3)
+    watchers = Watchers()
+    waiter = Counting(watchers)
+    waiter.subscribe([(queue, (1,), store.trigger)])
+    waiter.close()
+    waiter.subscribe([(queue, (1, 2), store.trigger)])
+    waiter.found_nothing(1.0)
+    assert not store.watched
+    assert not len(watchers)

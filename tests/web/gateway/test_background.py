@@ -1,0 +1,74 @@
+"""What a service does in the background ends with it: awaited, in an order, and others go on at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey.service import Service
+from queuey.service.moves import runner
+from queuey.service.moves.records import MoveRecords, progress_of
+from queuey.storage import Store
+from queuey.web.asgi import Application
+from queuey.web.gateway.asgi import Gateway
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.gateway_calls import ALWAYS, Request, Run, until
+
+MESSAGES = 1500
+
+
+def test_a_move_is_handed_back(run: Run, app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
+    """The end of a service waits until the record of a move names no process: others go on at once."""
+    for name in ("from", "to"):
+        owner.create(name)
+    for _ in range(MESSAGES // 50):
+        owner.send_json("POST", "from", {"messages": [{"body": "x"}] * 50})
+    service: Service = app.registry.service
+
+    async def work(gateway: Gateway) -> None:
+        both = json.dumps({"from": "from", "to": "to"}).encode()
+        moves = Request("POST", "/v1/queuey/_moves", both, headers=[("content-type", "application/json")])
+        assert (await moves.to(gateway)).status == 202
+        await until(lambda: service.moves.statistics()["moves_messages_total"] > 0)
+        await asyncio.wait_for(service.end(ALWAYS), ALWAYS)
+
+    with replace_in(runner, runner.REST, ALWAYS), replace_in(runner, runner.LONGEST_REST, ALWAYS):
+        run(work)
+    records = MoveRecords(store)
+    [move] = records.under_way()
+    progress = progress_of(records.raw(move))
+    assert (progress.state, progress.runner) == ("running", 0)
+    assert 0 < progress.moved < MESSAGES
+
+
+def test_a_service_that_ends_soon_after_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under a server of another kind too, nothing goes on in a loop that has ended, whenever the end comes."""
+    monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
+
+    async def live(turns: int) -> list[str]:
+        said: list[str] = []
+
+        async def receive() -> dict[str, str]:
+            if said:
+                for _ in range(turns):
+                    await asyncio.sleep(0.001)
+            return {"type": "lifespan.shutdown" if said else "lifespan.startup"}
+
+        async def send(message: dict[str, Any]) -> None:
+            said.append(message["type"])
+
+        await asyncio.wait_for(Application()({"type": "lifespan"}, receive, send), ALWAYS)
+        return said
+
+    with caplog.at_level(logging.WARNING):
+        for turns in (0, 3, 10):
+            assert asyncio.run(live(turns)) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert not caplog.records

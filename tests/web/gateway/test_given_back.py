@@ -1,0 +1,190 @@
+"""What requests hold while they are under way is given back, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from queuey.web.gateway import asgi, long_polls
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.scheduling import SharedQuota
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import MOST, Request, running, until
+
+QUEUES = [f"q{number}" for number in range(40)]
+REQUESTS = 60
+PLACES = 6
+LONG = 200_000
+"""Bytes of a body that is sent in pieces."""
+SHORT_WAIT = 0.05
+"""Seconds for which a poll of a storm waits."""
+
+
+class Gone(ConnectionError):
+    """The client has closed its connection."""
+
+
+class Fickle(Request):
+    """A request whose client or server gives up at some point, or none.
+
+    Args:
+        fails: Number of parts of the answer that are taken; the next one raises.
+        leaves: Turns of the loop after which the client has left.
+    """
+
+    def __init__(self, *call: Any, key: str, fails: int, leaves: int, **options: Any) -> None:  # noqa: ANN401 - as there
+        super().__init__(*call, **options)
+        self.headers[0] = "authorization", f"Application {key}"
+        self._fails, self._leaves = fails, leaves
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the body, in turns of the loop, and then the end of the connection."""
+        await asyncio.sleep(0)
+        if self.pieces or not self._is_read:
+            return await super().receive()
+        for _ in range(self._leaves):
+            await asyncio.sleep(0.0005)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes a part of the answer, unless the connection is closed."""
+        self._fails -= 1
+        if self._fails < 0:
+            raise Gone
+        await asyncio.sleep(0)
+        await super().send(message)
+
+
+def drawn(rng: random.Random) -> Fickle:
+    """A request of any kind, with a valid credential or not, and a client of any kind."""
+    queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
+    some = ",".join(rng.sample(QUEUES, rng.randrange(1, len(QUEUES))))
+    whole = rng.randbytes(rng.choice((0, 20, LONG)))
+    batch = json.dumps({"messages": [{"body": "x" * 50}] * 20}).encode()
+    stream = [("accept", "text/event-stream")]
+    kinds: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        (("GET", "/v1/queuey/full"), {"query": "limit=100"}),
+        (("HEAD", "/v1/queuey/full"), {"query": "limit=100"}),
+        (("GET", f"/v1/queuey/{queue}"), {"query": waits}),
+        (("GET", "/v1/queuey/_messages"), {"query": f"queues={some}&{waits}"}),
+        (("GET", "/v1/queuey/_stream"), {"query": f"queues={some}", "headers": stream}),
+        (("GET", "/v1/queuey/_stream"), {"query": "queues=*", "headers": stream}),
+        (("GET", f"/v1/queuey/{queue}"), {"query": "from=end", "headers": stream}),
+        (("POST", f"/v1/queuey/{queue}", whole), {}),
+        (("POST", f"/v1/queuey/{queue}", [whole or b"x", b"y"]), {"broken": rng.random() < 0.5}),
+        (("POST", f"/v1/queuey/{queue}", batch), {"headers": [("content-type", "application/json")]}),
+        (("POST", f"/v1/queuey/{queue}/claims"), {"query": rng.choice((waits, "ttl=2"))}),
+        (("GET", f"/v1/queuey/{queue}/info"), {}),
+        (("GET", "/v1/queuey/none"), {}),
+    ]
+    call, options = rng.choice(kinds)
+    key = rng.choice((KEY, KEY, GUEST_KEY, "0" * 64))
+    return Fickle(*call, key=key, fails=rng.choice((0, 1, 2, 1000)), leaves=rng.randrange(40), **options)
+
+
+async def storm(gateway: Gateway, seed: int) -> None:
+    """Sends requests, of which a server of another kind cancels some; ends when all have ended."""
+    rng = random.Random(seed)
+
+    async def send(request: Fickle) -> None:
+        with suppress(Gone):
+            await gateway(request.scope, request.receive, request.send)
+
+    tasks = []
+    for _ in range(REQUESTS):
+        tasks.append(asyncio.create_task(send(drawn(rng))))
+        for _ in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        if rng.random() < 0.3:
+            rng.choice(tasks).cancel()
+    await asyncio.sleep(rng.choice((0.0, 0.02)))
+    for task in rng.sample(tasks, 20):
+        task.cancel()
+    async with asyncio.timeout(60):
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert not [end for end in ends if end is not None and not isinstance(end, asyncio.CancelledError)]
+
+
+def held(gateway: Gateway) -> dict[str, object]:
+    """What is held and under way, by what it is; nothing without requests."""
+    polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
+    quotas: dict[str, SharedQuota] = {
+        "memory": gateway._memory,
+        "places": polls.places,
+        "tries": polls.trying,
+        "threads": threads._hand,
+        "under way": scheduler._under_way,
+    }
+    some: dict[str, object] = {
+        "streams of users": dict(polls._streams),
+        "waiting": polls._waiting,
+        "in turn": len(polls._turns) + len(threads._turns) + len(scheduler._turns) + len(scheduler._pieces),
+        "computing": dict(threads._making),
+        "present": gateway._contention._requests,
+        "clients": gateway._clients._unheard,
+        "calls": gateway._calls,
+        "bodies": gateway._bodies._arriving,
+        "watching": len(polls.watchers),
+    }
+    some |= {name: quota._held for name, quota in quotas.items()}
+    some |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
+    return {name: each for name, each in some.items() if each}
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Polls that end soon."""
+    return Limits(max_wait=SHORT_WAIT)
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    """Quotas that are used up: few tries at a time, and a stream of few queues takes several places."""
+    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(asgi, long_polls.QUEUES_A_PLACE, 8):
+        yield
+
+
+def test_after_any_storm_every_quota_stands_at_its_beginning(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """Streams, polls, claims, posts: answered, refused, left by their clients, cancelled, or cut off while sending."""
+    for queue in QUEUES:
+        owner.create(queue)
+    owner.create("full")
+    for _ in range(10):
+        owner.post("full", "x" * 20_000)
+    seeds = secrets.randbits(32)
+
+    async def work(gateway: Gateway) -> None:
+        for number in range(20):
+            await storm(gateway, seeds + number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await until(lambda: not held(gateway))
+            assert not held(gateway), (seeds + number, held(gateway))
+
+    running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4)(work)
+
+
+def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -> None:  # noqa: ANN401
+    """A server that cancels a request while its body is on the way has it end so, not with an answer to nobody."""
+
+    async def work(gateway: Gateway) -> None:
+        request = Request("POST", body=b"x" * LONG)
+        request.hold = asyncio.Event()
+        task = asyncio.create_task(gateway(request.scope, request.receive, request.send))
+        await until(lambda: bool(gateway._bodies._arriving))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 60)
+        assert not held(gateway)
+
+    running(app)(work)
