@@ -394,8 +394,8 @@ class State:
             above.discard(heappop(heap))
         self.covers.move(cursor)
 
-    def _index(self) -> None:
-        self._expiries = [(claim.expires, position) for position, claim in self.outstanding.items() if claim.expires]
+    def _index(self, latest: float = inf) -> None:
+        self._expiries = [(one.expires, place) for place, one in self.outstanding.items() if 0 < one.expires <= latest]
         self._last_expiry = max((expires for expires, _ in self._expiries), default=0)
         heapify(self._expiries)
 
@@ -409,8 +409,10 @@ class State:
                 ``LATEST_END`` above it.
             most: How many.
         """
-        if self._last_expiry > expired + LATEST_END:
-            self._end_too_late(expired + LATEST_END)
+        if self._last_expiry > (latest := expired + LATEST_END):
+            late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
+            self._ended.update(dict.fromkeys(late))
+            self._index(latest)
         outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
         while expiries and expiries[0][0] < expired:
             expires, position = heappop(expiries)
@@ -434,15 +436,6 @@ class State:
                 self._last_expiry = max(self._last_expiry, expires)
                 heappush(expiries, (expires, position))
         return found
-
-    def _end_too_late(self, latest: int) -> None:
-        """Ends claims that were made while the clock was ahead: those with an expiry above ``latest``."""
-        for expires, position in self._expiries:
-            if expires > latest:
-                self._ended.setdefault(position)
-        self._expiries = [entry for entry in self._expiries if entry[0] <= latest]
-        self._last_expiry = latest
-        heapify(self._expiries)
 
     def next_expiry(self) -> float:
         """Returns the next expiry of a live claim (milliseconds since 1970; infinity: there is none)."""

@@ -64,6 +64,10 @@ class Ledger(ABC):
     def now(self) -> int:
         """Returns the clock of ids (ticks)."""
 
+    def ids_ahead(self) -> float:
+        """Returns the seconds by which the next id will be ahead of the clock, because the clock was ahead once."""
+        return 0.0
+
     @abstractmethod
     def entry(self, work: str, piece: int) -> bytes | None:
         """Returns the newest value of a piece that was ever accepted; None: there is none."""
