@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from queuey.errors import Conflict
+
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.messages import Offset, OffsetChange, Queue
@@ -81,3 +83,11 @@ class Ledger(ABC):
         Raises:
             Conflict: A value was expected and there is none, as after 30 days.
         """
+
+
+def exchange(ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes | None:
+    """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
+    try:
+        return ledger.enter(work, piece, value, expected=expected)
+    except Conflict:
+        return None
