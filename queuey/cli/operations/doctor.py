@@ -44,9 +44,7 @@ def _try(settings: Settings) -> Finding:
             store.close()
     except QueueyError as error:
         return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
-    if warning is not None:
-        return Finding("store", "warn", f"can be written and read. {warning}")
-    return Finding("store", "ok", "can be written and read")
+    return Finding("store", "warn" if warning else "ok", "can be written and read", warning or "")
 
 
 def _show(findings: list[Finding]) -> None:

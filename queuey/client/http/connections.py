@@ -124,7 +124,7 @@ def _bound(client: httpx2.Client | httpx2.AsyncClient) -> None:
     kind = Network if isinstance(client, httpx2.Client) else AsyncNetwork
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
         if isinstance(transport, httpx2.HTTPTransport | httpx2.AsyncHTTPTransport):
-            pool = transport._pool  # noqa: SLF001
+            pool: Any = transport._pool  # noqa: SLF001
             if not isinstance(pool._network_backend, kind):  # noqa: SLF001
                 pool._network_backend = kind(pool._network_backend)  # noqa: SLF001
 

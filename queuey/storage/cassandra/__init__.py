@@ -244,7 +244,7 @@ class CassandraStore(
         return self._levels.delay(queue)
 
     def ids_ahead(self) -> float:
-        return self._generator.ahead / TICKS_PER_SECOND
+        return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
 
     @property
     def clock_difference(self) -> float:

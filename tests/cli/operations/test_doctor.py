@@ -52,7 +52,7 @@ def test_a_clock_that_was_ahead(run: Run, data: Path) -> None:
         store.ping()
     ended = run("doctor", "--data", str(data), "--json")
     assert (ended.code, checks(ended.json)["store"]) == (0, "warn")
-    assert "new ids are 400 d ahead" in ended.json["findings"][-1]["text"]
+    assert "new ids are 400 d ahead" in ended.json["findings"][-1]["advice"]
 
 
 def test_a_store_that_is_not_there(run: Run, tmp_path: Path) -> None:

@@ -54,11 +54,6 @@ class IdGenerator:
             self._last = first + count - 1
             return first
 
-    @property
-    def ahead(self) -> int:
-        """Ticks by which the last id is ahead of the clock."""
-        return max(0, self._last - self._clock.now())
-
     def avoid(self, low: int) -> None:
         """Makes no further id with a ``low`` that a client has used: a client may put any id, also our next."""
         with self._lock:

@@ -75,6 +75,7 @@ class Driver:
     ) -> None:
         self.target = target
         self._deadline = deadline or Deadline(math.inf)
+        self.wait = self._deadline.wait
         self._options = options
         self._verify = verify
         self._keyspace = keyspace

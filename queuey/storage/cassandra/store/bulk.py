@@ -169,8 +169,7 @@ class CassandraBulk(CassandraCounting):
     def _loader(self, row: Row) -> Loader:
         from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
 
-        level = self._levels.of(row.queue)
-        return Loader(self._driver, self._bucket_index, row, level, self._clock, self._stamps, self._deadline)
+        return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
     def _check(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
         """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids.

@@ -26,7 +26,6 @@ from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows
 from queuey.storage.cassandra.write.insert_columns import encoded_inserts
 from queuey.storage.columns import Integers, MessageColumns
-from queuey.storage.deadlines import Deadline
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
@@ -54,17 +53,10 @@ class Placed(NamedTuple):
 
 
 class Loader:
-    """Loads messages into one queue. ``deadline`` is that of the calls which do so."""
+    """Loads messages into one queue."""
 
     def __init__(
-        self,
-        driver: Driver,
-        bucket_index: BucketIndex,
-        row: Row,
-        level: InForce,
-        clock: Clock,
-        stamps: Stamps,
-        deadline: Deadline,
+        self, driver: Driver, bucket_index: BucketIndex, row: Row, level: InForce, clock: Clock, stamps: Stamps
     ) -> None:
         self._driver = driver
         self._bucket_index = bucket_index
@@ -72,7 +64,6 @@ class Loader:
         self._level = level
         self._clock = clock
         self._stamps = stamps
-        self._wait = deadline.wait
 
     def write(self, messages: MessageColumns) -> int:
         """Writes messages; returns how many, without those that have expired."""
@@ -131,7 +122,7 @@ class Loader:
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
             for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
-                    self._wait(room.acquire)
+                    self._driver.wait(room.acquire)
                 if errors:
                     room.release(weight)
                     break
@@ -144,7 +135,7 @@ class Loader:
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
-            self._wait(room.acquire)
+            self._driver.wait(room.acquire)
         if errors:
             raise errors[0]
         return len(messages)

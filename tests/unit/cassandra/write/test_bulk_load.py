@@ -51,7 +51,8 @@ def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
 class Silent:
     """A driver that answers the first requests only."""
 
-    def __init__(self, answered: int) -> None:
+    def __init__(self, answered: int, deadline: Deadline) -> None:
+        self.wait = deadline.wait
         self._answered = answered
         self.sent = 0
 
@@ -65,12 +66,12 @@ class Silent:
 @pytest.mark.parametrize("answered", [0, 3])
 def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
     """A load ends at the deadline of its call, if it waits for room or for the last answers."""
-    driver: Any = Silent(answered)
     deadline = Deadline(0.05)
+    driver: Any = Silent(answered, deadline)
     row = Row(queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0)
     level: Any = SimpleNamespace(writes="QUORUM")
     some: Any = None
-    loader = bulk_load.Loader(driver, some, row, level, some, some, deadline)
+    loader = bulk_load.Loader(driver, some, row, level, some, some)
     for count in (500, 5_000):
         messages = columns_of([Message(NOW + number, 0, 1, NOW + 10**9, "x") for number in range(count)])
         placed = loader.placed(messages, NOW)
