@@ -183,10 +183,10 @@ class TaskWriter:
         """
         batch = self._identity.batch
         wanted = b"%d %d" % (batch, number)
-        found = exchange(self._store, work, 0, wanted, expected=None)
-        while found is None or int(found.split()[0]) < batch:
-            found = exchange(self._store, work, 0, wanted, expected=found)
-        standing, agreed = map(int, found.split())
+        value = exchange(self._store, work, 0, wanted, expected=None)
+        while value is None or int(value.split()[0]) < batch:
+            value = exchange(self._store, work, 0, wanted, expected=value)
+        standing, agreed = map(int, value.split())
         if standing > batch:
             raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
         return agreed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,8 @@ from tests.contract.samples import make_queue, new
 )
 def test_keyed_posts_pause_while_a_node_is_ill() -> None:
     """Between two attempts at a change in doubt there is a pause: an ill node does not get five in a millisecond."""
-    with closing(SimulatedLocation().open()) as store:
+    opened: Any = SimulatedLocation().open()
+    with closing(opened) as store:
         store.create_application(APP)
         queue = make_queue(store)
         driver = store._driver
