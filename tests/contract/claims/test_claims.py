@@ -23,7 +23,6 @@ from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessa
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE
-from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.core import Core
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import Appended
@@ -32,7 +31,7 @@ from tests.blocking import blocking
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
@@ -49,30 +48,6 @@ def texts(claimed: list[ClaimDelivery]) -> list[str | bytes]:
 def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
     """What became of receipts."""
     return [one.status for one in settled]
-
-
-def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that came while a round failed by a mistake in the program are answered without waiting for others."""
-    queue = make_queue(store)
-    say(store, queue, "a")
-    service, access = enter(store, queue)
-    real, failing = PartitionLog._round, threading.Event()
-
-    async def fail(log: PartitionLog, _taken: list[Any]) -> None:
-        monkeypatch.setattr(PartitionLog, "_round", real)
-        failing.set()
-        await asyncio.to_thread(until, lambda: bool(log._line._waiting))
-        raise ValueError("a mistake")
-
-    monkeypatch.setattr(PartitionLog, "_round", fail)
-    claim = partial(blocking(service.claims).claim, access, limit=1, ttl=60)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(claim)
-        assert failing.wait(PATIENCE_SECONDS)
-        second = pool.submit(claim)
-        with pytest.raises(StoreUnavailable, match="a mistake"):
-            first.result(PATIENCE_SECONDS)
-        assert texts(second.result(PATIENCE_SECONDS)) == ["a"]
 
 
 def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
