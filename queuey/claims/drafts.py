@@ -16,7 +16,7 @@ from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.timing import LATEST_END, ClaimTiming
 from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
 
@@ -200,7 +200,9 @@ class EntryDraft:
 
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
-        ended = claim is None or position in self._releases or self._released_all
+        ended = (
+            claim is None or claim.expires > expires + LATEST_END or position in self._releases or self._released_all
+        )
         before = 0 if ended or claim is None else claim.expires
         until = max(before, expires, self._renewals.get(position, 0))
         self._releases.pop(position, None)

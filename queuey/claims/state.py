@@ -26,6 +26,7 @@ import msgspec
 
 from queuey.claims.covers import Covers, Encoded
 from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
+from queuey.claims.timing import LATEST_END
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
@@ -139,6 +140,7 @@ class State:
         "_ended",
         "_expiries",
         "_forget_from",
+        "_last_expiry",
         "above",
         "busy",
         "covers",
@@ -177,6 +179,8 @@ class State:
         self._forget_from = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
+        self._last_expiry = 0
+        """No expiry in ``_expiries`` is above it."""
         self._ended: dict[Position, None] = {}
 
     def is_done(self, position: Position) -> bool:
@@ -278,6 +282,7 @@ class State:
 
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str) -> None:
         outstanding, number = self.outstanding, self.number
+        self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
             before = outstanding.get(position)
             if before is None:
@@ -366,11 +371,12 @@ class State:
             if self.is_done(position):
                 return
             self.outstanding[position] = LastDelivery(0, 0, expires)
-        elif claim.expires < expires:
+        elif claim.expires < expires or claim.expires > expires + LATEST_END:
             claim.expires = expires
             self._ended.pop(position, None)
         else:
             return
+        self._last_expiry = max(self._last_expiry, expires)
         heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(self.outstanding) + _STALE:
             self._index()
@@ -388,8 +394,9 @@ class State:
             above.discard(heappop(heap))
         self.covers.move(cursor)
 
-    def _index(self) -> None:
-        self._expiries = [(claim.expires, position) for position, claim in self.outstanding.items() if claim.expires]
+    def _index(self, latest: float = inf) -> None:
+        self._expiries = [(one.expires, place) for place, one in self.outstanding.items() if 0 < one.expires <= latest]
+        self._last_expiry = max((expires for expires, _ in self._expiries), default=0)
         heapify(self._expiries)
 
     # Ended claims
@@ -398,9 +405,14 @@ class State:
         """Returns at most ``most`` messages whose claims have ended, those first that have waited longest.
 
         Args:
-            expired: Claims with an expiry below this are over (milliseconds since 1970).
+            expired: Claims with an expiry below this are over (milliseconds since 1970), and those with one more than
+                ``LATEST_END`` above it.
             most: How many.
         """
+        if self._last_expiry > (latest := expired + LATEST_END):
+            late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
+            self._ended.update(dict.fromkeys(late))
+            self._index(latest)
         outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
         while expiries and expiries[0][0] < expired:
             expires, position = heappop(expiries)
@@ -415,12 +427,14 @@ class State:
             if self.has_ended(position, expired):
                 found.append(position)
             else:
-                # The clock was set back, or the message was claimed again.
+                # The clock was set, or the message was claimed again.
                 stale.append(position)
         for position in stale:
             del ended[position]
             if position in outstanding:
-                heappush(expiries, (outstanding[position].expires, position))
+                expires = outstanding[position].expires
+                self._last_expiry = max(self._last_expiry, expires)
+                heappush(expiries, (expires, position))
         return found
 
     def next_expiry(self) -> float:
@@ -437,12 +451,12 @@ class State:
     def has_ended(self, position: Position, expired: int) -> bool:
         """Returns whether a message was delivered, is not done and is not claimed."""
         claim = self.outstanding.get(position)
-        return claim is not None and claim.expires < expired
+        return claim is not None and not expired <= claim.expires <= expired + LATEST_END
 
     def is_live(self, position: Position, expired: int) -> bool:
         """Returns whether a caller may be working on a message: its claim has not ended, and it does not rest."""
         claim = self.outstanding.get(position)
-        return claim is not None and claim.expires >= expired and position not in self.resting
+        return claim is not None and expired <= claim.expires <= expired + LATEST_END and position not in self.resting
 
     def live(self, expired: int) -> int:
         """Returns how many messages are live (:meth:`is_live`)."""

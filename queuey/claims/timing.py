@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+LATEST_END = 46_800_000
+"""Max milliseconds until the end of any claim that is made now: the longest lasts 12 hours, and clocks differ by less
+than one. A claim that ends later was made while the clock was ahead, and is over."""
+
 
 class ClaimTiming:
     """Decides by the clock.

@@ -209,9 +209,19 @@ def _sentences(seen: _Seen) -> list[str]:
     found += _limits(info)
     for group in seen.groups:
         found.append(f"Group {group.group} has {plural(group.lag, 'message')} left.")
+    found += _clock(info)
     if seen.left_out:
         found.append(f"{plural(seen.left_out, 'more group')} not shown: queuey offsets show {info.name}")
     return found
+
+
+def _clock(info: QueueInfo) -> Iterator[str]:
+    from queuey import ids
+
+    if (
+        warning := time_parsing.clock_warning(ids.ticks_to_seconds(ids.parse_position(info.horizon)[0]) - time.time())
+    ) is not None:
+        yield warning
 
 
 def _limits(info: QueueInfo) -> Iterator[str]:

@@ -17,7 +17,7 @@ from queuey.service.claims.attempts import Attempts
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
-from queuey.terminal.time_parsing import iso, length
+from queuey.terminal.time_parsing import clock_warning, iso, length
 
 MOST_SHOWN = 10
 """Max partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of
@@ -92,6 +92,8 @@ class Explaining:
             text = f"It expires at {_moment(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
         reasons += self._claiming(queue, found, position)
+        if (warning := clock_warning(self._store.ids_ahead())) is not None:
+            reasons.append(Reason(code="ahead", text=warning))
         return Explanation(position=position, stored=True, readable=any(shown.values()), reasons=reasons)
 
     def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:

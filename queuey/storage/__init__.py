@@ -31,7 +31,7 @@ from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
-from queuey.storage.contracts.progress import Ledger, Offsets
+from queuey.storage.contracts.progress import Ledger, Offsets, exchange
 from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ __all__ = [
     "Offsets",
     "Records",
     "Store",
+    "exchange",
 ]
 
 IDENTITY = "identity of the store"

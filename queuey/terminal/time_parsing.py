@@ -54,6 +54,9 @@ def duration(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in steps) if steps else float(text)
 
 
+_MAX_AHEAD = 60.0
+
+
 def length(seconds: float) -> str:
     """Formats seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
@@ -64,6 +67,16 @@ def length(seconds: float) -> str:
 
 def iso(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock_warning(ahead: float) -> str | None:
+    """Returns a warning for ids that are ``ahead`` seconds ahead of the clock; None if that is less than a minute."""
+    if ahead <= _MAX_AHEAD:
+        return None
+    return (
+        f"The clock was ahead, or is behind now: new ids are {length(ahead)} ahead of it, so delayed messages come "
+        'that much later, and messages live longer. See "The clock" in the operations guide.'
+    )
 
 
 def _is_cursor(text: str) -> bool:

@@ -12,6 +12,7 @@ from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.metrics import QueueBacklog
 from queuey.service import Service
+from queuey.terminal.time_parsing import clock_warning
 from queuey.web.endpoint import Handler, Match
 from queuey.web.gateway.workers import Collection, Told
 from queuey.web.requests import Request
@@ -36,6 +37,7 @@ class OpsViews:
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
+        self._warning: str | None = None
         self._looked: float | None = None
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
@@ -47,7 +49,7 @@ class OpsViews:
     def _say(self) -> Response:
         error = self._health
         if error is None:
-            return text_response("OK")
+            return text_response("OK" if self._warning is None else f"OK, but: {self._warning}")
         response = text_response(f"{error.code}: {error}", 503)
         response.headers += (("Retry-After", str(error.retry_after)),)
         return response
@@ -67,6 +69,7 @@ class OpsViews:
     def _ping(self) -> None:
         try:
             self._service.store.ping()
+            self._warning = clock_warning(self._service.store.ids_ahead())
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)

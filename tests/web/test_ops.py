@@ -49,6 +49,14 @@ def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
     assert reply.body == (b"" if method == "HEAD" else b"OK")
 
 
+def test_heartbeat_of_a_clock_that_was_ahead(anonymous: Caller, between: InterposedStore) -> None:
+    """Ids ahead of the clock stop nothing that a load balancer could mend: the heartbeat is green, and says so."""
+    between.instead(Store.ids_ahead, lambda: 400 * 86_400.0)
+    reply = anonymous.get("/__heartbeat__")
+    assert reply.status == 200
+    assert reply.text.startswith("OK, but: The clock was ahead, or is behind now: new ids are 400 d ahead of it")
+
+
 def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) -> None:
     """A store that cannot turns the heartbeat red and says why."""
 
@@ -97,6 +105,10 @@ class Counted:
         self.pings += 1
         if self.error is not None:
             raise self.error
+
+    def ids_ahead(self) -> float:
+        """Returns that ids are not ahead."""
+        return 0.0
 
 
 def test_a_heartbeat_needs_a_thread_once_a_second() -> None:

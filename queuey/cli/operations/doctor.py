@@ -33,16 +33,18 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
 def _try(settings: Settings) -> Finding:
     from queuey.errors import QueueyError
     from queuey.storage import opening
+    from queuey.terminal.time_parsing import clock_warning
 
     try:
         store = opening.open_store(settings, jobs=False)
         try:
             opening.patiently(store.ping, READY_TIMEOUT)
+            warning = clock_warning(store.ids_ahead())
         finally:
             store.close()
     except QueueyError as error:
         return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
-    return Finding("store", "ok", "can be written and read")
+    return Finding("store", "warn" if warning else "ok", "can be written and read", warning or "")
 
 
 def _show(findings: list[Finding]) -> None:

@@ -117,12 +117,16 @@ def _bound(client: httpx2.Client | httpx2.AsyncClient) -> None:
     """Makes every step of a client's connections obey :func:`.bounds.ends_in`, those through proxies included.
 
     httpx2 offers no public way to give its pools another network; a pool asks for a connection when it needs one.
+
+    Raises:
+        AttributeError: httpx2 has other names for that than those known here, so calls would have no limit.
     """
     kind = Network if isinstance(client, httpx2.Client) else AsyncNetwork
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
-        pool = getattr(transport, "_pool", None)
-        if pool is not None and not isinstance(pool._network_backend, kind):  # noqa: SLF001
-            pool._network_backend = kind(pool._network_backend)  # noqa: SLF001
+        if isinstance(transport, httpx2.HTTPTransport | httpx2.AsyncHTTPTransport):
+            pool: Any = transport._pool  # noqa: SLF001
+            if not isinstance(pool._network_backend, kind):  # noqa: SLF001
+                pool._network_backend = kind(pool._network_backend)  # noqa: SLF001
 
 
 def _pattern(server: Server) -> str:

@@ -28,8 +28,8 @@ from typing import Self
 import msgspec
 
 from queuey import ids
-from queuey.errors import Conflict, QueueyError
-from queuey.storage import Ledger
+from queuey.errors import QueueyError
+from queuey.storage import Ledger, exchange
 
 LEASE_TIMEOUT = 60.0
 """Timeout of a lease without renewal, in seconds."""
@@ -161,9 +161,8 @@ class ArchiveLease:
         )
         found = None
         while found != wanted:
-            try:
-                found = self._ledger.enter(self._work, 0, wanted, expected=expected)
-            except Conflict:  # the entry has expired: it was unused for a month
+            found = exchange(self._ledger, self._work, 0, wanted, expected=expected)
+            if found is None:  # the entry has expired: it was unused for a month
                 return False
             if found != wanted and msgspec.json.decode(found, type=_LeaseEntry).run != self._run:
                 return False

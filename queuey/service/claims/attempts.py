@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from queuey.claims import LastDelivery
 from queuey.deadletters import Attempt
-from queuey.errors import Conflict
 from queuey.ids import Position
 from queuey.messages import Queue
-from queuey.storage import Ledger
+from queuey.storage import Ledger, exchange
 
 KEPT = 10
 """Max attempts of a message that are remembered, the last ones."""
@@ -92,11 +91,8 @@ class Attempts:
         for _ in range(_TRIES):
             before = self._ledger.entry(work, piece)
             after = _encode(change(_read(before, partition, position)))
-            try:
-                if self._ledger.enter(work, piece, after, expected=before) == after:
-                    return
-            except Conflict:  # The former value has expired.
-                continue
+            if exchange(self._ledger, work, piece, after, expected=before) == after:
+                return
 
     def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
         """Returns the records of messages that have one; most have none."""

@@ -187,6 +187,8 @@ class PartitionLog:
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
                 self._line.stop()
+                if isinstance(error, Exception):
+                    self.add()  # Those that wait do not depend on the next request.
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:

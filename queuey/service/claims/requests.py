@@ -323,7 +323,7 @@ class RequestQueue:
         return left
 
     def stop(self) -> None:
-        """Marks that the rounds were ended by a bug; the next request begins them again."""
+        """Marks that the rounds have ended although requests may wait; :meth:`add` says to begin them again."""
         self._busy = False
 
 

@@ -124,7 +124,7 @@ class ScheduleUseCases:
         """
         for _ in range(_TRIES):
             record = self._store.record(states.KIND, application, name)
-            now = ids.ticks_to_seconds(self._store.now())
+            now = ids.ticks_to_seconds(self._store.claim_time())
             if record is None:
                 schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
                 self._require_room(application)

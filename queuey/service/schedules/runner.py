@@ -27,6 +27,8 @@ from queuey.service.core import Core
 from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
 from queuey.storage import Store
+from queuey.storage.troubles import Trouble
+from queuey.terminal.time_parsing import clock_warning
 
 MAX_AT_ONCE = 4
 """Max schedules that a process fires at the same time."""
@@ -94,6 +96,9 @@ class ScheduleRunner:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._next_look: float | None = None
+        self._clock = Trouble(logger, "The clock")
+        self._clock_before = 0
+        """The clock at the last search (ticks)."""
 
     def watch(self) -> None:
         """Fires what is due, from now on. Does not wait."""
@@ -142,7 +147,7 @@ class ScheduleRunner:
 
     async def _go_on(self) -> float:
         """Fires due schedules, and searches for overdue ones; returns the seconds to rest."""
-        now = await self._firing.now()
+        now = self._firing.now()
         boottime = self._core.boottime()
         if self._next_look is None or boottime >= self._next_look:
             await self._look(now)
@@ -161,16 +166,24 @@ class ScheduleRunner:
         return max(0.0, min([self._next_look - boottime, *waits]))
 
     async def _look(self, now: int) -> None:
-        """Finds overdue schedules; the first time all schedules."""
+        """Finds overdue schedules; the first time all of them. If the clock was ahead, takes a step of each."""
+        is_first = self._next_look is None
+        ahead = await self._core.in_thread(self._store.ids_ahead)
+        if warning := clock_warning(ahead):
+            self._clock.met("ahead", warning)
+        else:
+            self._clock.passed()
+        was_ahead = (ahead if is_first else (self._clock_before - now) / TICKS_PER_SECOND) > states.MAX_AHEAD
         until = ids.TICKS_MAX - 1
-        if self._next_look is not None:
+        if not is_first and not was_ahead:
             until = now - int(self._timing.overdue * TICKS_PER_SECOND)
         find: Callable[[], list[RecordDue]] = partial(self._store.due_records, states.KIND, until, limit=MAX_KNOWN)
-        for found in await self._core.in_thread(find):
-            name = found.application, found.name
+        for row in await self._core.in_thread(find):
+            name = row.application, row.name
             known = self._known.get(name)
-            if known is None or known.version != found.version:
-                self._known[name] = _Known(found.due, found.version)
+            if was_ahead or known is None or known.version != row.version:
+                self._known[name] = _Known(min(row.due, now) if was_ahead else row.due, row.version)
+        self._clock_before = now
 
     async def _fire(self, name: Name) -> None:
         """Carries out the next step of a schedule, if it has not changed since this process read it.

@@ -42,6 +42,8 @@ MAX_FIRING = 3600
 KEY_SECONDS = 86_400
 """Number of seconds for which a key is remembered: far longer than a firing is repeated, whatever a process does in
 between."""
+MAX_AHEAD = 3600
+"""Max seconds by which something that has happened may be ahead of the clock; else the clock was ahead at that time."""
 TIMEOUT_FIRING = 5
 """Timeout in seconds after which other processes go on with a firing."""
 MAX_ERROR = 200
@@ -181,7 +183,7 @@ def recorded(record: Record, schedule: Schedule) -> Record:
 
 
 def choose(schedule: Schedule, now: float) -> Ticks:
-    first, timetable = schedule.next, schedule.plan.timetable
+    first, timetable = upcoming(schedule, now), schedule.plan.timetable
     if first is None or first > now:
         return Ticks(None, first)
     if schedule.plan.missed == "catch_up":
@@ -195,13 +197,25 @@ def choose(schedule: Schedule, now: float) -> Ticks:
     return Ticks(None, next_instant(timetable, now), skipped=first)
 
 
+def upcoming(schedule: Schedule, now: float) -> int | None:
+    """Returns the next instant, which is set anew if the clock was ahead when the schedule was fired or changed."""
+    if schedule.next is None or schedule.next <= now or not _was_ahead(schedule, now):
+        return schedule.next
+    return next_instant(schedule.plan.timetable, now)
+
+
+def _was_ahead(schedule: Schedule, now: float) -> bool:
+    last = 0.0 if schedule.last is None else schedule.last.at
+    return max(schedule.fired, schedule.changed, last) > now + MAX_AHEAD
+
+
 def _between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
     return takewhile(lambda instant: instant <= until, instants(timetable, after))
 
 
 def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
     last = schedule.last
-    fired = schedule.fired
+    fired = min(schedule.fired, int(now))
     if ticks.skipped is not None:
         last = Outcome(ticks.skipped, now, "skipped", error=f"nobody was there within {MAX_LATE} seconds")
         fired = max(fired, ticks.skipped)
@@ -224,12 +238,12 @@ def advance(schedule: Schedule, ticks: Ticks) -> Schedule:
 
 def end(schedule: Schedule, outcome: Outcome) -> Schedule:
     """Returns to waiting, with the result of the tick."""
-    return replace(schedule, firing=None, last=outcome)
+    return replace(schedule, firing=None, last=outcome, next=upcoming(schedule, outcome.at))
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
     """Sets the next instant anew, for a plan that has changed."""
-    after = max(now, float(schedule.fired))
+    after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)
 

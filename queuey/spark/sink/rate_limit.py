@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from queuey.ids import TICKS_PER_SECOND
-from queuey.storage import Ledger
+from queuey.storage import Ledger, exchange
 
 
 class RateLimit:
@@ -41,9 +41,8 @@ class RateLimit:
             turn = now if raw is None else max(now, int(raw.split()[0]))
             # Two tasks may want the same turn, and each has to see whether it got it.
             wanted = b"%d %s" % (turn + span, secrets.token_hex(8).encode())
-            found = self._ledger.enter(self._work, 0, wanted, expected=raw)
-            if found == wanted:
+            raw = exchange(self._ledger, self._work, 0, wanted, expected=raw)
+            if raw == wanted:
                 break
-            raw = found
         if turn > now:
             self._sleep((turn - now) / TICKS_PER_SECOND)

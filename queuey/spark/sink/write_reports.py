@@ -6,7 +6,7 @@ import msgspec
 
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.write_task import TaskIdentity
-from queuey.storage import Ledger
+from queuey.storage import Ledger, exchange
 
 
 class StreamCounts(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> Non
     """Notes what a run has done; the last time counts."""
     work, value = _work("run", application, run), msgspec.msgpack.encode(counts)
     standing = ledger.entry(work, 0)
-    while (found := ledger.enter(work, 0, value, expected=standing)) != value:
-        standing = found
+    while (standing := exchange(ledger, work, 0, value, expected=standing)) != value:
+        pass
 
 
 def report(ledger: Ledger, application: str, run: str) -> WriteCounts | None:
@@ -48,10 +48,9 @@ def note_batch(ledger: Ledger, application: str, query: str, batch: int, counts:
             return
         total = counts if before is None else before.total + counts
         value = msgspec.msgpack.encode(StreamCounts(batch, counts, total))
-        found = ledger.enter(work, 0, value, expected=standing)
-        if found == value:
+        standing = exchange(ledger, work, 0, value, expected=standing)
+        if standing == value:
             return
-        standing = found
 
 
 def stream_report(ledger: Ledger, application: str, query: str) -> StreamCounts | None:

@@ -21,7 +21,7 @@ from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, chu
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, by_queue, drafts_of, sequences
 from queuey.spark.sink.rate_limit import RateLimit
-from queuey.storage import Store
+from queuey.storage import Store, exchange
 from queuey.storage.columns import Integers
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ class TaskWriter:
         """
         batch = self._identity.batch
         wanted = b"%d %d" % (batch, number)
-        found = self._store.enter(work, 0, wanted, expected=None)
-        while int(found.split()[0]) < batch:
-            found = self._store.enter(work, 0, wanted, expected=found)
-        standing, agreed = map(int, found.split())
+        value = exchange(self._store, work, 0, wanted, expected=None)
+        while value is None or int(value.split()[0]) < batch:
+            value = exchange(self._store, work, 0, wanted, expected=value)
+        standing, agreed = map(int, value.split())
         if standing > batch:
             raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
         return agreed

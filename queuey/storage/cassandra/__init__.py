@@ -28,7 +28,7 @@ from typing import Any
 from uuid import uuid4
 
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable
-from queuey.ids import ticks_to_seconds
+from queuey.ids import TICKS_PER_SECOND, ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import bucket_index, message_codec
@@ -242,6 +242,9 @@ class CassandraStore(
 
     def read_delay(self, queue: Queue) -> float:
         return self._levels.delay(queue)
+
+    def ids_ahead(self) -> float:
+        return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
 
     @property
     def clock_difference(self) -> float:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from queuey.errors import Conflict
+
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.messages import Offset, OffsetChange, Queue
@@ -64,6 +66,10 @@ class Ledger(ABC):
     def now(self) -> int:
         """Returns the clock of ids (ticks)."""
 
+    def ids_ahead(self) -> float:
+        """Returns the seconds by which the next id will be ahead of the clock, because the clock was ahead once."""
+        return 0.0
+
     @abstractmethod
     def entry(self, work: str, piece: int) -> bytes | None:
         """Returns the newest value of a piece that was ever accepted; None: there is none."""
@@ -77,3 +83,11 @@ class Ledger(ABC):
         Raises:
             Conflict: A value was expected and there is none, as after 30 days.
         """
+
+
+def exchange(ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes | None:
+    """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
+    try:
+        return ledger.enter(work, piece, value, expected=expected)
+    except Conflict:
+        return None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from queuey.errors import Outcome
-from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.deadlines import Deadline, Done, bounded
@@ -101,8 +100,6 @@ class SqliteStore(
 
     def statistics(self) -> dict[str, float]:
         writer = self._db.writer
-        with self._db.readers.reading() as connection:
-            last, _ = self._db.read_clock(connection)
         return {
             "store_commits_total": writer.commits,
             "store_operations_total": writer.operations,
@@ -110,7 +107,7 @@ class SqliteStore(
             "store_messages_swept_total": self._sweep.removed,
             "store_longest_commit_seconds": writer.longest,
             "store_log_pages": self._sweep.log_pages,
-            "store_clock_behind_seconds": max(0.0, (last - self._db.clock()) / TICKS_PER_SECOND),
+            "store_clock_behind_seconds": self.ids_ahead(),
         }
 
 

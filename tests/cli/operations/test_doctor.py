@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from queuey.storage.sqlite import open_store
+from queuey import ids
+from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.connection import FILE
 from tests.commands import Run
 
@@ -41,6 +43,16 @@ def test_warnings_are_no_failure(run: Run, data: Path) -> None:
     assert (ended.code, found["directory"], found["acknowledged"], found["store"]) == (0, "warn", "warn", "ok")
     advice = {finding["check"]: finding["advice"] for finding in ended.json["findings"]}
     assert advice["directory"] == f"chmod 700 {data}"
+
+
+def test_a_clock_that_was_ahead(run: Run, data: Path) -> None:
+    """Ids that are far ahead of the clock are a warning that says by how much, and what is late."""
+    ahead = 400 * 86_400 * ids.TICKS_PER_SECOND
+    with closing(open_store(data, options=SqliteOptions(clock=lambda: ids.now_ticks() + ahead))) as store:
+        store.ping()
+    ended = run("doctor", "--data", str(data), "--json")
+    assert (ended.code, checks(ended.json)["store"]) == (0, "warn")
+    assert "new ids are 400 d ahead" in ended.json["findings"][-1]["advice"]
 
 
 def test_a_store_that_is_not_there(run: Run, tmp_path: Path) -> None:

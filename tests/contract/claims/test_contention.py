@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import Store
 from tests.backends import APP
 from tests.blocking import blocking
 from tests.contract.samples import fresh_name, make_queue, new
+from tests.replacing import replace
+from tests.waiting import PATIENCE_SECONDS, until
 
 CALLERS = 6
 MESSAGES = 600
@@ -106,3 +115,29 @@ def test_no_delivery_too_many(store: Store, other: Store) -> None:
     callers.work()
     assert max(one.deliveries for one in callers.given) == MOST
     assert len(callers.given) == MESSAGES
+
+
+def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:
+    """Requests that came while a round failed by a mistake in the program are answered without waiting for others."""
+    queue = make_queue(store)
+    store.append(queue, [new("a")])
+    service = Service(store)
+    access = service.enter(queue, lambda _queue: None)
+    rounds, failing = PartitionLog._round, threading.Event()
+
+    async def fail(log: PartitionLog, taken: list[Any]) -> None:
+        if failing.is_set():
+            await rounds(log, taken)
+            return
+        failing.set()
+        await asyncio.to_thread(until, lambda: bool(log._line._waiting))
+        raise ValueError("a mistake")
+
+    claim = partial(blocking(service.claims).claim, access, limit=1, ttl=60)
+    with replace(PartitionLog._round, fail), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(claim)
+        assert failing.wait(PATIENCE_SECONDS)
+        second = pool.submit(claim)
+        with pytest.raises(StoreUnavailable, match="a mistake"):
+            first.result(PATIENCE_SECONDS)
+        assert [one.message.body for one in second.result(PATIENCE_SECONDS)] == ["a"]

@@ -21,7 +21,7 @@ from tests.backends import APP, Clock
 from tests.contract.samples import read_one, whole
 from tests.interposed_store import InterposedStore
 
-STEPS = (Store.record, Store.now, Store.queue, Store.set_record, Store.begin_append_once)
+STEPS = (Store.record, Store.claim_time, Store.queue, Store.set_record, Store.begin_append_once)
 """Calls of which any may be a process's last."""
 
 

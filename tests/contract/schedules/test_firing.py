@@ -16,7 +16,7 @@ from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed
 from queuey.storage import Store
 from tests.backends import APP, Clock
-from tests.contract.samples import at_once, make_queue
+from tests.contract.samples import at_once, make_queue, say
 from tests.contract.schedules.processes import Killed, Process, bodies, paused, plan, seconds
 from tests.replacing import replace_in
 
@@ -105,7 +105,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     found = process.between._store.record(states.KIND, APP, "s")
     assert found is not None
     Process(other, process.clock).settle("s")
-    for method in (Store.record, Store.now, Store.queue, Store.set_record, Store.begin_append_once):
+    for method in (Store.record, Store.claim_time, Store.queue, Store.set_record, Store.begin_append_once):
         process.between.passing(method)
     with suppress(RecordChanged, KeyInUse):
         process.service.core.run(process.firing.go_on(found))
@@ -399,3 +399,87 @@ class TestChanging:
             assert ([report.name for report in found], more) == (["a", "b"], "c")
             found, more = process.schedules.list(APP, bool, start="c")
             assert ([report.name for report in found], more) == (["c", "s"], None)
+
+
+DAY = 86_400
+AHEAD = pytest.mark.parametrize("ahead", [2 * 3600, 5 * DAY, 400 * DAY], ids=["hours", "days", "years"])
+
+
+def published(*processes: Process) -> int:
+    """Counts the ticks that were published; messages that are far ahead of the clock cannot be read on Cassandra."""
+    return sum(each.firing.counts["published"] for each in processes)
+
+
+class TestClockThatWasAhead:
+    """What was done while the clock was ahead stops no schedule when the clock is right again."""
+
+    @AHEAD
+    @pytest.mark.parametrize("missed", ["skip", "catch_up"])
+    def test_fired_while_ahead(self, process: Process, store: Store, ahead: int, missed: Missed) -> None:
+        """Schedules go on from now, at their times, each tick once; ticks of the future do not count."""
+        first = begin(process, missed=missed)
+        process.clock.advance(ahead + 20)
+        process.settle("s")
+        process.clock.advance(-ahead)
+        before = published(process)
+        process.settle("s")
+        assert process.report("s").next[0] == first + 60
+        for count in (1, 2, 3):
+            process.clock.advance(60)
+            process.settle("s")
+            assert published(process) == before + count
+            assert process.report("s").next[0] == first + 60 * (count + 1)
+
+    @AHEAD
+    def test_made_while_ahead(self, process: Process, store: Store, ahead: int) -> None:
+        """A schedule of that time fires at its times, and so does one whose plan is changed or paused since."""
+        process.clock.advance(ahead)
+        first = begin(process) - ahead
+        process.clock.advance(-ahead)
+        process.settle("s")
+        process.clock.advance(20)
+        process.settle("s")
+        assert published(process) == 1
+        assert process.report("s").next[0] == first + 60
+
+    @AHEAD
+    def test_changed_since(self, process: Process, store: Store, ahead: int) -> None:
+        """A change of the plan, too, sets the next time by the clock of now."""
+        first = begin(process)
+        process.clock.advance(ahead + 20)
+        process.settle("s")
+        process.clock.advance(-ahead)
+        given = plan(store.queue(APP, "q"), "new", every=30, anchor=first)
+        assert process.put("s", given).next[0] == first + 30
+
+    @AHEAD
+    def test_killed_while_ahead(self, process: Process, store: Store, other: Store, ahead: int) -> None:
+        """A firing that was begun then ends as not known, or with its message once, and the schedule goes on."""
+        first = begin(process)
+        process.clock.advance(ahead + 20)
+        process.kill_at(4, after=True)
+        with pytest.raises(Killed):
+            process.settle("s")
+        process.clock.advance(-ahead)
+        later = Process(other, process.clock)
+        later.settle("s")
+        assert later.report("s").firing is None
+        before = published(later)
+        process.clock.advance(60)
+        later.settle("s")
+        assert published(later) == before + 1
+        assert later.report("s").next[0] == first + 120
+
+    @AHEAD
+    def test_a_message_of_the_future(self, process: Process, store: Store, ahead: int) -> None:
+        """A message that was posted while the clock was ahead moves ids, and no schedule."""
+        first = begin(process)
+        process.clock.advance(ahead)
+        say(store, store.queue(APP, "q"), "ahead")
+        process.clock.advance(-ahead)
+        process.settle("s")
+        assert process.report("s").next[0] == first
+        assert process.put("other", plan(store.queue(APP, "q"), anchor=first)).next[0] == first
+        process.clock.advance(20)
+        process.settle("s")
+        assert process.report("s").next[0] == first + 60

@@ -18,14 +18,14 @@ from queuey.service.schedules import ScheduleTiming, ScheduleUseCases
 from queuey.service.schedules.states import KIND
 from queuey.storage import Store
 from tests.backends import APP, Clock
-from tests.contract.samples import eventually, make_queue
+from tests.contract.samples import eventually, make_queue, say
 from tests.contract.schedules.processes import bodies, plan, seconds
 from tests.interposed_store import InterposedStore
 
 OFTEN = ScheduleTiming(look=0.1, overdue=3.0)
 ASKED: tuple[Callable[..., Any], ...] = (
     Store.record,
-    Store.now,
+    Store.ids_ahead,
     Store.queue,
     Store.set_record,
     Store.due_records,
@@ -110,6 +110,32 @@ def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start)
     assert bodies(store, queue) == dict.fromkeys(names, 2)
 
 
+@pytest.mark.parametrize("started", ["before", "after"])
+def test_a_clock_that_was_ahead(store: Store, queue: Queue, clock: Clock, start: Start, started: str) -> None:
+    """Schedules that were fired ahead of the clock go on once it is right, with a process of that time or a new one.
+
+    A new one learns it from ids, which only the embedded store keeps above all earlier ones.
+    """
+    runner = start()
+    first = runner.put("s", queue, clock)
+    clock.advance(400 * 86_400)
+    assert eventually(lambda: runner.schedules.show(APP, "s", bool).next[0] > first + 86_400)
+    if started == "after":
+        runner.stop()
+        if store.name != "sqlite":
+            return
+        say(store, queue, "ahead")
+        clock.advance(-400 * 86_400)
+        runner = start()
+    else:
+        assert runner.looks(2)
+        clock.advance(-400 * 86_400)
+    assert eventually(lambda: runner.schedules.show(APP, "s", bool).next[0] == first)
+    before = runner.schedules.statistics()["schedules_published_total"]
+    clock.advance(60 + OFTEN.overdue)
+    assert eventually(lambda: runner.schedules.statistics()["schedules_published_total"] == before + 1)
+
+
 def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
     """A schedule stays with the process that has made it: others look what is overdue, and do not read it."""
     other = start()
@@ -122,7 +148,7 @@ def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, 
         # Else it would seem overdue after the next advance, and the other process would read it.
         assert eventually(lambda: not store.due_records(KIND, store.now()))
     assert other.looks(3)
-    assert set(other.asked) == {"now", "due_records"}
+    assert set(other.asked) == {"ids_ahead", "due_records"}
 
 
 def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
@@ -182,7 +208,7 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
             assert runner.looks(5)
             looks = runner.asked["due_records"]
             sent = _statements(idle) - before[0]
-            assert set(runner.asked) <= {"now", "due_records"}
+            assert set(runner.asked) <= {"ids_ahead", "due_records"}
             # A look may be under way at either end; other statements are the clock check's.
             assert sent <= 4 * (looks + 2) + _others(idle)
             if not step:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import connection
 from queuey.storage.cassandra.driver.connection import Driver
 from queuey.storage.cassandra.driver.fast_path import FastPath
@@ -16,7 +18,7 @@ from queuey.storage.cassandra.driver.requests import Statement
 from queuey.storage.cassandra.driver.topology import RETRY_EVERY, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from tests.replacing import replace_in
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connection uses of the driver's cluster
@@ -62,6 +64,43 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
         net.answering = []
         assert not driver._has_moved()
     assert net.ended[-1] is net.made[-1]
+
+
+def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first or a later connection is verified, and after that failed, requests of others are refused."""
+    net = SimpleNamespace(named=["10.0.0.1"], answering=["10.0.0.1"], made=[], ended=[])
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]
+    )
+    problems = ["the keyspace is newer than this program", None]
+    refused: list[bool] = []
+
+    def refuses(driver: Driver) -> bool:
+        try:
+            driver._open_session()
+        except StoreUnavailable:
+            return True
+        return False
+
+    def verify(driver: Driver) -> str | None:
+        with ThreadPoolExecutor(1) as other:
+            refused.append(other.submit(refuses, driver).result(PATIENCE_SECONDS))
+        assert not refuses(driver)
+        return problems.pop(0) if problems else "the keyspace is another one"
+
+    with ExitStack() as stack:
+        stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
+        stack.enter_context(replace_in(connection, FastPath, lambda *_: SimpleNamespace(close=lambda: None)))
+        stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
+        driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions(), verify=verify)
+        stack.callback(driver.close)
+        assert driver.ready(PATIENCE_SECONDS)
+        assert not refuses(driver)
+        net.answering = net.named = ["10.0.0.7"]
+        until(lambda: driver.problem() == "the keyspace is another one")
+        assert refuses(driver)
+    assert len(refused) > 2
+    assert all(refused)
 
 
 def test_reserved_words_as_keyspaces() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +94,7 @@ def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailab
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
     driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}
+    driver._thread = Thread()
     driver._options, driver._deadline, driver.requests = CassandraOptions(), Deadline(math.inf), 0
     return driver, []
 

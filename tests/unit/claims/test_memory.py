@@ -51,7 +51,7 @@ def test_many_queues_with_claims(count: int) -> None:
     def claim(first: int, last: int) -> None:
         for number in range(first, last):
             queue = Queue(application="acme", name="q", uid=number, qid=number)
-            begin(web.core, web.claims.claim(queue, limit=1, ttl=1e6), done)
+            begin(web.core, web.claims.claim(queue, limit=1, ttl=4e4), done)
         world.run(world.now + 1.0)
 
     # The model has the same messages in all queues, and a log for each, of which the first are needed again.
@@ -93,7 +93,7 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
         for queue in queues:
             world.run(world.now + 0.5)
             begin(
-                web.core, web.claims.claim(queue, limit=1, ttl=1e6), lambda claimed, _error: given.extend(claimed or ())
+                web.core, web.claims.claim(queue, limit=1, ttl=4e4), lambda claimed, _error: given.extend(claimed or ())
             )
     world.run(world.now + 1.0)
     assert len(given) == 120

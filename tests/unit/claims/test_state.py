@@ -314,3 +314,58 @@ def test_a_clock_that_goes_back() -> None:
     assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
     assert state.ended(TIMING.expired(NOW + 5000), 10) == []
     assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+
+
+HOUR = 3_600_000
+YEAR = 365 * 24 * HOUR
+
+
+@pytest.mark.parametrize("ahead", [14 * HOUR, 400 * 24 * HOUR, 40 * YEAR])
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_claim_from_the_future_is_over(ahead: int, *, read_again: bool) -> None:
+    """A claim that ends later than any claim made now was made while the clock was ahead: others get its message."""
+    state = State()
+    claim(state, 1, 2, now=NOW + ahead)
+    claim(state, 3)
+    if read_again:
+        state = State.decode(state.encode())
+    expired = TIMING.expired(NOW)
+    assert sorted(state.ended(expired, 10)) == [at(1), at(2)]
+    assert [state.is_live(at(n), expired) for n in (1, 2, 3)] == [False, False, True]
+    assert state.live(expired) == 1
+    claim(state, 1)
+    assert state.ended(expired, 10) == [at(2)]
+    assert sorted(state.ended(TIMING.expired(NOW + 40_000), 10)) == [at(1), at(2), at(3)]
+
+
+def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
+    """Its holder, who is still at work, keeps it by a renewal, which ends when a renewal made now does."""
+    state = State()
+    number = claim(state, 1, now=NOW + YEAR)
+    assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.DONE]
+    assert state.outstanding[at(1)].expires == NOW + 30_000
+    assert state.is_live(at(1), TIMING.expired(NOW))
+    assert state.ended(TIMING.expired(NOW), 10) == []
+    assert state.ended(TIMING.expired(NOW + 32_000), 10) == [at(1)]
+
+
+def test_a_delay_from_the_future_is_over() -> None:
+    """A message that was released with a delay while the clock was ahead is delivered again."""
+    state = State()
+    number = claim(state, 1, now=NOW + YEAR)
+    draft = EntryDraft(state, NOW + YEAR, TIMING)
+    draft.release([receipt(1, number)], delay=60)
+    apply(state, draft)
+    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.count_resting(TIMING.expired(NOW)) == 0
+
+
+def test_a_clock_that_goes_back_and_forth() -> None:
+    """A claim that was over because it ended too late is one again when the clock says so, and then ends in time."""
+    state = State()
+    claim(state, 1, now=NOW + YEAR)
+    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.ended(TIMING.expired(NOW + YEAR), 10) == []
+    assert state.is_live(at(1), TIMING.expired(NOW + YEAR))
+    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.ended(TIMING.expired(NOW + YEAR + 32_000), 10) == [at(1)]

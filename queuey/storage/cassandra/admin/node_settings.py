@@ -62,7 +62,8 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
     for address in nodes:
         driver.send(Request(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(take, address))
     for _ in nodes:
-        answered.acquire()
+        if not answered.acquire(timeout=2 * ASK_TIMEOUT):
+            raise StoreUnavailable("a node of Cassandra did not answer in time")
     return failed
 
 

@@ -218,7 +218,8 @@ class QueueCache:
     def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
 
-        ``given``: readers' horizons may have passed the ids, so it returns when no process uses the row of before.
+        ``given``: readers' horizons may have passed the ids, so a call that changes the row returns when no process
+        uses the row of before. A call that finds it changed does not wait, also if another process still does.
         """
         if covering(row, ttls, size) is row:
             return row

@@ -75,6 +75,7 @@ class Driver:
     ) -> None:
         self.target = target
         self._deadline = deadline or Deadline(math.inf)
+        self.wait = self._deadline.wait
         self._options = options
         self._verify = verify
         self._keyspace = keyspace
@@ -122,13 +123,14 @@ class Driver:
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
+        # Until the schema is verified, only this thread's requests are sent: a program too old for it must not write.
+        self._usable = False
         try:
             if open_anew:
                 self._open()
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
                 return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): say which one is local"
-            self._usable = True
             problem = self._verify(self)
         except DRIVER_ERRORS as error:
             problem = str(translate(error, reads=True, attempts=0))
@@ -137,11 +139,10 @@ class Driver:
         except Exception as error:
             log.exception("Connecting to Cassandra failed.")
             problem = f"Connecting to Cassandra failed: {error}"
-        if problem is not None:
-            self._usable = False
-            return problem
-        self._ready.set()
-        return None
+        if problem is None:
+            self._usable = True
+            self._ready.set()
+        return problem
 
     def _open(self) -> None:
         addresses = addresses_of(self.target)
@@ -424,7 +425,7 @@ class Driver:
 
     def _open_session(self) -> Session:
         session = self._session
-        if session is None or not self._usable:
+        if session is None or not (self._usable or threading.current_thread() is self._thread):
             raise self._refusal()
         return session
 

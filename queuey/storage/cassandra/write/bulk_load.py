@@ -122,7 +122,7 @@ class Loader:
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
             for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
-                    room.acquire()
+                    self._driver.wait(room.acquire)
                 if errors:
                     room.release(weight)
                     break
@@ -135,7 +135,7 @@ class Loader:
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
-            room.acquire()
+            self._driver.wait(room.acquire)
         if errors:
             raise errors[0]
         return len(messages)

@@ -32,6 +32,9 @@ class SqliteLedger(Ledger):
         last: int = row[0]
         return max(last, self._db.clock())
 
+    def ids_ahead(self) -> float:
+        return max(0, self.now() - self._db.clock()) / TICKS_PER_SECOND
+
     def entry(self, work: str, piece: int) -> bytes | None:
         with self._db.readers.reading() as connection:
             return _find(connection, work, piece)

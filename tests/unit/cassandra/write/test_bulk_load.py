@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from queuey import ids
-from queuey.messages import Message
+from queuey.errors import StoreUnavailable
+from queuey.messages import Message, Queue
 from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.driver import Done, Encoded
 from queuey.storage.cassandra.write import bulk_load
 from queuey.storage.columns import columns_of
+from queuey.storage.deadlines import Deadline
 
 NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
 
@@ -39,3 +46,39 @@ def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
     weights = {weight for _, _, weight in bulk_load._batches(np.full(20, size))}
     assert all(0 < weight <= bulk_load.FLYING for weight in weights)
     assert bulk_load.FLYING // max(weights) == most
+
+
+class Silent:
+    """A driver that answers the first requests only."""
+
+    def __init__(self, answered: int, deadline: Deadline) -> None:
+        self.wait = deadline.wait
+        self._answered = answered
+        self.sent = 0
+
+    def send(self, _request: Encoded, done: Done) -> None:
+        """Takes a request."""
+        self.sent += 1
+        if self.sent <= self._answered:
+            done([], None)
+
+
+@pytest.mark.parametrize("answered", [0, 3])
+def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
+    """A load ends at the deadline of its call, if it waits for room or for the last answers."""
+    deadline = Deadline(0.05)
+    driver: Any = Silent(answered, deadline)
+    row = Row(queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0)
+    level: Any = SimpleNamespace(writes="QUORUM")
+    some: Any = None
+    loader = bulk_load.Loader(driver, some, row, level, some, some)
+    for count in (500, 5_000):
+        messages = columns_of([Message(NOW + number, 0, 1, NOW + 10**9, "x") for number in range(count)])
+        placed = loader.placed(messages, NOW)
+        with deadline.running():
+            deadline.sent()
+            with pytest.raises(StoreUnavailable, match="took longer than") as ended:
+                loader.send(placed, NOW, lambda ticks: ticks)
+        assert ended.value.outcome == "unknown"
+        assert answered < driver.sent < 20
+        driver.sent = 0

@@ -1,0 +1,54 @@
+"""What a write notes in the ledger of the store, which forgets entries after a month."""
+
+from __future__ import annotations
+
+from queuey.errors import Conflict
+from queuey.ids import TICKS_PER_SECOND
+from queuey.spark.sink import write_reports
+from queuey.spark.sink.exactly_once import WriteCounts
+from queuey.spark.sink.rate_limit import RateLimit
+from queuey.storage import Ledger
+
+ONE, TWO = WriteCounts(written=1), WriteCounts(written=2)
+
+
+class Forgetful(Ledger):
+    """A ledger in which an entry expires after it was read."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.forgets = False
+
+    def now(self) -> int:
+        """Gives a clock that stands still."""
+        return TICKS_PER_SECOND
+
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """Gives an entry, for the last time if it is to be forgotten."""
+        assert piece == 0
+        return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
+
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        """Sets an entry as the contract says."""
+        assert piece == 0
+        present = self.kept.get(work)
+        if present is None and expected is not None:
+            raise Conflict("there is no entry")
+        if present == expected:
+            self.kept[work] = value
+        return self.kept[work]
+
+
+def test_an_entry_that_expires_meanwhile() -> None:
+    """A report, a micro-batch's counts and a turn are noted although the entry of before expires between two steps."""
+    ledger = Forgetful()
+    for forgets in (False, True):
+        ledger.forgets = forgets
+        write_reports.note(ledger, "acme", "run", TWO if forgets else ONE)
+        write_reports.note_batch(ledger, "acme", "query", 1 + forgets, ONE)
+        RateLimit(ledger, "turns", 10, sleep=lambda _: None).wait(1)
+    ledger.forgets = False
+    assert write_reports.report(ledger, "acme", "run") == TWO
+    counts = write_reports.stream_report(ledger, "acme", "query")
+    assert counts is not None
+    assert (counts.batch, counts.last, counts.total) == (2, ONE, ONE)
