@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import secrets
 import time
@@ -23,6 +22,7 @@ from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.gateway.rates import Rate
+from queuey.web.gateway.scheduling import counted_as
 from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 
@@ -115,7 +115,7 @@ class LoginViews:
         try:
             ends = self._end_of(digest)
         except NotAuthenticated as error:
-            self._of_address.take(counted_as(request.peer))
+            self._of_address.take(counted_as(request.address))
             return self.page(request, following, status=403, error=str(error))
         self._of_key.take(digest.hex())
         return self.begin(request, digest, following, until=ends)
@@ -233,7 +233,7 @@ class ProviderViews:
             return self._failed(request, attempt.following, error)
 
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
-        address = counted_as(request.peer)
+        address = counted_as(request.address)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)
         try:
@@ -252,15 +252,6 @@ class ProviderViews:
         status = 429 if isinstance(error, TooManyRequests) else 503
         wait = ("Retry-After", str(math.ceil(error.retry_after)))
         return self._login.page(request, following, wait, status=status, error=str(error))
-
-
-def counted_as(address: str) -> str:
-    """Returns the name under which an address is limited: an IPv6 address as its /64, which belongs to one caller."""
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return found.exploded[:19] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 
 def own_page(address: str) -> str:

@@ -48,7 +48,7 @@ from queuey.web.gateway.long_polls import (
 )
 from queuey.web.gateway.origins import Origins
 from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
 from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
@@ -89,7 +89,7 @@ MAX_MEMORY = 256 * 1024 * 1024
 MAX_WAIT = 5.0
 """Max time that a request waits for a thread or for memory, in seconds."""
 CREDENTIALS = "credentials"
-"""The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
+"""The tenant for which credentials of waiting requests are read again."""
 
 T = TypeVar("T")
 
@@ -208,6 +208,7 @@ class Gateway:
         query, fields = head.known
         request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
         request.connection = exchange
+        request.address = exchange.peer
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, exchange.send)
@@ -236,7 +237,7 @@ class Gateway:
             response.headers += self._origins.headers(request)
         return response
 
-    async def _serve(
+    async def _serve(  # noqa: C901 - the one way of a request; every request goes through it, and calls cost
         self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
     ) -> Response:
         try:
@@ -248,12 +249,14 @@ class Gateway:
             tenant = request.path if endpoint.is_for_monitor(request) else self._authorization.tenant(request)
             if tenant is None and _needs_caller(request):
                 # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
-                await self._threads.run(CREDENTIALS, partial(self._authorization.know, request))
+                await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
                 tenant = self._authorization.tenant(request)
+            if tenant and request.verify is not None:
+                await self._verify(request, receive, tenant)
             request.tenant = tenant or ANONYMOUS
             if self._rates is not None and _needs_caller(request):
                 self._count(self._rates, request)
-            if tenant or announced_length(request) == 0:
+            if request.body is None and (tenant or announced_length(request) == 0):
                 await self._bodies.take(request, receive, self._loop)
             response = await self._answer(endpoint, endpoint.view(request.method), request, match, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
@@ -267,6 +270,32 @@ class Gateway:
             endpoint.count(response, self._loop.time() - poll.began)
         response.headers += request.counted
         return response
+
+    async def _verify(self, request: Request, receive: Receive, tenant: str) -> None:
+        """Checks a signature. Until it is right, the request and its body count for the address that sends them.
+
+        Raises:
+            QueueyError: It is wrong, or there is no room for the body.
+        """
+        assert request.verify is not None  # noqa: S101 - said above
+        request.tenant = stranger(request.address)
+        await self._bodies.take(request, receive, self._loop)
+        if self._contention.several:
+            request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
+        began = time.monotonic()
+        try:
+            request.verify(request)
+        except QueueyError:
+            self._contention.enter(request.tenant)  # Forged requests wait for their turn as those of a tenant do.
+            self._contention.leave(request.tenant)
+            raise
+        finally:
+            if request.weight:
+                self._leave_turn(request, time.monotonic() - began)
+        if request.held:
+            if not self._memory.take(tenant, request.held):
+                raise self._memory.refusal(tenant, request.held)
+            self._change_memory(request.tenant, -request.held)
 
     async def _answer(
         self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
