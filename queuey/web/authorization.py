@@ -94,7 +94,7 @@ class Authenticator:
     def seen(self, header: str) -> str | None:
         """Returns the tenant that was last known: requests count for it, but it gives no permission.
 
-        None: it is not known, or not certain any more: its key may have been revoked long ago.
+        It is None if the header is unknown, or was read so long ago that its key may have been revoked.
         """
         known = self._find(header)
         return known[0].tenant if known is not None and known[1] + MAX_STALE > self._clock() else None

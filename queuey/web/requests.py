@@ -117,7 +117,7 @@ class Request:
         stream: What it is given goes on, if its view began that.
         counted: Headers that say how many more requests the caller may make.
         facade: The protocol that it speaks; None: ours.
-        verify: Checks the signature that proves who the caller is; None: there is nothing left to check.
+        verify: Checks the signature that proves who the caller is; None, if that is done or not needed.
         refused: Why the caller's credential was not accepted. It is not checked again.
         batch: How many messages it is to store, once that is known.
         first: What it does before it may fail, so that an error has the outcome ``unknown``.

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Attempt, Provider
 
 ATTEMPTS = Rate(0.2, 20)
-"""Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
+"""Wrong keys of an address, and wrong codes of a browser, that are answered: twenty at once, then one in 5 s."""
 LOGINS = Rate(0.02, 20)
 """Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
 EXCHANGES = Rate(5, 100)
 """Codes that are exchanged with one provider, whoever comes with them."""
+WRONG_CODES = Rate(2.5, 50)
+"""Wrong codes of an address, whose browsers may be many people behind a proxy: half of what a provider is asked."""
 MAX_FOLLOWING = 500
 """Max characters of the page after the login, which is part of the provider's address."""
 _ANSWER = frozenset({"code", "state", "iss", "error"})
@@ -183,7 +185,8 @@ class ProviderViews:
     ) -> None:
         self._login = login
         self._providers = {provider.tag: provider for provider in providers}
-        self._of_address = Bound(ATTEMPTS, "logins of this address that have failed", clock)
+        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed", clock)
+        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed", clock)
         self._of_provider = Bound(EXCHANGES, "logins at this provider", clock)
         self._of_user = Bound(LOGINS, "logins of this user", clock)
 
@@ -220,26 +223,30 @@ class ProviderViews:
             return self._failed(request, following, error)
 
     def _come_back(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
-        visitor = cookies.read(request, cookies.VISITOR)
-        attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
+        visitor = cookies.read(request, cookies.VISITOR) or ""
+        attempt = provider.resume(visitor, answer.get("state", "")) if visitor else None
         if attempt is None:
             if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
                 return pages.redirect(pages.ROOT)
             text = "This login was not begun by this browser, or it has taken more than an hour. Log in again."
             return self._login.page(request, "", status=403, error=text)
         try:
-            return self._log_in(request, provider, attempt, answer)
+            return self._log_in(request, visitor, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
             return self._failed(request, attempt.following, error)
 
-    def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+    def _log_in(
+        self, request: Request, visitor: str, provider: Provider, attempt: Attempt, answer: dict[str, str]
+    ) -> Response:
         address = counted_as(request.address)
+        self._of_browser.check(visitor)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)
         try:
             user = provider.finish(attempt, answer, _back(request, provider))
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
+            self._of_browser.take(visitor)
             self._of_address.take(address)
             raise
         return self._login.begin(request, user, attempt.following)
