@@ -359,6 +359,7 @@ class Gateway:
         assert stream is not None  # noqa: S101
         request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
         caller, spoke = self._authorization.seen(request), time.monotonic()
+        listed = spoke
         ends = None if caller is None else caller.expires
         try:
             yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
@@ -371,6 +372,8 @@ class Gateway:
                 left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
                 # Streams that began together do not all speak at the same moment.
                 beat = LISTING_INTERVAL if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
+                if stream.is_of_all:
+                    beat = min(beat, max(0.0, listed + self._beat - time.monotonic()))
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
@@ -381,7 +384,8 @@ class Gateway:
                 if not again and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
-                    stream.looks_again = stream.looks_again or (stream.is_of_all and not again)
+                    if stream.is_of_all and (not again or time.monotonic() - listed >= self._beat):
+                        stream.looks_again, listed = True, time.monotonic()
                     self._enter(request)
                     response = await self._tried(endpoint, view, request, match)
                     if response.status != 200:  # noqa: PLR2004
