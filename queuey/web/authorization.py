@@ -396,8 +396,11 @@ class Authorization:
 
         Raises:
             NotAuthenticated: A credential is not valid.
+            NotAllowed: There is no credential, so no right will ever open a queue.
         """
         caller = self.caller(request)
+        if caller.anonymous:
+            raise _refusal(request, caller, "")
         names = dict.fromkeys(
             grant.queues
             for grant in caller.grants

@@ -271,6 +271,14 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
     running(app, waiters=50, beat=0.3)(work)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_all_queues_of_nobody(owner: Caller, app: Any, method: str) -> None:  # noqa: ANN401 - Pyramid's router
+    """Without a credential a stream has to name its queues: otherwise it would say nothing, and never end."""
+    owner.create("q", type="public")
+    reply = Caller(app, None).send(method, "/v1/queuey/_stream")
+    assert (reply.status, "This needs a credential" in reply.text) == (401, True)
+
+
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_silence_is_broken(owner: Caller, app: Any, path: str) -> None:  # noqa: ANN401 - Pyramid's router
     """Without a message there is a comment now and then."""
