@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice, takewhile
 from typing import Literal
@@ -44,6 +44,8 @@ KEY_SECONDS = 86_400
 between."""
 TIMEOUT_FIRING = 5
 """Timeout in seconds after which other processes go on with a firing."""
+MAX_REMEMBERED = 4096
+"""Max timetables whose next instants are remembered."""
 MAX_ERROR = 200
 """Max characters of the text of an outcome."""
 
@@ -238,7 +240,13 @@ def coming(schedule: Schedule, most: int) -> list[int]:
     """Returns the next instants; only the first one if this machine does not know its time zone."""
     if schedule.next is None:
         return []
-    found = [schedule.next]
-    with suppress(TimeZoneUnknown):
-        found += islice(instants(schedule.plan.timetable, schedule.next), most - 1)
-    return found
+    try:
+        return list(_coming(schedule.plan.timetable, schedule.next, most))
+    except TimeZoneUnknown:
+        return [schedule.next]
+
+
+@lru_cache(MAX_REMEMBERED)
+def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
+    """Computes next instants once: those of rare times, such as a leap day, take milliseconds each."""
+    return (first, *islice(instants(timetable, first), most - 1))
