@@ -17,6 +17,9 @@ import threading
 import time
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from socket import inet_aton, inet_ntoa
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -24,7 +27,7 @@ from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
 from queuey.errors import InvalidToken, IssuerUnavailable
 from queuey.service.sessions import UserLogin
-from queuey.settings import UserIssuer, is_loopback, is_safe_url
+from queuey.settings import UserIssuer, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer
 from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, Published, fetch, reason_of
@@ -65,13 +68,26 @@ def read_discovery(issuer: str, content: bytes) -> Discovered:
     if found.get("issuer") != issuer:
         raise ValueError("it is of another issuer")
     # A provider elsewhere has no business with what listens on this machine alone.
-    local = is_loopback(urlsplit(issuer).hostname or "")
+    local = _is_local(issuer)
     for name in ("authorization_endpoint", "token_endpoint"):
         url = found.get(name)
-        if not isinstance(url, str) or not is_safe_url(url) or (url.startswith("http:") and not local):
-            raise ValueError(f"its {name} is no address that begins with https://")
+        if not isinstance(url, str) or not is_safe_url(url) or (_is_local(url) and not local):
+            raise ValueError(f"its {name} is not an address of another machine that begins with https://")
     names_itself = found.get("authorization_response_iss_parameter_supported") is True
     return Discovered(found["authorization_endpoint"], found["token_endpoint"], names_itself)
+
+
+def _is_local(url: str) -> bool:
+    """Returns whether an address is one of this machine, however that is written; a name is not looked up."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    with suppress(OSError):
+        host = inet_ntoa(inet_aton(host))  # A connection reads 127.1, 0x7f.1 and 2130706433 as 127.0.0.1, too.
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f".{host}".endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
 
 
 class Attempt(NamedTuple):
