@@ -169,8 +169,7 @@ class AuditLog:
         for _ in range(MAX_SCANNED // PAGE):
             wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
             reading = self._reader.read(access, wanted)
-            entries = ((_place(message), _decode(message.body)) for message in reading.messages)
-            seen += (found for found in entries if is_seen(found[1]))
+            seen += ((_place(found), entry) for found in reading.messages if is_seen(entry := _decode(found.body)))
             if len(seen) > PAGE or not reading.more:
                 break
             since = parse_bound(reading.cursor)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice, takewhile
@@ -238,15 +239,12 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
 
 def coming(schedule: Schedule, most: int) -> list[int]:
     """Returns the next instants; only the first one if this machine does not know its time zone."""
-    if schedule.next is None:
-        return []
-    try:
-        return list(_coming(schedule.plan.timetable, schedule.next, most))
-    except TimeZoneUnknown:
-        return [schedule.next]
+    return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, most))
 
 
 @lru_cache(MAX_REMEMBERED)
 def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
     """Computes next instants once: those of rare times, such as a leap day, take milliseconds each."""
-    return (first, *islice(instants(timetable, first), most - 1))
+    with suppress(TimeZoneUnknown):
+        return (first, *islice(instants(timetable, first), most - 1))
+    return (first,)

@@ -223,30 +223,28 @@ class ProviderViews:
             return self._failed(request, following, error)
 
     def _come_back(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
-        visitor = cookies.read(request, cookies.VISITOR) or ""
-        attempt = provider.resume(visitor, answer.get("state", "")) if visitor else None
+        visitor = cookies.read(request, cookies.VISITOR)
+        attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:
             if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
                 return pages.redirect(pages.ROOT)
             text = "This login was not begun by this browser, or it has taken more than an hour. Log in again."
             return self._login.page(request, "", status=403, error=text)
         try:
-            return self._log_in(request, visitor, provider, attempt, answer)
+            return self._log_in(request, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
             return self._failed(request, attempt.following, error)
 
-    def _log_in(
-        self, request: Request, visitor: str, provider: Provider, attempt: Attempt, answer: dict[str, str]
-    ) -> Response:
-        address = counted_as(request.address)
-        self._of_browser.check(visitor)
+    def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+        browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
+        self._of_browser.check(browser)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)
         try:
             user = provider.finish(attempt, answer, _back(request, provider))
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
-            self._of_browser.take(visitor)
+            self._of_browser.take(browser)
             self._of_address.take(address)
             raise
         return self._login.begin(request, user, attempt.following)

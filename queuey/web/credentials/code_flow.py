@@ -18,8 +18,7 @@ import time
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from contextlib import suppress
-from ipaddress import ip_address
-from socket import inet_aton, inet_ntoa
+from socket import AI_NUMERICHOST, getaddrinfo
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -27,7 +26,7 @@ from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
 from queuey.errors import InvalidToken, IssuerUnavailable
 from queuey.service.sessions import UserLogin
-from queuey.settings import UserIssuer, is_safe_url
+from queuey.settings import UserIssuer, is_loopback, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer
 from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, Published, fetch, reason_of
@@ -81,13 +80,9 @@ def _is_local(url: str) -> bool:
     """Returns whether an address is one of this machine, however that is written; a name is not looked up."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     with suppress(OSError):
-        host = inet_ntoa(inet_aton(host))  # A connection reads 127.1, 0x7f.1 and 2130706433 as 127.0.0.1, too.
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f".{host}".endswith(".localhost")
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
+        host = str(getaddrinfo(host, None, flags=AI_NUMERICHOST)[0][4][0])  # 127.1 and 0x7f.1 are 127.0.0.1, too.
+    host = host.removeprefix("::ffff:")
+    return is_loopback(host) or host in {"0.0.0.0", "::"} or host.endswith(".localhost")  # noqa: S104 - refused
 
 
 class Attempt(NamedTuple):
