@@ -31,7 +31,7 @@ KEPT = 366 * 86_400
 PAGE = 100
 """Number of entries of a page."""
 MAX_SCANNED = 2000
-"""Max entries that are read for a page, those that its reader does not see included."""
+"""Max entries that are read for a page, also if its reader sees none of them."""
 _JSON = Meta("application/json", (), json=True)
 
 Outcome = Literal["unknown", "done", "partly", "failed"]
