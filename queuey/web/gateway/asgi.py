@@ -29,7 +29,6 @@ from queuey.access import USERS_OF
 from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
-from queuey.settings import Settings, origins_of
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
@@ -88,8 +87,6 @@ MAX_MEMORY = 256 * 1024 * 1024
 """Max bytes of bodies and responses in memory."""
 MAX_WAIT = 5.0
 """Max time that a request waits for a thread or for memory, in seconds."""
-CREDENTIALS = "credentials"
-"""The tenant for which credentials of waiting requests are read again."""
 
 T = TypeVar("T")
 
@@ -178,7 +175,7 @@ class Gateway:
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
         self._core.adopt(self._tell)
         self._threads.start(loop, self._tell)
-        self._polls.start(loop, self._tell, partial(self._threads.run, CREDENTIALS))
+        self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
         self._timer = loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
@@ -272,19 +269,14 @@ class Gateway:
         return response
 
     async def _verify(self, request: Request, receive: Receive, tenant: str) -> None:
-        """Checks a signature. Until it is right, the request and its body count for the address that sends them.
-
-        Raises:
-            QueueyError: It is wrong, or there is no room for the body.
-        """
-        assert request.verify is not None  # noqa: S101 - said above
+        """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
         request.tenant = stranger(request.address)
         await self._bodies.take(request, receive, self._loop)
         if self._contention.several:
             request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
         began = time.monotonic()
         try:
-            request.verify(request)
+            request.verify(request)  # type: ignore[misc] # there is one
         except QueueyError:
             self._contention.enter(request.tenant)  # Forged requests wait for their turn as those of a tenant do.
             self._contention.leave(request.tenant)
@@ -359,7 +351,7 @@ class Gateway:
         assert stream is not None  # noqa: S101
         request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
         caller, spoke = self._authorization.seen(request), time.monotonic()
-        listed = spoke
+        lists, listed = self._beat if stream.is_of_all else math.inf, spoke
         ends = None if caller is None else caller.expires
         try:
             yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
@@ -372,8 +364,7 @@ class Gateway:
                 left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
                 # Streams that began together do not all speak at the same moment.
                 beat = LISTING_INTERVAL if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
-                if stream.is_of_all:
-                    beat = min(beat, max(0.0, listed + self._beat - time.monotonic()))
+                beat = min(beat, listed + lists - time.monotonic())
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
@@ -384,7 +375,7 @@ class Gateway:
                 if not again and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
-                    if stream.is_of_all and (not again or time.monotonic() - listed >= self._beat):
+                    if stream.is_of_all and (not again or time.monotonic() - listed >= lists):
                         stream.looks_again, listed = True, time.monotonic()
                     self._enter(request)
                     response = await self._tried(endpoint, view, request, match)
@@ -546,7 +537,7 @@ class Gateway:
 
     async def reserve(self, request: Request, size: int) -> None:
         if not self.reserve_at_once(request, size):
-            await self._threads.run(request.tenant, _nothing, size)
+            await self._threads.run(request.tenant, lambda: None, size)
             request.reserved += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
@@ -597,30 +588,10 @@ class Gateway:
         self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
-def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN401 - Pyramid's router
-    """Returns the gateway of an application as the settings want it."""
-    return Gateway(
-        application,
-        threads=settings.threads,
-        # With half as many for others there is still a quarter of the connections for everything else.
-        waiters=min(settings.wait_slots, settings.connections // 2),
-        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
-        deadline=settings.deadline,
-        memory=settings.memory,
-        page_bytes=settings.page_bytes,
-        rates=RateLimits(settings.rates) if settings.rates.any else None,
-        origins=origins_of(settings.users),
-    )
-
-
 def _give_up(call: Call, request: Request) -> None:
     """Cancels a request, unless a thread works for it: the store has a timeout for that."""
     if not request.blocked:
         call.give_up()
-
-
-def _nothing() -> None:
-    """No-op callback."""
 
 
 def _needs_caller(request: Request) -> bool:
