@@ -225,7 +225,9 @@ class Stream:
         return self._sources.keys()
 
     def admit(self, access: QueueAccess) -> None:
-        """Adds a queue, or replaces its rights."""
+        """Adds a queue, which is read at the next try whatever woke it, or replaces its rights."""
+        if access.queue.name not in self._sources:
+            self._left.setdefault(access.queue.name, {})
         self._sources[access.queue.name] = access
 
     def beat(self, longest: float) -> float:

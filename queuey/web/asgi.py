@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from queuey.settings import load
-from queuey.web.gateway.asgi import Gateway, make_gateway
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.assembly import make_gateway
 from queuey.web.gateway.serve import LEAVE_SECONDS, Include, Opened, open_service
 
 Scope = dict[str, Any]

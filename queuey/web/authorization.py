@@ -22,6 +22,8 @@ from queuey.web.requests import Request
 
 MAX_CACHED = 4096
 """Max cached headers."""
+MAX_STALE = 30.0
+"""Max seconds for which requests count for a caller that has to be read again."""
 MAX_HEADER = 20 * 1024
 """Max characters of a header. A long poll keeps its header, and the event loop hashes it repeatedly."""
 MAX_PLAIN_KEY = 128
@@ -90,12 +92,15 @@ class Authenticator:
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
-        """Returns the tenant that was last known: requests count for it, but it gives no permission."""
+        """Returns the tenant that was last known: requests count for it, but it gives no permission.
+
+        It is None if the header is unknown, or was read so long ago that its key may have been revoked.
+        """
         known = self._find(header)
-        return None if known is None else known[0].tenant
+        return known[0].tenant if known is not None and known[1] + MAX_STALE > self._clock() else None
 
     def seen_caller(self, header: str) -> Caller | None:
-        """Returns the caller as it was last known; see :meth:`seen`."""
+        """Returns the caller as it was last known, however long ago; it gives no permission."""
         known = self._find(header)
         return None if known is None else known[0]
 
@@ -391,8 +396,11 @@ class Authorization:
 
         Raises:
             NotAuthenticated: A credential is not valid.
+            NotAllowed: There is no credential, so no right will ever open a queue.
         """
         caller = self.caller(request)
+        if caller.anonymous:
+            raise _refusal(request, caller, "")
         names = dict.fromkeys(
             grant.queues
             for grant in caller.grants

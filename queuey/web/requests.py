@@ -117,12 +117,13 @@ class Request:
         stream: What it is given goes on, if its view began that.
         counted: Headers that say how many more requests the caller may make.
         facade: The protocol that it speaks; None: ours.
+        verify: Checks the signature that proves who the caller is; None, if that is done or not needed.
         refused: Why the caller's credential was not accepted. It is not checked again.
         batch: How many messages it is to store, once that is known.
         first: What it does before it may fail, so that an error has the outcome ``unknown``.
         known: What its facade has found out about it.
         connection: That it has come over; None: a server of somebody else's has it.
-        address: That its connection comes from, as such a server says; blank: not known.
+        address: That its connection comes from, without the port; blank: not known.
         unknown: Fields of its query that mean nothing.
     """
 
@@ -140,6 +141,7 @@ class Request:
     stream: Stream | None = None
     counted: tuple[Header, ...] = ()
     facade: Protocol | None = None
+    verify: Callable[[Request], None] | None = None
     refused: QueueyError | None = None
     batch = 0
     first: PiggybackedAck | None = None
@@ -168,11 +170,6 @@ class Request:
         """The scheme and host by which the client reaches the service, also through a proxy."""
         scheme = self.headers.get("x-forwarded-proto", "")
         return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
-
-    @property
-    def peer(self) -> str:
-        """The address that its connection comes from, without the port; blank: not known."""
-        return self.address if self.connection is None else self.connection.peer
 
     async def in_thread(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
         """Does work that may block or take long in a thread; returns its result or raises its error.

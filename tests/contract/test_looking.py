@@ -68,8 +68,8 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     ended = logs[1].find(APP, sent.entry)
     assert ended is not None
     assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
-    assert eventually(lambda: [each for _, each in logs[1].page(APP).entries] == [ended])
-    assert logs[1].page("nobody").entries == []
+    assert eventually(lambda: [each for _, each in logs[1].page(APP, "", bool).entries] == [ended])
+    assert logs[1].page("nobody", "", bool).entries == []
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:

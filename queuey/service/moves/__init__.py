@@ -102,26 +102,30 @@ class MoveUseCases:
         Raises:
             MoveNotFound: There is no such move that the caller may see.
         """
-        return _report(self._find(application, name, may_see))
+        record = self._records.find(application, name)
+        if not _is_seen(record, may_see):
+            raise MoveNotFound(name)
+        return _report(record)
 
     def list(self, application: str, may_see: Callable[[str], bool]) -> list[MoveReport]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
         return [_report(record) for record in self._records.listed(application) if _is_seen(record, may_see)]
 
-    def cancel(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
+    def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveReport:
         """Requests the end of a move: moved messages stay in the target. One that is over stays as it is.
 
-        Raises:
-            MoveNotFound: There is no such move that the caller may see.
-        """
-        record = self._find(application, name, may_see)
-        return _report(self._records.cancel(record))
+        Args:
+            application: The owner of both queues.
+            name: The id of the move.
+            may_delete: Tells if the caller may delete messages of a queue; of the source it must.
 
-    def _find(self, application: str, name: str, may_see: Callable[[str], bool]) -> Record:
+        Raises:
+            MoveNotFound: There is no such move, or the caller may not cancel it.
+        """
         record = self._records.find(application, name)
-        if not _is_seen(record, may_see):
+        if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return record
+        return _report(self._records.cancel(record))
 
 
 def _is_seen(record: Record, may_see: Callable[[str], bool]) -> bool:

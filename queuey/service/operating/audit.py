@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.ids import Position
 from queuey.messages import AUDITS, Location, Message, Meta, QueueSpec
@@ -29,6 +30,8 @@ KEPT = 366 * 86_400
 """Number of seconds for which an entry is kept."""
 PAGE = 100
 """Number of entries of a page."""
+MAX_SCANNED = 2000
+"""Max entries that are read for a page, also if its reader sees none of them."""
 _JSON = Meta("application/json", (), json=True)
 
 Outcome = Literal["unknown", "done", "partly", "failed"]
@@ -148,8 +151,11 @@ class AuditLog:
             return None
         return _decode(found[0].body) if found else None
 
-    def page(self, application: str, cursor: str = "") -> Page:
-        """Returns entries, the newest first.
+    def page(self, application: str, cursor: str, is_seen: Callable[[Entry], bool]) -> Page:
+        """Returns the entries that a caller sees, the newest first.
+
+        The cursor is the id of the next one of these, so it says nothing of other entries. Behind ``MAX_SCANNED``
+        entries there is no further page.
 
         Raises:
             ValueError: ``cursor`` is none.
@@ -159,12 +165,15 @@ class AuditLog:
             access = self._access(application)
         except (ApplicationNotFound, QueueNotFound):
             return Page([], "")
-        wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
-        reading = self._reader.read(access, wanted)
-        return Page(
-            [(_place(message), _decode(message.body)) for message in reading.messages],
-            reading.cursor if reading.more else "",
-        )
+        seen: list[tuple[Location, Entry]] = []
+        for _ in range(MAX_SCANNED // PAGE):
+            wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
+            reading = self._reader.read(access, wanted)
+            seen += ((_place(found), entry) for found in reading.messages if is_seen(entry := _decode(found.body)))
+            if len(seen) > PAGE or not reading.more:
+                break
+            since = parse_bound(reading.cursor)
+        return Page(seen[:PAGE], ids.to_hex(seen[PAGE][0][1]) if len(seen) > PAGE else "")
 
     def _access(self, application: str, *, create: bool = False) -> QueueAccess:
         try:

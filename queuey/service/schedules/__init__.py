@@ -169,8 +169,8 @@ class ScheduleUseCases:
         """
         records = self._store.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
-        found = (_report(record) for record in records[:MAX_LISTED])
-        return [report for report in found if may_see(report.plan.queue)], following
+        seen = (record for record in records[:MAX_LISTED] if may_see(states.decode(record.value).plan.queue))
+        return [_report(record) for record in seen], following
 
     def remove(self, application: str, name: str, may_see: MaySee) -> None:
         """Removes a schedule. A message that is being posted may still be stored.

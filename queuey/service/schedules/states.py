@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice, takewhile
 from typing import Literal
@@ -46,6 +47,8 @@ MAX_AHEAD = 3600
 """Max seconds by which something that has happened may be ahead of the clock; else the clock was ahead at that time."""
 TIMEOUT_FIRING = 5
 """Timeout in seconds after which other processes go on with a firing."""
+MAX_REMEMBERED = 4096
+"""Max timetables whose next instants are remembered."""
 MAX_ERROR = 200
 """Max characters of the text of an outcome."""
 
@@ -250,9 +253,12 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
 
 def coming(schedule: Schedule, most: int) -> list[int]:
     """Returns the next instants; only the first one if this machine does not know its time zone."""
-    if schedule.next is None:
-        return []
-    found = [schedule.next]
+    return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, most))
+
+
+@lru_cache(MAX_REMEMBERED)
+def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
+    """Computes next instants once: those of rare times, such as a leap day, take milliseconds each."""
     with suppress(TimeZoneUnknown):
-        found += islice(instants(schedule.plan.timetable, schedule.next), most - 1)
-    return found
+        return (first, *islice(instants(timetable, first), most - 1))
+    return (first,)

@@ -19,18 +19,21 @@ def show_log(ask: Ask) -> Response:
     """Lists entries about queues for which the caller has the right ``admin``, and the caller's own, newest first."""
     ask.service.queues.require_application(ask.application)
     patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
+    queue = ask.given.get("queue", "")
+
+    def is_shown(entry: Entry) -> bool:
+        return queue in {"", entry.queue} and _is_seen(ask, entry, who)
+
     try:
-        page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""))
+        page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""), is_shown)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
-    queue = ask.given.get("queue", "")
-    seen = [(format_place(*place), entry) for place, entry in page.entries if _is_seen(ask, entry, who)]
     return ask.render(
         "audit.html",
         "Audit log of",
         queue or ask.application,
         name=queue,
-        rows=[(place, entry) for place, entry in seen if queue in {"", entry.queue}],
+        rows=[(format_place(*place), entry) for place, entry in page.entries],
         following=page.cursor,
         patterns=patterns,
         outcomes=OUTCOMES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import secrets
 import time
@@ -23,6 +22,7 @@ from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.gateway.rates import Rate
+from queuey.web.gateway.scheduling import counted_as
 from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Attempt, Provider
 
 ATTEMPTS = Rate(0.2, 20)
-"""Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
+"""Wrong keys of an address, and wrong codes of a browser, that are answered: twenty at once, then one in 5 s."""
 LOGINS = Rate(0.02, 20)
 """Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
 EXCHANGES = Rate(5, 100)
 """Codes that are exchanged with one provider, whoever comes with them."""
+WRONG_CODES = Rate(2.5, 50)
+"""Wrong codes of an address, whose browsers may be many people behind a proxy: half of what a provider is asked."""
 MAX_FOLLOWING = 500
 """Max characters of the page after the login, which is part of the provider's address."""
 _ANSWER = frozenset({"code", "state", "iss", "error"})
@@ -115,7 +117,7 @@ class LoginViews:
         try:
             ends = self._end_of(digest)
         except NotAuthenticated as error:
-            self._of_address.take(counted_as(request.peer))
+            self._of_address.take(counted_as(request.address))
             return self.page(request, following, status=403, error=str(error))
         self._of_key.take(digest.hex())
         return self.begin(request, digest, following, until=ends)
@@ -183,7 +185,8 @@ class ProviderViews:
     ) -> None:
         self._login = login
         self._providers = {provider.tag: provider for provider in providers}
-        self._of_address = Bound(ATTEMPTS, "logins of this address that have failed", clock)
+        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed", clock)
+        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed", clock)
         self._of_provider = Bound(EXCHANGES, "logins at this provider", clock)
         self._of_user = Bound(LOGINS, "logins of this user", clock)
 
@@ -233,13 +236,15 @@ class ProviderViews:
             return self._failed(request, attempt.following, error)
 
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
-        address = counted_as(request.peer)
+        browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
+        self._of_browser.check(browser)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)
         try:
             user = provider.finish(attempt, answer, _back(request, provider))
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
+            self._of_browser.take(browser)
             self._of_address.take(address)
             raise
         return self._login.begin(request, user, attempt.following)
@@ -252,15 +257,6 @@ class ProviderViews:
         status = 429 if isinstance(error, TooManyRequests) else 503
         wait = ("Retry-After", str(math.ceil(error.retry_after)))
         return self._login.page(request, following, wait, status=status, error=str(error))
-
-
-def counted_as(address: str) -> str:
-    """Returns the name under which an address is limited: an IPv6 address as its /64, which belongs to one caller."""
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return found.exploded[:19] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 
 def own_page(address: str) -> str:

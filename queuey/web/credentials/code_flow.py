@@ -17,6 +17,8 @@ import threading
 import time
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from contextlib import suppress
+from socket import AI_NUMERICHOST, getaddrinfo
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -65,13 +67,22 @@ def read_discovery(issuer: str, content: bytes) -> Discovered:
     if found.get("issuer") != issuer:
         raise ValueError("it is of another issuer")
     # A provider elsewhere has no business with what listens on this machine alone.
-    local = is_loopback(urlsplit(issuer).hostname or "")
+    local = _is_local(issuer)
     for name in ("authorization_endpoint", "token_endpoint"):
         url = found.get(name)
-        if not isinstance(url, str) or not is_safe_url(url) or (url.startswith("http:") and not local):
-            raise ValueError(f"its {name} is no address that begins with https://")
+        if not isinstance(url, str) or not is_safe_url(url) or (_is_local(url) and not local):
+            raise ValueError(f"its {name} is not an address of another machine that begins with https://")
     names_itself = found.get("authorization_response_iss_parameter_supported") is True
     return Discovered(found["authorization_endpoint"], found["token_endpoint"], names_itself)
+
+
+def _is_local(url: str) -> bool:
+    """Returns whether an address is one of this machine, however that is written; a name is not looked up."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    with suppress(OSError):
+        host = str(getaddrinfo(host, None, flags=AI_NUMERICHOST)[0][4][0])  # 127.1 and 0x7f.1 are 127.0.0.1, too.
+    host = host.removeprefix("::ffff:")
+    return is_loopback(host) or host in {"0.0.0.0", "::"} or host.endswith(".localhost")  # noqa: S104 - refused
 
 
 class Attempt(NamedTuple):

@@ -180,7 +180,7 @@ class Published(Generic[T]):
 
 
 def _is_url(place: str) -> bool:
-    return place.startswith(("https://", "http://"))
+    return place.lower().startswith(("https://", "http://"))
 
 
 def _read(place: str, seconds: float) -> bytes:

@@ -29,7 +29,6 @@ from queuey.access import USERS_OF
 from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
-from queuey.settings import Settings, origins_of
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
@@ -48,7 +47,7 @@ from queuey.web.gateway.long_polls import (
 )
 from queuey.web.gateway.origins import Origins
 from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
 from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
@@ -88,8 +87,6 @@ MAX_MEMORY = 256 * 1024 * 1024
 """Max bytes of bodies and responses in memory."""
 MAX_WAIT = 5.0
 """Max time that a request waits for a thread or for memory, in seconds."""
-CREDENTIALS = "credentials"
-"""The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
 T = TypeVar("T")
 
@@ -178,7 +175,7 @@ class Gateway:
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
         self._core.adopt(self._tell)
         self._threads.start(loop, self._tell)
-        self._polls.start(loop, self._tell, partial(self._threads.run, CREDENTIALS))
+        self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
         self._timer = loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
@@ -208,6 +205,7 @@ class Gateway:
         query, fields = head.known
         request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
         request.connection = exchange
+        request.address = exchange.peer
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, exchange.send)
@@ -236,7 +234,7 @@ class Gateway:
             response.headers += self._origins.headers(request)
         return response
 
-    async def _serve(  # noqa: C901 - every request goes through it, and calls cost
+    async def _serve(  # noqa: C901 - the one way of a request; every request goes through it, and calls cost
         self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
     ) -> Response:
         try:
@@ -248,12 +246,14 @@ class Gateway:
             tenant = request.path if endpoint.is_for_monitor(request) else self._authorization.tenant(request)
             if tenant is None and _needs_caller(request):
                 # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
-                await self._threads.run(CREDENTIALS, partial(self._authorization.know, request))
+                await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
                 tenant = self._authorization.tenant(request)
+            if tenant and request.verify is not None:
+                await self._verify(request, receive, tenant)
             request.tenant = tenant or ANONYMOUS
             if self._rates is not None and _needs_caller(request):
                 self._count(self._rates, request)
-            if tenant or announced_length(request) == 0:
+            if request.body is None and (tenant or announced_length(request) == 0):
                 await self._bodies.take(request, receive, self._loop)
             response = await self._answer(endpoint, endpoint.view(request.method), request, match, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
@@ -270,6 +270,27 @@ class Gateway:
             endpoint.count(response, self._loop.time() - poll.began)
         response.headers += request.counted
         return response
+
+    async def _verify(self, request: Request, receive: Receive, tenant: str) -> None:
+        """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
+        request.tenant = stranger(request.address)
+        await self._bodies.take(request, receive, self._loop)
+        if self._contention.several:
+            request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
+        began = time.monotonic()
+        try:
+            request.verify(request)  # type: ignore[misc] # there is one
+        except QueueyError:
+            self._contention.enter(request.tenant)  # Forged requests wait for their turn as those of a tenant do.
+            self._contention.leave(request.tenant)
+            raise
+        finally:
+            if request.weight:
+                self._leave_turn(request, time.monotonic() - began)
+        if request.held:
+            if not self._memory.take(tenant, request.held):
+                raise self._memory.refusal(tenant, request.held)
+            self._change_memory(request.tenant, -request.held)
 
     async def _answer(
         self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
@@ -332,6 +353,7 @@ class Gateway:
         assert stream is not None  # noqa: S101
         request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
         caller, spoke = self._authorization.seen(request), time.monotonic()
+        lists, listed = self._beat if stream.is_of_all else math.inf, spoke
         ends = None if caller is None else caller.expires
         try:
             yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
@@ -344,6 +366,7 @@ class Gateway:
                 left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
                 # Streams that began together do not all speak at the same moment.
                 beat = LISTING_INTERVAL if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
+                beat = min(beat, listed + lists - time.monotonic())
                 again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
@@ -354,7 +377,8 @@ class Gateway:
                 if not again and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     body, ends = event("expiring", {"expires": ends}), None
                 elif again or stream.is_of_all or stream.marks is not None:
-                    stream.looks_again = stream.looks_again or (stream.is_of_all and not again)
+                    if stream.is_of_all and (not again or time.monotonic() - listed >= lists):
+                        stream.looks_again, listed = True, time.monotonic()
                     self._enter(request)
                     response = await self._tried(endpoint, view, request, match)
                     if response.status != 200:  # noqa: PLR2004
@@ -516,7 +540,7 @@ class Gateway:
 
     async def reserve(self, request: Request, size: int) -> None:
         if not self.reserve_at_once(request, size):
-            await self._threads.run(request.tenant, _nothing, size)
+            await self._threads.run(request.tenant, lambda: None, size)
             request.reserved += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
@@ -567,30 +591,10 @@ class Gateway:
         self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
-def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN401 - Pyramid's router
-    """Returns the gateway of an application as the settings want it."""
-    return Gateway(
-        application,
-        threads=settings.threads,
-        # With half as many for others there is still a quarter of the connections for everything else.
-        waiters=min(settings.wait_slots, settings.connections // 2),
-        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
-        deadline=settings.deadline,
-        memory=settings.memory,
-        page_bytes=settings.page_bytes,
-        rates=RateLimits(settings.rates) if settings.rates.any else None,
-        origins=origins_of(settings.users),
-    )
-
-
 def _give_up(call: Call, request: Request) -> None:
     """Cancels a request, unless a thread works for it: the store has a timeout for that."""
     if not request.blocked:
         call.give_up()
-
-
-def _nothing() -> None:
-    """No-op callback."""
 
 
 def _needs_caller(request: Request) -> bool:

@@ -21,7 +21,9 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import lru_cache
 from heapq import heappop, heappush
+from ipaddress import IPv6Address
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -31,8 +33,26 @@ from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 log = logging.getLogger(__name__)
 
 ANONYMOUS = ""
-"""The tenant that all callers without a valid credential are together."""
+"""The tenant that all callers without a credential are together."""
 T = TypeVar("T")
+
+
+@lru_cache(1024)
+def counted_as(address: str) -> str:
+    """Returns the name under which an address is limited: an IPv6 address as its /64, which belongs to one caller."""
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return found.exploded[:19] if found.ipv4_mapped is None else str(found.ipv4_mapped)
+
+
+def stranger(address: str) -> str:
+    """Returns the tenant for which an address has its credentials and signatures checked.
+
+    Nobody is kept waiting by the wrong ones of other addresses, and they use up nothing of the caller that they name.
+    """
+    return f"stranger {counted_as(address)}"
 
 
 class SharedQuota:

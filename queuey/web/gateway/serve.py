@@ -237,7 +237,7 @@ async def _serve(
 ) -> None:
     """Serves until it is told to stop, and until the requests under way are answered."""
     from queuey.web.errors import refusal  # noqa: PLC0415 - not in the parent process
-    from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
+    from queuey.web.gateway.assembly import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()

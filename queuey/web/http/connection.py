@@ -89,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_refused",
         "keeps",
         "late",
+        "peer",
         "transport",
     )
 
@@ -104,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_lingering = False
         self.is_refused = False
         """There is no place for it."""
+        self.peer = ""
+        """The address of the other end, without the port; blank: not known."""
         self._raw = b""
         self._out = b""
         self._searched = 0
@@ -118,17 +121,13 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._task: asyncio.Task[None]
 
-    @property
-    def peer(self) -> str:
-        """The address of the other end, without the port; blank: not known."""
-        name = self.transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) else ""
-
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class."""
         self.transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if isinstance(name, tuple) else ""
         self.transport.set_write_buffer_limits(MAX_UNSENT, MAX_UNSENT // 4)
         self.all.enter(self)
         self._task = self.all.loop.create_task(self._live())

@@ -40,8 +40,8 @@ class MoveViews(Views):
         return json_response(_shown(self._service.moves.show(match["app"], match["move"], seen)))
 
     def cancel(self, request: Request, match: Match) -> Response:
-        seen = self._authorization.matching(request, match["app"], "delete")
-        return json_response(_shown(self._service.moves.cancel(match["app"], match["move"], seen)))
+        may_delete = self._authorization.matching(request, match["app"], "delete")
+        return json_response(_shown(self._service.moves.cancel(match["app"], match["move"], may_delete)))
 
 
 def _shown(report: MoveReport) -> MoveState:

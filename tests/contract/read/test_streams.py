@@ -169,6 +169,21 @@ def test_only_what_was_woken_is_read(store: Store) -> None:
     reader.close()
 
 
+def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) -> None:
+    """What it holds already comes at the next try, though only another queue has news, and more of it comes later."""
+    first, other, later = (make_queue(store) for _ in range(3))
+    service = service_of(store)
+    reader = Reading(service, [first, other], 10)
+    assert reader.read() == []
+    store.append(later, [new("a")])
+    reader.stream.admit(service.enter(later, lambda _: None, reader.in_thread))
+    store.append(first, [new("b")])
+    reader.waiter.wake(first.qid)
+    assert [event.message.body for event in reader.read()] == ["a", "b"]
+    assert not reader.stream.more
+    reader.close()
+
+
 def test_a_cursor_is_short_and_can_be_read_back() -> None:
     """A base and what is ahead of it; those of one queue are also bounds of range reads."""
     cursor = Cursor(A, {("a,b/c", 2): B, ("é", 1): B})

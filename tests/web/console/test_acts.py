@@ -13,10 +13,11 @@ import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
 from queuey.errors import StoreUnavailable
+from queuey.ids import to_hex
 from queuey.messages import AUDITS, Offset, OffsetChange, QueueSpec, Scope
 from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
-from queuey.service.operating.audit import AuditLog
+from queuey.service.operating.audit import PAGE, AuditLog
 from queuey.storage import Store
 from queuey.web.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
 from queuey.web.credentials.application_keys import digest_of
@@ -332,6 +333,24 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> Non
     second = browser.get(*address.split("?")[:1], query=address.partition("?")[2]).text
     assert ("q030" in second, "q029" in second, 'rel="next"' in second) == (False, True, False)
     assert browser.get("/console/a/queuey/_audit", query="cursor=x").status == 400
+
+
+def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
+    """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
+    store.create_queue("queuey", "q", QueueSpec())
+    audit: AuditLog = app.registry.service.audit
+    places = {}
+    for number in range(260):
+        queue = "q" if number < 105 else "other"
+        _, sent, _ = audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=queue, details={})
+        places[to_hex(sent.position)] = queue
+    assert 'rel="next"' not in workers.get("/console/a/queuey/_audit").text
+    page = admin.get("/console/a/queuey/_audit").text
+    assert page.count("<tr") == 1 + PAGE
+    [address] = re.findall(r'rel="next" href="[^"]*cursor=([^"&]*)[^"]*"', page)
+    assert places[address] == "q"
+    last = admin.get("/console/a/queuey/_audit", query=f"cursor={address}").text
+    assert (last.count("<tr"), 'rel="next"' in last) == (1 + 5, False)
 
 
 def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: Any) -> None:  # noqa: ANN401

@@ -21,7 +21,7 @@ from queuey.storage import Store
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
 from queuey.web.console import console, cookies, login
-from queuey.web.console.login import EXCHANGES
+from queuey.web.console.login import EXCHANGES, WRONG_CODES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider, read_discovery
 from queuey.web.credentials.users import providers_of
@@ -499,18 +499,30 @@ def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users
 def stop_clock(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Has logins counted as if no time passed."""
     views = app.registry.endpoints["console.back"].view("GET").answer.__self__
-    for bound in (views._of_address, views._of_provider, views._of_user):
+    for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
         bound._clock = lambda: 0.0
 
 
-def test_an_address_with_wrong_codes_is_slowed_down(browser: Browser, provider: OpenIdProvider) -> None:
-    """The provider is asked about twenty wrong codes of an address; then the form says how long to wait."""
+def test_a_browser_with_wrong_codes_is_slowed_down(browser: Browser, provider: OpenIdProvider) -> None:
+    """The provider is asked about twenty wrong codes of a browser; others of its address log in all the time."""
     stop_clock(browser.app)
     provider.answer_fields = {"code": "wrong"}
     replies = [log_in(browser, provider) for _ in range(22)]
     assert [reply.status for reply in replies] == [403] * 20 + [429] * 2
     assert len(provider.exchanged) == 20
     assert (replies[-1].headers["Retry-After"], 'name="key"' in replies[-1].text) == ("5", True)
+    provider.answer_fields = {}
+    assert log_in(Browser(browser.app), provider).status == 303
+
+
+def test_one_address_cannot_use_up_what_a_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
+    """Whoever brings a new cookie with each wrong code gets half of the provider's rate; keys go on."""
+    stop_clock(browser.app)
+    provider.answer_fields = {"code": "wrong"}
+    replies = [log_in(Browser(browser.app), provider) for _ in range(WRONG_CODES.burst + 2)]
+    assert [reply.status for reply in replies] == [403] * WRONG_CODES.burst + [429] * 2
+    assert len(provider.exchanged) == EXCHANGES.burst // 2
+    assert browser.log_in(KEY).status == 303
 
 
 def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvider) -> None:
@@ -562,13 +574,42 @@ def test_discovery_documents_that_are_refused(
     assert browser.log_in(KEY).status == 303
 
 
-def test_a_provider_elsewhere_names_nothing_of_this_machine() -> None:
+LOCAL_HOSTS = [
+    "localhost",
+    "LocalHost",
+    "localhost.",
+    "a.localhost",
+    "127.0.0.1",
+    "127.1",
+    "0x7f.1",
+    "2130706433",
+    "0.0.0.0",
+    "[::1]",
+    "[::]",
+]
+LOCAL_HOSTS += ["[::ffff:127.0.0.1]", "[0:0:0:0:0:ffff:7f00:1]"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "hTtP", "https", "HTTPS"])
+@pytest.mark.parametrize("host", LOCAL_HOSTS)
+def test_a_provider_elsewhere_names_nothing_of_this_machine(scheme: str, host: str) -> None:
     """The document of a provider with https cannot have the service ask what listens on loopback alone."""
-    far = "https://accounts.example.org"
+    far, near = "https://accounts.example.org", f"{scheme}://{host}:9200/_shutdown"
     content = {"issuer": far, "authorization_endpoint": f"{far}/a", "token_endpoint": f"{far}/t"}
     assert read_discovery(far, msgspec.json.encode(content)).token == f"{far}/t"
+    for name in ("authorization_endpoint", "token_endpoint"):
+        with pytest.raises(ValueError, match=name):
+            read_discovery(far, msgspec.json.encode(content | {name: near}))
+
+
+@pytest.mark.parametrize("url", ["HTTP://accounts.example.org/t", "http://198.51.100.7/t"])
+def test_a_provider_on_this_machine_may_name_it(url: str) -> None:
+    """A provider of a developer is on loopback with http; elsewhere it needs https as well."""
+    here = "http://127.0.0.1:8080"
+    content = {"issuer": here, "authorization_endpoint": f"{here}/a", "token_endpoint": f"{here.upper()}/t"}
+    assert read_discovery(here, msgspec.json.encode(content)).authorization == f"{here}/a"
     with pytest.raises(ValueError, match="token_endpoint"):
-        read_discovery(far, msgspec.json.encode(content | {"token_endpoint": "http://127.0.0.1:9200/_shutdown"}))
+        read_discovery(here, msgspec.json.encode(content | {"token_endpoint": url}))
 
 
 def test_states_are_read_in_one_way(users: Users) -> None:

@@ -27,6 +27,9 @@ class Transport:
     def set_write_buffer_limits(self, high: int, low: int) -> None:
         """See asyncio."""
 
+    def get_extra_info(self, name: str) -> object:
+        """See asyncio; it knows nothing of its other end."""
+
     def pause_reading(self) -> None:
         """See asyncio."""
         self.is_paused = True

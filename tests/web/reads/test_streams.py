@@ -243,6 +243,42 @@ def test_the_end_of_a_stream(
     run(work)
 
 
+def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Caller, app: Any, store: Store) -> None:  # noqa: ANN401
+    """While another queue always has news, a queue that is made now is there after the interval of a list."""
+    owner.create("a")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream")) as reader:
+
+            async def send(name: str) -> None:
+                await asyncio.to_thread(store.append, store.queue("queuey", name), [new(name)])
+
+            async def keep_busy() -> None:
+                while True:
+                    await send("a")
+                    await asyncio.sleep(0.01)
+
+            busy = asyncio.create_task(keep_busy())
+            await until(lambda: reader.bodies.count("a") > 3)
+            for name in ("b", "c"):
+                await asyncio.to_thread(owner.create, name)
+                await send(name)
+                await until(lambda name=name: name in reader.bodies)  # type: ignore[misc]
+                await send(name)
+                await until(lambda name=name: reader.bodies.count(name) == 2)  # type: ignore[misc]
+            busy.cancel()
+
+    running(app, waiters=50, beat=0.3)(work)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_all_queues_of_nobody(owner: Caller, app: Any, method: str) -> None:  # noqa: ANN401 - Pyramid's router
+    """Without a credential a stream has to name its queues: otherwise it would say nothing, and never end."""
+    owner.create("q", type="public")
+    reply = Caller(app, None).send(method, "/v1/queuey/_stream")
+    assert (reply.status, "This needs a credential" in reply.text) == (401, True)
+
+
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_silence_is_broken(owner: Caller, app: Any, path: str) -> None:  # noqa: ANN401 - Pyramid's router
     """Without a message there is a comment now and then."""

@@ -262,8 +262,8 @@ class QueueActions:
         """Cancels a move."""
         handle = asked.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
-        seen = self._authorization.matching(asked.request, asked.application, "delete")
-        report = self._moves.cancel(asked.application, name, seen)
+        may_delete = self._authorization.matching(asked.request, asked.application, "delete")
+        report = self._moves.cancel(asked.application, name, may_delete)
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 
 

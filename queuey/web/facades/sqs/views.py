@@ -33,11 +33,6 @@ class _Known(msgspec.Struct):
     asked: Asked | None = None
 
 
-def _request_id() -> str:
-    """Makes an id for logs, in the form of a UUID but without a call of the system, which takes 10 microseconds."""
-    return as_uuid(f"{getrandbits(128):032x}")
-
-
 class SqsFacade(Facade):
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
@@ -91,13 +86,20 @@ class SqsFacade(Facade):
             request.refused = error
         else:
             request.known = _Known(signature)
+            request.verify = self._verify
             request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
+
+    def _verify(self, request: Request) -> None:
+        signature: Signature = request.known.signature  # type: ignore[attr-defined] # see sign
+        secret = access_keys.secret_of(self._secret, signature.access_key)
+        signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())
+        request.verify = None
 
     def application_of(self, caller: Caller) -> str:
         return application_of_owner(caller.tenant)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        return error_answer(request, as_sqs(error, status, text), _request_id())
+        return error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
         asked = await self._asked(request, match)
@@ -108,7 +110,8 @@ class SqsFacade(Facade):
             result = await request.in_thread(partial(blocking, asked))
         else:
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
-        return answer(request, name, result, _request_id())
+        # An id for logs, without a call of the system, which takes 10 microseconds.
+        return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
     async def _asked(self, request: Request, match: Match) -> Asked:
         """Returns what a request asks for, once it is certain who has signed it; a request that waits is asked once."""
@@ -117,10 +120,9 @@ class SqsFacade(Facade):
         if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
         if known.asked is None:
-            body = read_body(request, MAX_FACADE_BODY)
-            secret = access_keys.secret_of(self._secret, known.signature.access_key)
-            signatures.verify(known.signature, request, body, secret, time())
-            call = await request.read(partial(read_call, request, body))
-            application, queue = self.application_of(caller), match.get("queue", "")
+            if request.verify is not None:
+                request.verify(request)
+            call = await request.read(partial(read_call, request, request.body or b""))
+            application, queue = application_of_owner(caller.tenant), match.get("queue", "")
             known.asked = Asked(request, call, application, known.signature.region, self._prefix, queue)
         return known.asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from hypothesis import given
@@ -13,8 +14,9 @@ from queuey.messages import Meta
 from queuey.service.drafts import Draft
 from queuey.service.schedules import states
 from queuey.service.schedules.runner import in_turns
-from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule
+from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
 from queuey.service.schedules.timetables import Timetable, instants
+from tests.replacing import replace_in
 
 BEGIN = 1_790_000_000
 TIMETABLES = st.sampled_from(
@@ -135,6 +137,28 @@ def test_coming() -> None:
     assert states.coming(one, 3) == list(islice(instants(one.plan.timetable, BEGIN), 3))
     paused = states.reschedule(replace(one, plan=replace(one.plan, paused=True)), BEGIN)
     assert (states.coming(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
+
+
+def test_next_instants_are_remembered() -> None:
+    """A list that is shown again computes nothing; a timetable that has changed is computed anew, a tick later too."""
+    computed: list[Timetable] = []
+
+    def counted(timetable: Timetable, after: float) -> Iterator[int]:
+        computed.append(timetable)
+        return instants(timetable, after)
+
+    rare = [schedule(Timetable(f"{minute} 3 29 2 *", "Europe/Berlin"), "skip") for minute in range(5)]
+    with replace_in(states, instants, counted):
+        first = [states.coming(each, 5) for each in rare]
+        assert computed == [each.plan.timetable for each in rare]
+        assert [states.coming(each, 5) for each in rare] == first
+        assert len(computed) == len(rare)
+        plan = replace(rare[0].plan, timetable=Timetable("7 4 1 1 *"))
+        changed = states.reschedule(replace(rare[0], plan=plan), BEGIN)
+        assert states.coming(changed, 5) == list(islice(instants(plan.timetable, BEGIN), 5))
+        later = states.advance(rare[1], Ticks(first[1][0], first[1][1]))
+        assert states.coming(later, 4) == first[1][1:]
+    assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
 
 
 def test_in_turns() -> None:

@@ -1,0 +1,72 @@
+"""Who may begin, see and cancel a move, by the API and by SQS: a key with one verb for one of its two queues."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from queuey.access import VERBS
+from queuey.api.queues import Verb
+from queuey.messages import Scope
+from queuey.settings import Facades, SqsFacade
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from tests.web.caller import Caller
+from tests.web.conftest import KEY
+from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
+
+ARN = "arn:aws:sqs:eu-west-1:000000000000:"
+
+
+class Move(NamedTuple):
+    """A move that is over, and what serves it."""
+
+    app: Any
+    store: Store
+    id: str
+    handle: str
+
+    def caller(self, verbs: tuple[Verb, ...], queue: str) -> Caller:
+        """A caller with a key of these verbs for a queue."""
+        self.store.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,)))
+        return Caller(self.app, "Application limited")
+
+    def sqs(self, verbs: tuple[Verb, ...], queue: str) -> Sqs:
+        """A client of SQS with such a key."""
+        return Sqs(self.app, new_key(self.store, "queuey", ",".join(verbs), queue), "/sqs")
+
+
+@pytest.fixture
+def move(store: Store) -> Move:
+    """A move of no message from ``source`` to ``target``."""
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY))
+    app = make_app(store, served=Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
+    owner, sqs = Caller(app, f"Application {KEY}"), Sqs(app, new_key(store, "queuey"), "/sqs")
+    for name in ("source", "target"):
+        owner.create(name)
+    handle = sqs("StartMessageMoveTask", SourceArn=f"{ARN}source", DestinationArn=f"{ARN}target")["TaskHandle"]
+    [found] = owner.get("_moves").json["moves"]
+    return Move(app, store, found["move"], handle)
+
+
+@pytest.mark.parametrize("queue", ["source", "target"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_verb_for_one_queue(move: Move, verb: Verb, queue: str) -> None:
+    """To cancel a move a key deletes in the source, to see it a key measures either queue; one verb begins none."""
+    caller, sqs = move.caller((verb,), queue), move.sqs((verb,), queue)
+    cancels = verb == "delete" and queue == "source"
+    seen, cancelled = (caller(method, f"_moves/{quote(move.id)}").status == 200 for method in ("GET", "DELETE"))
+    listed = caller.get("_moves")
+    assert cancelled is cancels
+    assert (
+        seen is (listed.status == 200 and len(listed.json["moves"]) == 1) is (caller.get(queue + "/info").status == 200)
+    )
+    assert caller.send_json("POST", "_moves", {"from": "source", "to": "target"}).status == 403
+    assert (sqs.ask("CancelMessageMoveTask", TaskHandle=move.handle).status == 200) is cancels
+    assert (sqs.ask("ListMessageMoveTasks", SourceArn=f"{ARN}source").status == 200) is (seen and queue == "source")
+    reply = sqs.ask("StartMessageMoveTask", SourceArn=f"{ARN}source", DestinationArn=f"{ARN}target")
+    assert reply.status == 403

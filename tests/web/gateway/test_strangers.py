@@ -1,0 +1,244 @@
+"""Who only claims to be somebody: it uses up nothing of the caller that it names, nor of other addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from queuey.settings import Facades, Rates, SqsFacade, UserIssuer
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.console import console
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.rates import RateLimits
+from queuey.web.gateway.scheduling import stranger
+from tests.web.caller import Reply
+from tests.web.conftest import KEY
+from tests.web.console.conftest import examine
+from tests.web.gateway_calls import Request, running, until
+from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
+from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
+
+LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x-amz-json-1.0"}
+FORGED = 6
+ADDRESS = "198.51.100.7"
+
+
+class From(Request):
+    """A request from an address, without the usual key."""
+
+    def __init__(self, *given: Any, address: str = ADDRESS, **also: Any) -> None:  # noqa: ANN401 - as the base has it
+        super().__init__(*given, **also)
+        self.headers = self.headers[1:]
+        self.address = address
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """The request with its sender."""
+        return super().scope | {"client": (self.address, 1234)}
+
+
+class Scene:
+    """An application with an owner's key, an access key and a user, each of which has been let in."""
+
+    def __init__(self, store: Store, issuer: Issuer, keys: str) -> None:
+        store.create_application("queuey")
+        store.add_key("queuey", digest_of(KEY))
+        self.store, self.issuer, self.later = store, issuer, 0.0
+        own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys, queues={"inbox-{user}": ("read",)})
+        served = Facades(sqs=SqsFacade(prefix="/sqs"))
+        self.app = make_app(
+            store,
+            served=served,
+            secret=DEPLOYMENT,
+            readers=patient_readers({"queuey": (own,)}),
+            includes=[console(examine)],
+            clock=lambda: self.later,
+        )
+        self.sqs = Sqs(self.app, new_key(store, "queuey"), "/sqs")
+        self.forger = Sqs(self.app, Credentials(self.sqs.key.access_key, "a guess"), "/sqs")
+
+    def owner(self) -> From:
+        """A request of the owner."""
+        return From("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
+
+    def signed(self, by: Sqs, body: bytes = b"{}") -> From:
+        """A request that somebody has signed."""
+        return _sent(by.signed(body, LISTING))
+
+    def link(self, by: Sqs, seconds: int = 60) -> From:
+        """A request that somebody has signed in its address."""
+
+        def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
+            return SigV4QueryAuth(*known, expires=seconds)
+
+        return _sent(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
+
+    def revoke(self) -> From:
+        """A request with a key that was let in, and then revoked; nothing but its path is read any more."""
+        if (key := self.store.find_key(digest_of("lost"))) is not None:
+            self.store.revoke_key("queuey", key.id)
+            self.later += 60.0
+        return self.lost()
+
+    def lost(self) -> From:
+        """A request for what is not there, with a key that somebody has found."""
+        return From("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
+
+    def token(self, token: str) -> From:
+        """A request with a token."""
+        return From("GET", "/v1/queuey/inbox", headers=[("authorization", f"Bearer {token}")])
+
+    def session(self) -> From:
+        """A request with an invented session of the console."""
+        return From("GET", "/console/a/queuey", headers=[("host", "localhost"), ("cookie", f"session={'a' * 43}")])
+
+
+def _sent(request: AWSRequest) -> From:
+    parts = urlsplit(request.url)
+    headers = [(name.lower(), str(value)) for name, value in request.headers.items()]
+    if request.body and all(name != "content-length" for name, _ in headers):
+        headers.append(("content-length", str(len(request.body))))
+    return From(request.method, parts.path, request.body or b"", headers=headers, query=parts.query)
+
+
+@pytest.fixture
+def scene(store: Store) -> Iterator[Scene]:
+    """The application."""
+    issuer = Issuer()
+    with serving(issuer.published()) as keys:
+        yield Scene(store, issuer, keys.url)
+
+
+CLAIMS: dict[str, Callable[[Scene], From]] = {
+    "unknown key": lambda scene: From("GET", "/v1/queuey", headers=[("authorization", "Application unknown")]),
+    "one of two keys": lambda scene: From(
+        "GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}; Application unknown")]
+    ),
+    "revoked key": Scene.revoke,
+    "forged signature": lambda scene: scene.signed(scene.forger),
+    "forged address": lambda scene: scene.link(scene.forger),
+    "expired address": lambda scene: scene.link(scene.sqs, seconds=-5),
+    "altered body": lambda scene: _altered(scene.signed(scene.sqs)),
+    "forged token": lambda scene: scene.token(_forged_token(scene.issuer)),
+    "expired token": lambda scene: scene.token(scene.issuer.token("ann", exp=1)),
+    "invented session": Scene.session,
+}
+
+
+def _forged_token(issuer: Issuer) -> str:
+    forger = Issuer(issuer.name)
+    forger.rotate("first")
+    return forger.token("ann")
+
+
+def _altered(request: From) -> From:
+    request.pieces = [b"[]"]
+    return request
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
+    """However often somebody claims to be a caller, its rates, memory, places and turns are as they were."""
+    scene.store.add_key("queuey", digest_of("lost"))
+    limits = RateLimits(Rates(application=100, application_burst=100, user=100, user_burst=100), clock=lambda: 1000.0)
+
+    async def work(gateway: Gateway) -> None:
+        known = [scene.owner(), scene.signed(scene.sqs), scene.token(scene.issuer.token("ann")), scene.lost()]
+        assert [(await request.to(gateway)).status for request in known] == [200, 200, 404, 404]
+        before = _buckets(limits)
+        replies = [await CLAIMS[claim](scene).to(gateway) for _ in range(FORGED)]
+        assert all(400 <= reply.status < 500 or reply.status == 303 for reply in replies), replies
+        assert _buckets(limits) == before
+        assert not any("RateLimit" in reply.headers for reply in replies[1:])
+        assert gateway._memory.free == gateway._memory.total
+        assert not gateway._contention._requests
+        assert gateway._polls.places.free == gateway._polls.places.total
+
+    running(scene.app, rates=limits)(work)
+
+
+def _buckets(limits: RateLimits) -> dict[str, dict[str, float]]:
+    return {kind: dict(buckets._full_at) for kind, buckets in limits._buckets.items()}
+
+
+def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene) -> None:
+    """What a forged request has sent of its body is no part of the memory of the application that it names."""
+    body = json.dumps({"QueueNamePrefix": "a" * 200_000}).encode()
+
+    async def work(gateway: Gateway) -> Reply:
+        await scene.owner().to(gateway)
+        request = scene.signed(scene.forger, body)
+        request.hold = asyncio.Event()
+        request.pieces = [body[:1000], body[1000:]]
+        task = asyncio.create_task(request.to(gateway))
+        await until(lambda: gateway._memory.held(stranger(ADDRESS)) > 0)
+        assert gateway._memory.held("app:queuey") == 0
+        request.hold.set()
+        reply = await task
+        assert (await scene.signed(scene.sqs, body).to(gateway)).status == 200
+        assert gateway._memory.free == gateway._memory.total
+        return reply
+
+    assert running(scene.app)(work).status == 403
+
+
+def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene) -> None:
+    """With threads busy, a new valid key is read after one wrong one of another address, not after all of them."""
+    done: list[str] = []
+
+    async def work(gateway: Gateway) -> None:
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hold() -> None:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
+
+        async def ask(request: From, name: str) -> None:
+            await request.to(gateway)
+            done.append(name)
+
+        held = [asyncio.create_task(gateway._threads.run("another", hold)) for _ in range(3)]
+        await asyncio.sleep(0)
+        asked = [asyncio.create_task(ask(CLAIMS["unknown key"](scene), "wrong")) for _ in range(20)]
+        await until(lambda: len(gateway._threads._turns) >= 15)
+        mine = scene.owner()
+        mine.address = "203.0.113.9"
+        asked.append(asyncio.create_task(ask(mine, "right")))
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*held, *asked)
+
+    running(scene.app)(work)
+    assert done.index("right") < 15
+
+
+def test_forged_requests_take_turns(scene: Scene) -> None:
+    """While forged requests come, they count as a tenant of their own, and wait for its turn."""
+
+    async def work(gateway: Gateway) -> None:
+        await scene.owner().to(gateway)
+        await scene.signed(scene.forger).to(gateway)
+        assert gateway._contention.several
+        entered: list[str] = []
+        enter = gateway._scheduler.enter
+
+        async def note(tenant: str, size: int) -> int:
+            entered.append(tenant)
+            return await enter(tenant, size)
+
+        gateway._scheduler.enter = note  # type: ignore[method-assign]
+        await scene.signed(scene.forger).to(gateway)
+        await scene.signed(scene.sqs).to(gateway)
+        assert entered == [stranger(ADDRESS), stranger(ADDRESS), "app:queuey"]
+
+    running(scene.app)(work)
