@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from qdo.cli.settings import WorkSetting, WorkSettings, made, table
-from queuey.terminal.setting_values import Given, SettingsError, check_known, convert, file_values
+from queuey.terminal.setting_values import Given, SettingsError, check_known, convert, file_values, own_variables
 
 CONFIG = "QDO_CONFIG"
 _PREFIX = "QDO_"
+_CLIENT_PREFIX = "QUEUEY_"
 _HIGHEST_PORT = 65_535
 
 
@@ -30,9 +31,11 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
     given = {} if path is None else _from_file(path, lines)
     variables = {line.variable: name for name, line in lines.items()}
-    for variable in sorted(name for name, text in environ.items() if name.startswith(_PREFIX) and text):
+    ours = own_variables(environ, _PREFIX)
+    for variable in sorted(ours):
         check_known(variable, [*variables, CONFIG], "in the environment")
-    given |= {name: Given(environ[variable], variable) for variable, name in variables.items() if environ.get(variable)}
+    ours |= own_variables(environ, _CLIENT_PREFIX)
+    given |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
     given |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
     values = {name: _convert(lines[name], one) for name, one in given.items()}
     _check({name: line.initial for name, line in lines.items()} | values, given)

@@ -274,6 +274,10 @@ class MessageUseCases:
         """Deletes messages; returns how many existed (on stores that do not know it: how many were named)."""
         return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
 
+    def check(self, queue: Queue, draft: Draft) -> None:
+        """Refuses a message that the queue does not take (``InvalidRequest``), as :meth:`post` does."""
+        self._addressed(queue, [draft])
+
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
         """Gives each draft its partition and TTL."""
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
@@ -300,8 +304,8 @@ class MessageUseCases:
 
 
 def _partition_by_body(queue: Queue, draft: Draft) -> int:
-    for field in ("partition", "key"):
-        if getattr(draft, field) is not None:
+    for field, value in (("partition", draft.partition), ("message_key", draft.key)):
+        if value is not None:
             raise InvalidRequest({field: f"{NO_CHOICE} Leave it out."})
     return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
 

@@ -14,7 +14,7 @@ from queuey.settings.definitions import Settings
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import Users, read_users
-from queuey.terminal.setting_values import Given, check_known, convert, file_values
+from queuey.terminal.setting_values import Given, check_known, convert, file_values, own_variables
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
@@ -41,7 +41,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     """
     lines = {line.name: line for line in table()}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    ours = {name: text for name, text in environ.items() if name.startswith(PREFIX) and text}
+    ours = own_variables(environ, PREFIX)
     variables = {variable_of(name): name for name in lines}
     # The nearest place comes last.
     given = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,8 +16,22 @@ from queuey.errors import SettingsError
 from queuey.terminal.texts import did_you_mean
 from queuey.terminal.time_parsing import duration
 
-__all__ = ["Given", "SettingsError", "bare", "check_known", "choices_of", "convert", "file_values", "type_text"]
+__all__ = [
+    "Given",
+    "SettingsError",
+    "bare",
+    "check_known",
+    "choices_of",
+    "convert",
+    "file_values",
+    "own_variables",
+    "type_text",
+]
 
+_OF_A_SERVICE = re.compile(
+    r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT=(tcp|udp|sctp)://.*|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*"
+)
+"""Variables that Kubernetes sets for each Service: one called ``queuey`` gives them names like those of settings."""
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
 
@@ -46,6 +61,12 @@ def file_values(path: Path) -> dict[str, Any]:
         raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not TOML: {error}.") from error
+
+
+def own_variables(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Returns the variables with a prefix that somebody set: not those that are empty or that Kubernetes sets."""
+    ours = {name: text for name, text in environ.items() if name.startswith(prefix) and text}
+    return {name: text for name, text in ours.items() if _OF_A_SERVICE.fullmatch(f"{name}={text}") is None}
 
 
 def check_known(key: str, names: Iterable[str], where: str) -> None:

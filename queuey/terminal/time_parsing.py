@@ -36,7 +36,10 @@ def point(text: str, now: float) -> str:
             distance = duration(relative[2])
             since_1970 = timedelta(seconds=now - distance if relative[1] == "-" else now + distance)
         else:
-            since_1970 = datetime.fromisoformat(text).astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+            moment = datetime.fromisoformat(text)
+            while moment.timestamp() > moment.replace(fold=1).timestamp():  # The local clock leaves out this time.
+                moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
+            since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is no position in time. Accepted: {FORMS}.") from error
     return _text(since_1970 // timedelta(microseconds=1))

@@ -229,6 +229,12 @@ class Authorization:
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         return await request.in_thread(lambda: self.caller(request)) if caller is None else caller
 
+    @staticmethod
+    def require_credential(request: Request, caller: Caller) -> None:
+        """Refuses a caller without one (``NotAllowed``), before a body is read for which everybody lacks a right."""
+        if caller.anonymous:
+            raise _refusal(request, caller, "")
+
     def forget(self, request: Request) -> None:
         """Forgets the caller of a request whose credential has ended."""
         if (header := request.headers.get("authorization")) is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey import errors
-from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Header, Response, encode, json_response
+from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Header, Response, accepts, encode, json_response
 
 if TYPE_CHECKING:
     from queuey.web.requests import Request
@@ -86,7 +86,7 @@ def error_texts(error: Exception) -> dict[str, str]:
 
 
 def _wants_problem(request: Request) -> bool:
-    return "application/problem+json" in request.headers.get("accept", "")
+    return accepts(request.headers.get("accept", ""), "application/problem+json")
 
 
 def _code(error: Exception) -> str:

@@ -24,7 +24,7 @@ from queuey.service import PiggybackedAck
 from queuey.service.streams import Stream
 from queuey.web import validators
 from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
-from queuey.web.responses import Header
+from queuey.web.responses import Header, accepts
 
 if TYPE_CHECKING:
     from queuey.access import Caller
@@ -275,7 +275,8 @@ def may_follow(request: Request) -> bool:
 
 def wants_events(request: Request) -> bool:
     """Returns whether a request asks for server-sent events."""
-    return "text/event-stream" in request.headers.get("accept", "")
+    accept = request.headers.get("accept")
+    return accept is not None and accepts(accept, "text/event-stream")
 
 
 def body_may_wait(request: Request) -> bool:

@@ -13,8 +13,10 @@ client that takes no piece for a while, or is far too slow, is given up.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
+from functools import lru_cache
 from http import HTTPStatus
 from time import monotonic
 from typing import Any
@@ -34,6 +36,7 @@ STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTP
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
 NO_CONTENT = 204
+_NO_WEIGHT = re.compile(r"q\s*=\s*0(\.0*)?")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 NO_STORE: Header = ("Cache-Control", "no-store")
 """Default Cache-Control of a response: otherwise caches may keep messages, which a key protects."""
@@ -244,3 +247,13 @@ def _pieces(body: Body) -> Iterator[bytes]:
                 gathered = b""
     if gathered:
         yield gathered
+
+
+@lru_cache(maxsize=64)
+def accepts(accept: str, kind: str) -> bool:
+    """Returns whether a header ``Accept`` names a media type, in any case, with a weight other than 0."""
+    for entry in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        if name == kind and not any(map(_NO_WEIGHT.fullmatch, parameters)):
+            return True
+    return False

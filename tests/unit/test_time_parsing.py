@@ -52,6 +52,28 @@ def test_local_time_is_meant_without_a_zone() -> None:
     assert time_parsing.point("2024-05-06T07:08:09", NOW) == f"{int(local.timestamp())}.000000"
 
 
+@pytest.mark.parametrize(
+    ("zone", "text", "expected"),
+    [
+        *[("Europe/Berlin", f"2026-03-29T{t}", "2026-03-29T03:00+02:00") for t in ("02:00", "02:30:30.5", "02:59:59")],
+        ("Europe/Berlin", "2026-03-29T01:59:59", "2026-03-29T01:59:59+01:00"),
+        ("Europe/Berlin", "2026-03-29T03:00:01", "2026-03-29T03:00:01+02:00"),
+        ("Europe/Berlin", "2026-10-25T02:30", "2026-10-25T02:30+02:00"),
+        ("Australia/Lord_Howe", "2026-10-04T02:15", "2026-10-04T02:30+11:00"),
+        ("Africa/Cairo", "2026-04-24T00:30", "2026-04-24T01:00+03:00"),
+    ],
+)
+def test_when_clocks_are_changed(monkeypatch: pytest.MonkeyPatch, zone: str, text: str, expected: str) -> None:
+    """A local time that is left out is the moment of the change, and one that is there twice the first, as in cron."""
+    try:
+        with monkeypatch.context() as patched:
+            patched.setenv("TZ", zone)
+            time.tzset()
+            assert time_parsing.point(text, NOW) == f"{int(datetime.fromisoformat(expected).timestamp())}.000000"
+    finally:
+        time.tzset()
+
+
 @given(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_iso_keeps_microseconds(moment: datetime) -> None:
     """No ISO instant is moved by rounding."""

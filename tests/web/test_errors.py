@@ -12,6 +12,8 @@ from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Store
 from queuey.web.errors import STATUSES, error_response, status_of
+from queuey.web.requests import wants_events
+from queuey.web.responses import accepts
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
@@ -41,6 +43,22 @@ def test_problems_on_request(owner: Caller, method: str, path: str, status: int,
     assert content["detail"]
     if plain.is_json:
         assert content["errors"] == plain.errors
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        *[
+            (text, True)
+            for text in ("text/a", "TEXT/A", "b/b, Text/A;x=1; q=0.001", "text/a;q=0,text/a", " text/a ;q=1")
+        ],
+        *[(text, False) for text in ("", "*/*", "text/ab", "text/a;q=0", "text/a; Q = 0.00", "b/b;x=text/a")],
+    ],
+)
+def test_media_types_that_a_client_accepts(accept: str, expected: bool) -> None:  # noqa: FBT001 - pytest passes it by name
+    """A type counts in any case, unless its weight is 0; the form of errors and streams of events depend on it."""
+    assert accepts(accept, "text/a") is expected
+    assert wants_events(blank_request(accept=accept.lower().replace("text/a", "Text/Event-Stream"))) is expected
 
 
 def test_problem_of_a_refusal(guest: Caller, owner: Caller) -> None:

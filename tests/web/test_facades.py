@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
+import msgspec
 import pytest
 
 from queuey.errors import StoreFull, StoreUnavailable
@@ -139,6 +140,19 @@ def test_other_requests_are_not(both: Caller, headers: dict[str, str]) -> None:
     assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
     for method, path in CALLS:
         assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
+
+
+@pytest.mark.parametrize("kind", ["mq", "rqms", "sqs", "emodb"])
+def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, kind: str) -> None:
+    """The facade's path gets the facade's answer, whichever way a client writes it."""
+    store.create_application("shop")
+    prefix = "/queue/1" if kind == "emodb" else "/a/b"
+    given: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
+    caller = Caller(make_app(store, served=msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
+    for method in ("GET", "POST"):
+        replies = [ask(caller, method, path) for path in (prefix, f"{prefix}/")]
+        forms = {(r.status, r.headers["Content-Type"], len(r.body)) for r in replies}  # Bodies of SQS have an id.
+        assert len(forms) == 1, replies
 
 
 def test_rqms_has_no_icon(store: Store) -> None:

@@ -10,6 +10,7 @@ A cron expression is about the wall clock of its time zone. When that clock is c
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -82,33 +83,39 @@ def instants(timetable: Timetable, after: float) -> Iterator[int]:
         yield from count(first, timetable.every)
         return
     last = int(after)
-    begin = _EPOCH + timedelta(seconds=last)
-    real = timetable.cron.split()[1].startswith("*")
-    for instant in (_real if real else _on_wall)(timetable, begin):
+    for instant in _moments(timetable, last):
         if instant > last:
             last = instant
             yield instant
 
 
-def _real(timetable: Timetable, begin: datetime) -> Iterator[int]:
-    for found in CronSim(timetable.cron, begin.astimezone(_zone(timetable.zone))):
-        yield _seconds(found)
-
-
-def _on_wall(timetable: Timetable, begin: datetime) -> Iterator[int]:
-    """Yields the instants of the wall clock's times; some may be equal, or before the beginning."""
+def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
+    """Yields the moments of the wall clock's times in order; some may be equal, or before the beginning."""
     zone = _zone(timetable.zone)
-    for found in CronSim(timetable.cron, begin.astimezone(zone).replace(tzinfo=None)):
-        yield _seconds(_existing(found, zone))
+    counts_real_hours = timetable.cron.split()[1].startswith("*")
+    wall = (_EPOCH + timedelta(seconds=begin)).astimezone(zone)
+    # In the first of two equal hours, the second one is still to come with times before the present one.
+    until_shown_again = timedelta(seconds=_seconds(wall.replace(fold=1)) - begin)
+    repeated: deque[int] = deque()
+    for time in CronSim(timetable.cron, wall.replace(tzinfo=None) - until_shown_again):
+        first, second = _first_and_second(time, zone)
+        if counts_real_hours:
+            if first > second:
+                continue
+            while repeated and repeated[0] < first:
+                yield repeated.popleft()
+            if first < second:
+                repeated.append(second)
+        while first > second:
+            time += timedelta(minutes=1)  # noqa: PLW2901 - to the end of what the clock leaves out
+            first, second = _first_and_second(time, zone)
+        yield first
+    yield from repeated
 
 
-def _existing(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Returns the first moment of a time on the wall clock; if it is left out, the moment of the change."""
-    while True:
-        found = wall.replace(tzinfo=zone)
-        if found.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) == wall:
-            return found
-        wall += timedelta(minutes=1)
+def _first_and_second(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
+    """Returns when a wall clock shows a time. The first moment is after the second if the clock leaves it out."""
+    return _seconds(wall.replace(tzinfo=zone)), _seconds(wall.replace(tzinfo=zone, fold=1))
 
 
 def _seconds(moment: datetime) -> int:

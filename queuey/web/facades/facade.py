@@ -115,7 +115,7 @@ class Facade(ABC):
         return True
 
     def owns(self, path: str) -> bool:
-        return path.startswith(f"{self._prefix}/") and not path.startswith("/__")
+        return f"{path}/".startswith(f"{self._prefix}/") and not path.startswith("/__")
 
     # Queues
 

@@ -64,6 +64,7 @@ class ClaimViews(Views):
             raise
 
     async def claim_first(self, request: Request, match: Match) -> Response:
+        self._authorization.require_credential(request, await self._authorization.identify(request))
         await request.reserve(SHORT_BYTES)
         names, receipts = await request.read(partial(self._several, request))
         accesses: list[QueueAccess] = []

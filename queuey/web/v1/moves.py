@@ -18,6 +18,7 @@ class MoveViews(Views):
 
     def begin(self, request: Request, match: Match) -> Response:
         """Begins a move, or finds the one that is under way between the same queues."""
+        self._authorization.require_credential(request, self._authorization.caller(request))
         errors = Errors()
         asked = self.fields(NewMove).body(request, errors)
         errors.check()

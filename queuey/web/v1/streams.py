@@ -75,6 +75,7 @@ class StreamViews(Views):
         """Streams the named queues, or all that the caller may read."""
         stream, first, marks = request.stream, request.stream is None, False
         if stream is None:
+            await self._authorization.identify(request)
             given = self._asked(request)
             names = self._names(given.get("queues"))
             stream, marks = self._begin(request, StreamAsked, given, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from qdo.cli.loading import load as load_work
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
@@ -273,3 +274,32 @@ def test_every_setting_is_explained() -> None:
     """Each line of the table has a type and a sentence."""
     lines = [each for line in settings.table() for each in (line, *line.fields)]
     assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
+
+
+def variables_of(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
+    """The variables that Kubernetes sets in each container beside a Service with named ports."""
+    name = service.upper().replace("-", "_")
+    _, first, kind = ports[0]
+    found = {f"{name}_SERVICE_HOST": "10.0.0.7", f"{name}_SERVICE_PORT": str(first)}
+    found |= {f"{name}_PORT": f"{kind}://10.0.0.7:{first}"}
+    for port, number, kind in ports:
+        at = f"{name}_PORT_{number}_{kind.upper()}"
+        found |= {f"{name}_SERVICE_PORT_{port.upper()}": str(number)} if port else {}
+        found |= {at: f"{kind}://10.0.0.7:{number}", f"{at}_PROTO": kind}
+        found |= {f"{at}_PORT": str(number), f"{at}_ADDR": "10.0.0.7"}
+    return found
+
+
+@pytest.mark.parametrize("service", ["queuey", "queuey-metrics", "qdo", "qdo-metrics"])
+def test_variables_of_kubernetes(service: str) -> None:
+    """A Service with our name changes no setting, of the service and of workers; settings beside it count."""
+    beside = variables_of(service, ("http", 5000, "tcp"), ("", 5001, "udp"), ("x_y", 5002, "sctp"))
+    assert settings.load({}, beside) == settings.load({}, {})
+    assert load_work({}, beside) == load_work({}, {})
+    environ = beside | {"QUEUEY_WORKERS": "3", "QDO_THREADS": "4", "QUEUEY_URL": "http://a"}
+    assert settings.load({}, environ).settings.workers == 3
+    work = load_work({}, environ)
+    assert (work.worker.threads, work.url) == (4, "http://a")
+    for name in ("QUEUEY_PORT", "QUEUEY_SERVICE", "QUEUEY_PORT_5000"):
+        with pytest.raises(SettingsError, match=name):
+            settings.load({}, beside | {name: "x"})

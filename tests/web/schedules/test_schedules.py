@@ -208,3 +208,21 @@ def test_pages(owner: Caller) -> None:
         second = owner.get("_schedules", start=first["more"]).json
     names: Callable[[dict[str, Any]], list[str]] = lambda page: [each["schedule"] for each in page["schedules"]]  # noqa: E731
     assert (names(first), names(second), second["more"]) == (["a", "b"], ["c", "d"], None)
+
+
+def test_messages_that_the_queue_does_not_take(owner: Caller) -> None:
+    """What each tick would be refused for is refused when the schedule is made or changed, also by another queue."""
+    owner.create("ordered", partitions=2, kind="ordered")
+    owner.create("dedup", partitions=2, kind="dedup")
+    owner.create("limited", partitions=2, max_claimed_per_key=1)
+    keyed, placed = ({"body": "a", "message_key": "k"}, {"body": "a", "partition": 3})
+    assert refused(owner, **{**PLAN, "queue": "ordered"}).keys() == {"message.message_key"}
+    assert refused(owner, **{**PLAN, "queue": "dedup", "message": keyed}).keys() == {"message.message_key"}
+    put(owner, **PLAN)
+    assert refused(owner, queue="ordered").keys() == {"message.message_key"}
+    put(owner, queue="ordered", message=keyed)
+    put(owner, queue="limited")
+    put(owner, queue="dedup", message={"body": "a"})
+    put(owner, queue="q", message=placed)
+    for queue in ("ordered", "dedup", "limited"):
+        assert refused(owner, queue=queue).keys() <= {"message.partition", "message.message_key"}

@@ -128,6 +128,17 @@ def test_sizes_count_attributes(sqs: Sqs) -> None:
     assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
 
 
+@pytest.mark.parametrize("size", range(1, 8))
+def test_sizes_count_the_bytes_of_binary_attributes(sqs: Sqs, size: int) -> None:
+    """A binary attribute counts its bytes, however many characters of base64 they need."""
+    url = sqs.create("small", MaximumMessageSize="1024")
+    attribute = {"a": {"DataType": "Binary", "BinaryValue": b64encode(b"x" * size).decode()}}
+    fits = 1024 - size - len("aBinary")
+    sqs("SendMessage", QueueUrl=url, MessageBody="x" * fits, MessageAttributes=attribute)
+    given = {"QueueUrl": url, "MessageBody": "x" * (fits + 1), "MessageAttributes": attribute}
+    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+
+
 def test_trace_of_a_request(sqs: Sqs, url: str) -> None:
     """Messages of a request with a trace header have it, but for those with one of their own."""
     own = {"AWSTraceHeader": value("String", "own")}

@@ -88,7 +88,7 @@ class EmodbFacade(Facade):
         return errors.emodb_error(error, status, text)
 
     def owns(self, path: str) -> bool:
-        return path.startswith(OWN) or path == "/ping"
+        return f"{path}/".startswith((*OWN, "/ping/"))
 
     def where(self, match: Match) -> Match:
         return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}

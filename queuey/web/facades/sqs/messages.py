@@ -127,7 +127,8 @@ def size_of(given: Sent) -> int:
     size = body_bytes(given.message_body)
     for name, value in given.message_attributes.items():
         size += len(name) + len(value.data_type) + body_bytes(value.string_value or "")
-        size += 3 * len(value.binary_value or "") // 4
+        binary = value.binary_value or ""
+        size += 3 * len(binary) // 4 - binary[-2:].count("=")
     return size
 
 

@@ -74,7 +74,7 @@ class SqsFacade(Facade):
         view = View(self.answer, asks=True, reads=True, waits=may_receive)
         views = {"GET": view, "POST": view}
         return [
-            Resource("sqs", "/", views),
+            Resource("sqs", "{_:/?}" if self._prefix else "/", views),
             Resource("sqs.queue", "/{account:[^/]+}/{queue:[^/]+}{rest:/?}", views),
         ]
 

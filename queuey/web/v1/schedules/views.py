@@ -136,11 +136,18 @@ class ScheduleViews(Views):
                 plan = replace(before, timetable=timetable)
             if queue is not None:
                 plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
+                self._check_message(queue, plan.message.draft)
             if asked.paused is not None:
                 plan = replace(plan, paused=asked.paused)
             return plan if asked.missed is None else replace(plan, missed=asked.missed)
 
         return build
+
+    def _check_message(self, queue: Queue, draft: Draft) -> None:
+        try:
+            self._service.messages.check(queue, draft)
+        except InvalidRequest as error:
+            raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
 
     def list(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
