@@ -26,6 +26,8 @@ TEXTS = (
     "", ".", "..", "/", "?", "#", "%", "%2F", "%2e%2e", "../payroll", "messages", "_me", "a b", " a", "ü", "ключ", "\n",
     "\r\nX-A: b", "\0", "\ud800", "\\", '"', "1:", f"{ID},{ID}", f"{ID}/..", f"../{ID}",
 )  # fmt: skip
+FEW = ("", "..", "../payroll", "\ud800")
+"""For the async client, which makes the same calls."""
 OBJECTS: dict[type, Callable[[Any], Any]] = {
     Client: lambda client: client,
     JobQueue: lambda client: client.job_queue("usual"),
@@ -123,7 +125,7 @@ CASES = {
 }
 
 
-def _read(request: httpx2.Request) -> dict[str, Any]:
+def read_request(request: httpx2.Request) -> dict[str, Any]:
     """Returns a request as a server reads it; a message that travels alone as a batch of one."""
     raw, _, query = request.url.raw_path.decode("ascii").partition("?")
     path = [unquote_to_bytes(part).decode() for part in raw.split("/")]
@@ -167,14 +169,14 @@ def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, 
         pass
     finally:
         client.shut() if colour == "async" else client.close()
-    return _read(script.requests[0])
+    return read_request(script.requests[0])
 
 
-def _replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
+def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
-        return {_replaced(name, marker, text): _replaced(each, marker, text) for name, each in value.items()}
+        return {replaced(name, marker, text): replaced(each, marker, text) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_replaced(each, marker, text) for each in value)
+        return type(value)(replaced(each, marker, text) for each in value)
     return value.replace(marker, text) if isinstance(value, str) else value
 
 
@@ -186,7 +188,7 @@ def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator
         if isinstance(found, dict) and marker in repr(found):
             usual = found
             break
-    for text in TEXTS:
+    for text in FEW if colour == "async" else TEXTS:
         try:
             found = _sent(call, text, colour)
         except Exception as error:  # noqa: BLE001 - of any kind
@@ -196,7 +198,7 @@ def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator
             shown = argument, repr(text)[1:-1] or "''", *(repr(part) for part in text.split(":"))
             if not any(part in str(found) for part in shown):
                 yield ascii((text, found))
-        elif text and found != (wanted := _replaced(usual, marker, text)):
+        elif text and found != (wanted := replaced(usual, marker, text)):
             yield ascii((text, found, wanted))
 
 
@@ -244,4 +246,4 @@ def test_addresses(name: str, text: str) -> None:
         return
     with client, pytest.raises(InvalidRequest):
         client.info("usual")
-    assert _read(script.requests[0])["path"] == [*path, "usual", "info"]
+    assert read_request(script.requests[0])["path"] == [*path, "usual", "info"]

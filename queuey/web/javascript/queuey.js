@@ -60,10 +60,9 @@ export class Queuey {
     if (options.key && options.token) throw new TypeError("give a key or a token, not both");
     const address = `${url.replace(/\/+$/, "")}/v1/${segment("application", application)}`;
     const { href, search, hash, username, password } = new URL(address, globalThis.location?.href);
-    if (search || hash || username || password || !/^https?:/.test(href) || /[\0-\x20\x7f\\?#]/.test(url)) {
-      throw invalid("url", url, "it begins with http:// or https://, and has no query, fragment, user, password or spaces");
-    }
-    this.#base = href;
+    const isValid = !(search || hash || username || password || /[\0-\x20\x7f\\?#]/.test(url)) && /^https?:/.test(href);
+    const rule = "it begins with http:// or https://, and has no query, fragment, user or spaces";
+    this.#base = checked(isValid, "url", href, rule, username || password ? "not shown" : url);
     this.#options = options;
   }
 
@@ -93,7 +92,7 @@ export class Queuey {
       if (options[name] !== undefined) headers[header] = headerText(name, options[name]);
     }
     for (const [name, value] of Object.entries(options.headers ?? {})) {
-      if (!/^[A-Za-z0-9!#$%&'*+.^`|~-]+$/.test(name)) throw invalid("the name of a header", name, "it has other characters than headers have");
+      checked(HEADER_NAME.test(name), "the name of a header", name, "it has other characters than names of headers");
       headers[`X-Header-${name}`] = value === "" ? "" : headerText(`headers.${name}`, value);
     }
     const content = await contentOf(body, options.contentType);
@@ -113,8 +112,7 @@ export class Queuey {
   /** Deletes messages, given as such or by their ids. */
   async delete(queue, ...messages) {
     const ids = messages.flat().map(placeOf);
-    const target = `${path(queue)}/${ids.join(",")}`;
-    if (ids.length) await this.#ask("DELETE", target, { again: true });
+    if (ids.length) await this.#ask("DELETE", `${path(queue)}/${ids.join(",")}`, { again: true });
   }
 
   /**
@@ -263,8 +261,7 @@ export class Queuey {
   async #send(method, target, asked, fresh = false) {
     const url = new URL(this.#base + target);
     for (const [name, value] of Object.entries(asked.query ?? {})) {
-      if (LONE_SURROGATE.test(value)) throw invalid(name, value, "it has half of a character");
-      if (value !== undefined) url.searchParams.set(name, String(value));
+      if (value !== undefined) url.searchParams.set(name, String(whole(name, value)));
     }
     const headers = { Accept: "application/problem+json", ...asked.headers };
     const credential = await this.#credential(fresh);
@@ -280,95 +277,73 @@ export class Queuey {
 
   async #credential(fresh) {
     const { key, token } = this.#options;
-    if (key) return `Application ${secretText("key", key)}`;
+    if (key) return `Application ${headerText("key", key, "not shown")}`;
     if (!token) return "";
-    if (typeof token === "string") return `Bearer ${secretText("token", token)}`;
+    if (typeof token === "string") return `Bearer ${headerText("token", token, "not shown")}`;
     if (fresh || !this.#token) this.#token = await token({ refresh: fresh });
-    return `Bearer ${secretText("token", this.#token)}`;
+    return `Bearer ${headerText("token", this.#token, "not shown")}`;
   }
 }
 
 /** Half of a character: what carries UTF-8 replaces it. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
-/** Max characters of a value in the text of an error. */
-const MAX_SHOWN = 100;
+const SEGMENT = /^(?!\.{0,2}$)[^/]+$/;
+const PLACE = /^(?:[1-9]\d{0,8}:)?[\da-f]{32}$/i;
+const HEADER_TEXT = /^[!-~](?:[ -~]*[!-~])?$/;
+const HEADER_NAME = /^[A-Za-z0-9!#$%&'*+.^`|~-]+$/;
+const JSON_TYPE = /^application\/json\s*(?:;|$)/i;
+const JSON_KINDS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefined)\]$/;
 
-const invalid = (name, value, rule) =>
-  new TypeError(`${name} is ${(typeof value === "string" ? JSON.stringify(value) : String(value)).slice(0, MAX_SHOWN)}: ${rule}`);
+/** Returns the value of an argument; throws an error with the value, or `shown` in its place, if it is not valid. */
+function checked(isValid, name, value, rule, shown = undefined) {
+  if (isValid) return value;
+  const text = shown ?? (typeof value === "string" ? JSON.stringify(value) : String(value));
+  throw new TypeError(`${name} is ${text.slice(0, 100)}: ${rule}`);
+}
+
+const whole = (name, value) => checked(!LONE_SURROGATE.test(value), name, value, "it has half of a character");
 
 /** Returns text as one part of a path: no text leads to another resource than that which it names. */
 function segment(name, value) {
-  if (typeof value !== "string" || ["", ".", ".."].includes(value) || value.includes("/") || LONE_SURROGATE.test(value)) {
-    throw invalid(name, value, 'give text that is not empty, "." or "..", and has no "/" and no half of a character');
-  }
-  return encodeURIComponent(value);
+  const isValid = typeof value === "string" && SEGMENT.test(value);
+  return encodeURIComponent(whole(name, checked(isValid, name, value, 'give text that is not empty, "." or "..", without "/"')));
 }
 
-function path(queue) {
-  if (/^_/.test(queue)) throw invalid("queue", queue, 'no queue has a name that begins with "_"');
-  return `/${segment("queue", queue)}`;
-}
+const path = (queue) => `/${segment("queue", checked(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
 
 /** Returns where a message is, as the service writes it: its id, or its partition and id. */
 function placeOf(message) {
   const place = typeof message === "string" ? message : `${message?.partition}:${message?.message_id}`;
-  if (!/^(?:[1-9]\d{0,8}:)?[\da-f]{32}$/i.test(place)) {
-    throw invalid("message", place, "give a message, or its id: [<partition>:]<32 hex digits>");
-  }
-  return place;
+  return checked(PLACE.test(place), "message", place, "give a message, or its id: [<partition>:]<32 hex digits>");
 }
 
-const HEADER_TEXT = /^[!-~](?:[ -~]*[!-~])?$/;
-
-/** Returns the text of a header that carries an argument. */
-function headerText(name, value) {
-  if (HEADER_TEXT.test(value)) return String(value);
-  throw invalid(name, value, "a header carries it, so give printable ASCII without spaces at its ends");
-}
-
-/** Returns a credential; what is wrong with it is not shown. */
-function secretText(name, value) {
-  if (typeof value === "string" && HEADER_TEXT.test(value)) return value;
-  throw new TypeError(`the ${name} is not a text that a header can carry`);
-}
-
-const JSON_KINDS = new Set(["Object", "Array", "String", "Number", "Boolean", "Null", "Undefined"]);
+/** Returns the text of a header that carries an argument; `shown` is what an error shows of it. */
+const headerText = (name, value, shown) =>
+  String(checked(HEADER_TEXT.test(value), name, value, "a header carries only printable ASCII, and no space at its ends", shown));
 
 /** Returns a value as JSON; refuses what has no form in it, such as NaN or a Map. */
 function jsonText(value) {
   const text = JSON.stringify(value, (name, each) => {
-    const kind = Object.prototype.toString.call(each).slice(8, -1);
-    if (JSON_KINDS.has(kind) && (kind !== "Number" || Number.isFinite(Number(each)))) return each;
-    throw invalid(name || "body", kind === "Number" ? each : `[${kind}]`, "it has no form in JSON");
+    const kind = Object.prototype.toString.call(each);
+    const isValid = JSON_KINDS.test(kind) && (kind !== "[object Number]" || Number.isFinite(Number(each)));
+    return checked(isValid, name || "body", each, "it has no form in JSON", typeof each === "number" ? `${each}` : kind);
   });
-  if (text === undefined) throw invalid("body", value, "it has no form in JSON");
-  return text;
+  return checked(text !== undefined, "body", text, "it has no form in JSON");
 }
 
 /** Returns the bytes of a message's body, and their content type. */
 async function contentOf(body, contentType) {
   const given = contentType === undefined ? undefined : headerText("contentType", contentType);
-  if (body instanceof Blob) return { bytes: await body.arrayBuffer(), type: typeOf(given || body.type || BINARY) };
-  if (body instanceof ArrayBuffer) return { bytes: body.slice(), type: typeOf(given || BINARY) };
-  if (ArrayBuffer.isView(body)) {
-    const bytes = new Uint8Array(body.buffer, body.byteOffset, body.byteLength).slice();
-    return { bytes, type: typeOf(given || BINARY) };
+  const isBlob = body instanceof Blob;
+  const held = isBlob || body instanceof ArrayBuffer ? new Uint8Array(isBlob ? await body.arrayBuffer() : body) : body;
+  if (typeof held !== "string" && !ArrayBuffer.isView(held)) {
+    // The service stores a JSON value without a type as application/json.
+    return { bytes: new TextEncoder().encode(jsonText(body)), type: JSON_TYPE.test(given) ? undefined : given, isJson: true };
   }
-  if (typeof body === "string") {
-    if (LONE_SURROGATE.test(body)) throw invalid("body", body, "it has half of a character");
-    return { bytes: body, type: typeOf(given || "text/plain") };
-  }
-  // The service stores a JSON value without a type as application/json.
-  return { bytes: new TextEncoder().encode(jsonText(body)), type: JSON_TYPE.test(given) ? undefined : given, isJson: true };
-}
-
-const BINARY = "application/octet-stream";
-const JSON_TYPE = /^application\/json\s*(?:;|$)/i;
-
-/** Returns the type of a body that is stored as it is: the service would read application/json as a batch of messages. */
-function typeOf(type) {
-  if (JSON_TYPE.test(type)) throw invalid("contentType", type, "give the value itself, which is stored as JSON");
-  return type;
+  const isText = typeof held === "string";
+  const type = given || (isBlob && body.type) || (isText ? "text/plain" : "application/octet-stream");
+  checked(!JSON_TYPE.test(type), "contentType", type, "it would be a batch of messages; give the value itself, which is stored as JSON");
+  return { bytes: isText ? whole("body", held) : new Uint8Array(held.buffer, held.byteOffset, held.byteLength).slice(), type };
 }
 
 const fields = ({ since, limit, partitions, early, onRead }) =>
