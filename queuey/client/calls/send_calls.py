@@ -321,8 +321,8 @@ def _single(message: Outgoing) -> tuple[dict[str, str], bytes]:
     """Returns headers and body of a message that cannot travel in a batch."""
     headers = _headers(message, message.content_type or "")
     if headers is None:
-        given = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
-        raise InvalidArgument(f"{given}: a message that is not in a batch carries printable ASCII only")
+        options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
+        raise InvalidArgument(f"{options}: a message that is not in a batch carries printable ASCII only")
     if message.json is UNSET:
         return headers, _bytes(message.body)
     return headers | {"x-encoding": "json"}, bytes(_json(message.json))

@@ -51,8 +51,8 @@ class Origins:
             ("Access-Control-Max-Age", str(MAX_AGE)),
         )
 
-    def headers(self, request: Request, given: Sequence[Header]) -> tuple[Header, ...]:
-        """Returns the headers that let a page read an answer, and all headers that it was given."""
+    def headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
+        """Returns the headers that let a page read an answer, and all headers that it has."""
         allowed = self._allowed.get(_application(request.path))
         if allowed is None:
             return ()
@@ -60,7 +60,7 @@ class Origins:
         varies = ("Vary", "Origin")
         if origin not in allowed:
             return (varies,)
-        shown = ", ".join(dict.fromkeys(name for name, _ in given))
+        shown = ", ".join(dict.fromkeys(name for name, _ in sent))
         return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", shown)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 STEADY_AFTER = 60.0
-"""Lifetime of a worker in seconds; only shorter ones count as ends in a row."""
+"""Min lifetime of a worker in seconds after which its end counts as the first one again."""
 FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
 """Min and max seconds before a worker starts again that has ended several times in a row."""
 HEARTBEAT_TIMEOUT = 30.0
@@ -91,9 +91,9 @@ def _bound(listener: socket.socket, address: Any, *, shared: bool) -> socket.soc
 
 def _beside(listener: socket.socket) -> socket.socket:
     """Returns another socket that listens at the port of this one."""
-    found = _bound(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
-    found.listen(socket.SOMAXCONN)
-    return found
+    other = _bound(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
+    other.listen(socket.SOMAXCONN)
+    return other
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:
@@ -160,7 +160,7 @@ class Restarts:
         return self._due[number] <= now
 
     def up(self, now: float) -> None:
-        """Records that a worker is up, so that those that wait for it start."""
+        """Records that a worker is up, so that workers that wait for it start."""
         self.was_up = True
         self._due = {number: now if due == math.inf else due for number, due in self._due.items()}
 
@@ -168,12 +168,12 @@ class Restarts:
         """Returns the seconds until a worker starts again; infinity: none does."""
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 
-    def take(self, now: float) -> list[int]:
+    def pop_due(self, now: float) -> list[int]:
         """Returns the workers to start now; each is returned once."""
-        found = [number for number, due in self._due.items() if due <= now]
-        for number in found:
+        numbers = [number for number, due in self._due.items() if due <= now]
+        for number in numbers:
             del self._due[number]
-        return found
+        return numbers
 
 
 class Parent:
@@ -214,7 +214,7 @@ class Parent:
                 announce()
             for worker in [one for one in self._workers.values() if one.process.exitcode is not None]:
                 self._remove(worker)
-            for number in self._restarts.take(time.monotonic()):
+            for number in self._restarts.pop_due(time.monotonic()):
                 self._start(number)
         failed = not self._stopping
         if failed:

@@ -13,9 +13,10 @@ import pytest
 
 from queuey.cli import COMMANDS, load, main
 from queuey.client._sync.sender import Sender
+from tests.client.http.test_arguments import ID, MARKERS, MOVE, read_request, replaced
 from tests.client.scripted import Script
-from tests.client.test_arguments import ID, MARKERS, MOVE, read_request, replaced
 from tests.commands import runner
+from tests.replacing import replace
 
 PARTS_OF_PATHS = ("", ".", "..", "/", "?", "%2F", "../payroll", "_me", "ü\n", "\udcff", f"{ID}/..")
 TEXTS = ("", "..", "ü\n", "\udcff")
@@ -23,7 +24,7 @@ TEXTS = ("", "..", "ü\n", "\udcff")
 USUAL = {"id": ID, "ids": ID, "move": MOVE, "offset": f"1={ID}", "cron": "* * * * *"}
 """Arguments that are not any text."""
 LOCAL = {"profile", "ca", "token_file", "receipts", "source", "file", "key", "url", "then"}
-"""Options that name files, or what :mod:`tests.client.test_arguments` tries."""
+"""Options that name files, or what :mod:`tests.client.http.test_arguments` tries."""
 OWN_FORMS = {"body", "header", "command", "json_body", "reason"}
 """Arguments with a form of their own, of which none is a name or a time."""
 
@@ -68,12 +69,12 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def scripted(sender: Sender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
         begin(sender, servers, verify, most, httpx2.MockTransport(script))
 
-    monkeypatch.setattr(Sender, "__init__", scripted)
     run = runner("queuey", main, monkeypatch)
 
     def sent(text: str) -> dict[str, Any] | None:
         script.requests.clear()
-        ended = run(*_line(*CASES[name], text))
+        with replace(Sender.__init__, scripted):
+            ended = run(*_line(*CASES[name], text))
         assert ended.code in ({0, 1} if script.requests else {2}), ascii((text, ended))
         assert "Traceback" not in ended.err
         return read_request(script.requests[0]) if script.requests else None

@@ -39,7 +39,7 @@ def test_the_rule(ends: list[tuple[int, float]], seconds: float, *, was_up: bool
         restarts.up(0.0)
     at_once = False
     for code, lifetime in ends:
-        restarts.take(math.nextafter(math.inf, 0.0))
+        restarts.pop_due(math.nextafter(math.inf, 0.0))
         at_once = restarts.end(1, code, lifetime, 7.0)
     assert restarts.seconds(7.0) == seconds
     assert at_once is (seconds == AT_ONCE)
@@ -49,9 +49,9 @@ def test_one_that_failed_first_starts_when_another_is_up() -> None:
     """The settings can be used, so it was something else."""
     restarts = Restarts()
     restarts.end(1, FAILED, 0.1, 5.0)
-    assert restarts.take(6.0) == []
+    assert restarts.pop_due(6.0) == []
     restarts.up(7.0)
-    assert restarts.take(7.0) == [1]
+    assert restarts.pop_due(7.0) == [1]
     assert restarts.seconds(7.0) == NEVER
 
 
@@ -66,7 +66,7 @@ def test_whatever_ends_starts_again_soon(ends: list[tuple[int, int, float]], *, 
         restarts.up(0.0)
     for number, code, lifetime in ends:
         restarts.end(number, code, lifetime, 0.0)
-    due = restarts.take(MAX_PAUSE)
+    due = restarts.pop_due(MAX_PAUSE)
     last = {number: code for number, code, _ in ends}
     assert sorted(due) == sorted(number for number, code in last.items() if was_up or code < 0)
-    assert restarts.take(MAX_PAUSE) == []
+    assert restarts.pop_due(MAX_PAUSE) == []
