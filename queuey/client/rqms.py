@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
@@ -24,7 +24,7 @@ from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Attempts, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.http.servers import ServerChoice, parse_servers
+from queuey.client.http.servers import ServerChoice, leads_elsewhere, parse_servers, path_segment
 
 __all__ = ["Item", "Queue"]
 
@@ -113,7 +113,7 @@ class Queue:
     ) -> None:
         parts = urlsplit(url)
         self._path = parts.path.rstrip("/")
-        if not self._path or parts.query or parts.fragment:
+        if not self._path or "?" in url or "#" in url or leads_elsewhere(self._path) or not url.isprintable():
             raise InvalidArgument(f"{url!r} does not name a queue, as http://localhost:7085/tasks does")
         if not (time > 0 and batch_size >= 1):
             raise InvalidArgument(f"time {time} and batch_size {batch_size} have to be above 0")
@@ -171,7 +171,7 @@ class Queue:
         """
         if not jobid or "/" in jobid or jobid in {".", ".."}:
             raise InvalidArgument(f"{jobid!r} is no name of a task: it is blank, has a slash, or is . or ..")
-        path = f"{self._path}/{quote(jobid, safe='')}"
+        path = f"{self._path}/{path_segment(jobid)}"
         self._send(Call("PUT", path, nothing, content=encode(item), repeatable=True))
 
     def get(self) -> Item:

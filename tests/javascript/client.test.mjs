@@ -28,6 +28,40 @@ test("sends and reads text, bytes and JSON", async () => {
   assert.deepEqual((await queuey.read(queue)).messages.map((each) => each.body), ["later"]);
 });
 
+test("JSON has its type, and whatever holds bytes is sent as its bytes", async () => {
+  const queue = await fresh();
+  const bytes = new Uint8Array([9, 255, 0, 9]);
+  await queuey.send(queue, { messages: [{ body: "a" }] }, { contentType: "application/json" });
+  await queuey.send(queue, null, { contentType: "application/x-nothing" });
+  await queuey.send(queue, bytes.buffer);
+  await queuey.send(queue, new DataView(bytes.buffer, 1, 2));
+  await queuey.send(queue, new Uint16Array([65535]));
+  await queuey.send(queue, new Blob([bytes], { type: "image/x" }), { headers: { blank: "" } });
+  const { messages } = await queuey.read(queue);
+  assert.deepEqual(
+    messages.map((each) => [each.body, each.content_type]),
+    [
+      [{ messages: [{ body: "a" }] }, "application/json"],
+      [null, "application/x-nothing"],
+      [bytes, "application/octet-stream"],
+      [bytes.slice(1, 3), "application/octet-stream"],
+      [new Uint8Array([255, 255]), "application/octet-stream"],
+      [bytes, "image/x"],
+    ],
+  );
+  assert.deepEqual(messages[5].headers, { blank: "" });
+});
+
+test("keys and headers that no header can carry are refused at once", async () => {
+  const queue = await fresh();
+  for (const text of ["ключ", "grün", " a", "a\nb"]) {
+    for (const options of [{ key: text }, { headers: { colour: text } }, { contentType: text }, { idempotencyKey: text }]) {
+      await assert.rejects(queuey.send(queue, "a", options), { name: "TypeError", message: / is / });
+    }
+  }
+  assert.deepEqual((await queuey.read(queue)).messages, []);
+});
+
 test("sends once, however often it is sent", async () => {
   const queue = await fresh();
   let calls = 0;
@@ -181,7 +215,8 @@ test("marks order ids as queues do", () => {
 });
 
 test("a mark of what has not come in its place yet is set again", async () => {
-  const answers = [{ read: {}, pending: 0.01 }, { read: { 1: "b" }, pending: 0 }];
+  const id = "51783387e91e11f18080808080808080";
+  const answers = [{ read: {}, pending: 0.01 }, { read: { 1: id }, pending: 0 }];
   const asked = [];
   const slow = new Queuey(url, application, {
     key,
@@ -190,8 +225,8 @@ test("a mark of what has not come in its place yet is set again", async () => {
       return Response.json(answers.shift());
     },
   });
-  assert.deepEqual(await slow.markRead("q", { partition: 1, message_id: "b" }), { read: { 1: "b" }, pending: 0 });
-  assert.deepEqual(asked, [{ until: "1:b" }, { until: "1:b" }]);
+  assert.deepEqual(await slow.markRead("q", { partition: 1, message_id: id }), { read: { 1: id }, pending: 0 });
+  assert.deepEqual(asked, [{ until: `1:${id}` }, { until: `1:${id}` }]);
 });
 
 test("a new token is asked for when the old one is refused", async () => {

@@ -19,18 +19,33 @@ NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node, which is not installed")
 
 
+def _test(file: str, **variables: str) -> None:
+    done = subprocess.run(
+        [str(NODE), "--test", str(HERE / file)],
+        env={**os.environ, "CLIENT": CLIENT.as_uri(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_node
+def test_arguments_of_the_client() -> None:
+    """Every argument is refused before anything is sent, or reaches exactly what it names."""
+    _test("arguments.test.mjs")
+
+
+@needs_node
+def test_pauses_of_the_client() -> None:
+    """No answer makes the client ask without a pause, wait for days, or end its stream."""
+    _test("pauses.test.mjs")
+
+
 @needs_node
 def test_the_client_in_node(tmp_path: Path) -> None:
     """All that it does, and what it says when that fails."""
     with Served(tmp_path) as served:
         profile = served.profile
-        said = {"URL_": profile.url, "KEY": profile.key, "APPLICATION": profile.application, "CLIENT": CLIENT.as_uri()}
-        done = subprocess.run(
-            [str(NODE), "--test", str(HERE / "client.test.mjs")],
-            env={**os.environ, **{name: str(value) for name, value in said.items()}},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
+        _test("client.test.mjs", URL_=profile.url, KEY=profile.key, APPLICATION=profile.application)

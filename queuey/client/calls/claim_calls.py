@@ -93,7 +93,7 @@ def claim(
     """
     wait = seconds(wait)
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", seconds(ttl)))]
-    if wait:
+    if wait != 0:
         params.append(("wait", number_text("wait", wait)))
     named = partitions_text(partitions)
     if named != "*":

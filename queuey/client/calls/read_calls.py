@@ -96,7 +96,7 @@ def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
     """Reads one page; the server waits up to ``wait`` seconds for messages if there are none."""
     params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
     wait = seconds(wait)
-    if wait:
+    if wait != 0:
         params += (("wait", number_text("wait", wait)),)
     return Call("GET", queue_segment(query.queue), _page, params=params, repeatable=True, wait=wait)
 
@@ -108,7 +108,7 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
         asked = Query(queue=query) if isinstance(query, str) else query
         queue_segment(asked.queue)
         items.append({"queue_name": asked.queue, **_options(asked)})
-    body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait else {})}
+    body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait != 0 else {})}
     return Call("POST", "_read", _reads, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
 
@@ -267,6 +267,7 @@ def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
 def checked_wait(wait: Seconds) -> float:
     """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
     wait = seconds(wait)
+    number_text("wait", wait)  # It is checked.
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
         raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
     return wait

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
-from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, UnsetType, structs
@@ -35,6 +34,7 @@ from queuey.client.calls.call import (
 from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
 from queuey.messages import LONGEST_NAME
 
@@ -314,17 +314,15 @@ def named_path(queue: str, name: str) -> str:
     if not 0 < len(string("name", name)) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
         rule = f'a name has 1 to {LONGEST_NAME} characters without "/", and is not "." or ".."'
         raise InvalidArgument(f"no message can be named {name[:50]!r}: {rule}")
-    try:
-        return f"{queue_segment(queue)}/named/{quote(name, safe='')}"
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"no message can be named {name[:50]!r}: it has no UTF-8 form") from error
+    return f"{queue_segment(queue)}/named/{path_segment(name)}"
 
 
 def _single(message: Outgoing) -> tuple[dict[str, str], bytes]:
     """Returns headers and body of a message that cannot travel in a batch."""
     headers = _headers(message, message.content_type or "")
     if headers is None:
-        raise InvalidArgument("this carries only content types and headers of printable ASCII")
+        options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
+        raise InvalidArgument(f"{options}: a message that is not in a batch carries printable ASCII only")
     if message.json is UNSET:
         return headers, _bytes(message.body)
     return headers | {"x-encoding": "json"}, bytes(_json(message.json))

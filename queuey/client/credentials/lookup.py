@@ -120,12 +120,12 @@ def find_access(
     """
     if url is not None and not isinstance(url, str):
         url = list(url)
-    url = url or os.environ.get("QUEUEY_URL") or None
-    application = application or os.environ.get("QUEUEY_APP") or None
+    url = (os.environ.get("QUEUEY_URL") or None) if url is None else url
+    application = (os.environ.get("QUEUEY_APP") or None) if application is None else application
     profile = _profile(required=url is None) if url is None or credential is None else None
     if url is None and profile is not None:
         return _by_profile(profile, application, credential)
-    servers = parse_servers(url or "", application)
+    servers = parse_servers("" if url is None else url, application)
     if credential is None and profile is not None and _opens(profile, servers):
         credential = _credential_of(profile)
     return Credentials(servers, credential or NOTHING)

@@ -59,6 +59,8 @@ def translated(server: Server, *, closed: bool) -> Iterator[None]:
         raise InvalidArgument("the client is closed")
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{error.object!r:.100} has no UTF-8 form") from error
     except httpx2.DecodingError as error:
         raise InvalidAnswer(f"the answer's encoding is broken: {error}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:

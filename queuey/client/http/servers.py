@@ -13,8 +13,9 @@ from queuey.client.errors import InvalidArgument
 
 DEFAULT_APPLICATION = "queuey"
 
+_NO_NAMES = frozenset({"", ".", ".."})
 _PATH = re.compile(r"(?P<prefix>.*?)(?:/v1/(?P<application>[^/]+))?/?")
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -30,6 +31,12 @@ class Server(msgspec.Struct, frozen=True):
     application: str
     local: bool
 
+    def __post_init__(self) -> None:
+        """Refuses an application whose name leads to another resource."""
+        if self.application in _NO_NAMES or "/" in self.application:
+            raise InvalidArgument(f"no application can be named {self.application!r:.100}")
+        path_segment(self.application)
+
     @property
     def base(self) -> str:
         """The application's address, ending with a slash."""
@@ -43,6 +50,19 @@ class Server(msgspec.Struct, frozen=True):
 
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def leads_elsewhere(path: str) -> bool:
+    """Returns whether a path has parts that a client, a proxy or a server resolves or removes."""
+    return not _NO_NAMES.isdisjoint(unquote(path).split("/")[1:])
+
+
+def path_segment(name: str) -> str:
+    """Returns a name as one segment of a path. Raises InvalidArgument if it has no UTF-8 form."""
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"nothing can be named {name!r:.100}: it has no UTF-8 form") from error
 
 
 def parse_servers(addresses: str | Iterable[str], application: str | None) -> tuple[Server, ...]:
@@ -61,7 +81,7 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
     parsed = [_parse(text.strip()) for text in texts if text.strip()]
     if not parsed:
         raise InvalidArgument("no server address was given")
-    names = {name for _, name, _ in parsed if name is not None} | ({application} if application else set())
+    names = {name for _, name, _ in parsed if name is not None} | (set() if application is None else {application})
     if len(names) > 1:
         raise InvalidArgument(f"the addresses name several applications ({', '.join(sorted(names))}); a client has one")
     name = names.pop() if names else DEFAULT_APPLICATION
@@ -78,10 +98,10 @@ def _parse(text: str) -> tuple[str, str | None, bool]:
         raise InvalidArgument("credentials do not belong into an address; give the key as key=")
     if parts.scheme not in _DEFAULT_PORTS or not host or port == 0 or _UNPRINTABLE.search(text):
         raise InvalidArgument(f"{text!r} is not the address of a server, such as http://127.0.0.1:5000")
-    if parts.query or parts.fragment:
+    if "?" in text or "#" in text:
         raise InvalidArgument(f"{text!r} has a query or a fragment, which the address of a server cannot have")
     match = _PATH.fullmatch(parts.path)
-    if match is None or "/v1" in match["prefix"]:
+    if match is None or "/v1" in match["prefix"] or leads_elsewhere(match["prefix"]):
         raise InvalidArgument(f"{text!r} does not end with the server or with /v1/<application>/")
     name = match["application"]
     return f"{parts.scheme}://{parts.netloc}{match['prefix']}", None if name is None else unquote(name), _is_local(host)

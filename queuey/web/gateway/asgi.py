@@ -231,7 +231,7 @@ class Gateway:
             self._metrics.observe(NAME, response.status, 0.0)
         else:
             response = await self._serve(request, endpoint, match, receive, foreign)
-            response.headers += self._origins.headers(request)
+            response.headers += self._origins.headers(request, response.headers)
         return response
 
     async def _serve(  # noqa: C901 - the one way of a request; every request goes through it, and calls cost

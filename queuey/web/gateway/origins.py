@@ -17,11 +17,6 @@ ASKED = (
     "X-TTL, X-Partition, X-Message-Key, X-Delay, X-After, X-Encoding"
 )
 """Headers that a page may send, beside X-Header-… that are named."""
-SHOWN = (
-    "Content-Disposition, Idempotent-Replayed, Location, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, "
-    "Retry-After, Warning, WWW-Authenticate, X-Message-Id, X-Partition, X-Timestamp"
-)
-"""Headers of answers that a page may read."""
 MAX_AGE = 7200
 """Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
 MAX_NAMED = 16
@@ -50,13 +45,14 @@ class Origins:
         return Response(
             204,
             b"",
-            *self.headers(request),
+            *self.headers(request, ()),
             ("Access-Control-Allow-Methods", METHODS),
             ("Access-Control-Allow-Headers", ", ".join([ASKED, *own])),
             ("Access-Control-Max-Age", str(MAX_AGE)),
         )
 
-    def headers(self, request: Request) -> tuple[Header, ...]:
+    def headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
+        """Returns the headers that let a page read an answer, and all headers that it has."""
         allowed = self._allowed.get(_application(request.path))
         if allowed is None:
             return ()
@@ -64,7 +60,8 @@ class Origins:
         varies = ("Vary", "Origin")
         if origin not in allowed:
             return (varies,)
-        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", SHOWN)
+        shown = ", ".join(dict.fromkeys(name for name, _ in sent))
+        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", shown)
 
 
 def _application(path: str) -> str:

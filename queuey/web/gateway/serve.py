@@ -158,7 +158,7 @@ def listen(settings: Settings) -> list[socket.socket]:
 
 
 def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[], None], opener: Opener) -> int:
-    """Serves until a signal or a crash loop ends it.
+    """Serves until a signal ends it, or no worker can start.
 
     Args:
         settings: The settings in force.
@@ -167,7 +167,7 @@ def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[
         opener: Opens the store and builds the application in each worker; importable by name.
 
     Returns:
-        The exit code: 0 after a signal, 1 when workers keep dying.
+        The exit code: 0 after a signal, 1 if no worker can start.
     """
     logs.configure(settings.log_level, settings.log_format)
     identity = WorkerIdentity.of_service(settings.workers)

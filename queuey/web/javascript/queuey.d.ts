@@ -179,11 +179,14 @@ export declare class Queuey {
   myQueues(options?: CallOptions): Promise<string[]>;
   /** Creates a queue; one that is there with the same fields is a success. */
   createQueue(name: string, fields?: QueueFields, options?: CallOptions): Promise<{ queue_name: string }>;
-  /** Stores text, bytes, or any JSON value. Sent again after a failure, it is stored once. */
+  /**
+   * Stores text, bytes (a buffer, a view or a Blob), or any JSON value. Sent again after a failure, it is stored once.
+   * What has no form in JSON, such as a Map, is a TypeError; so are headers and keys that are not printable ASCII.
+   */
   send(queue: string, body: unknown, options?: SendOptions): Promise<Stored>;
   /** Reads messages in time order; `cursor` is where the next read goes on. */
   read(queue: string, options?: ReadOptions): Promise<{ messages: Message[]; cursor: string; more: boolean }>;
-  /** Deletes messages, given as such or by their ids. */
+  /** Deletes messages, given as such or by their ids: `[<partition>:]<32 hex digits>`; anything else is a TypeError. */
   delete(queue: string, ...messages: (string | Message | (string | Message)[])[]): Promise<void>;
   /** Marks up to where the caller has read a queue. A mark never goes back unless `back` is set. */
   markRead(queue: string, seen: string | Message | (string | Message)[], options?: MarkOptions): Promise<ReadMark>;

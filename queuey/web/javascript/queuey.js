@@ -10,6 +10,10 @@
 const BASE = 200;
 const CAP = 5000;
 const ROUNDS = 5;
+/** Max milliseconds for which a service may ask to wait. */
+const MAX_ASKED_PAUSE = 30_000;
+/** Milliseconds after which a stream counts as one that lasts, so that its token may be renewed at once. */
+const LASTING = 10_000;
 /** Milliseconds without a byte after which a stream counts as broken; the service writes every 25 s. */
 const SILENCE = 60_000;
 /** Messages that were given early are remembered; older ones may come again. */
@@ -54,7 +58,11 @@ export class Queuey {
    */
   constructor(url, application, options = {}) {
     if (options.key && options.token) throw new TypeError("give a key or a token, not both");
-    this.#base = `${url.replace(/\/+$/, "")}/v1/${encodeURIComponent(application)}`;
+    const address = `${url.replace(/\/+$/, "")}/v1/${segment("application", application)}`;
+    const { href, search, hash, username, password } = new URL(address, globalThis.location?.href);
+    const isValid = !(search || hash || username || password || /[\0-\x20\x7f\\?#]/.test(url)) && /^https?:/.test(href);
+    const rule = "it begins with http:// or https://, and has no query, fragment, user or spaces";
+    this.#base = checked(isValid, "url", href, rule, username || password ? "not shown" : url);
     this.#options = options;
   }
 
@@ -71,24 +79,25 @@ export class Queuey {
 
   /** Creates a queue; one that is there with the same fields is a success. */
   async createQueue(name, fields = {}, options = {}) {
-    const body = JSON.stringify({ ...fields, queue_name: name });
+    const body = jsonText({ ...fields, queue_name: name });
     return (await this.#ask("POST", "", { ...options, body, type: "application/json", again: true })).json();
   }
 
-  /** Stores a message: text, bytes, or with `json` any value. Sent again after a failure, it is stored once. */
+  /** Stores a message: text, bytes, or any JSON value. Sent again after a failure, it is stored once. */
   async send(queue, body, options = {}) {
-    const headers = { "Idempotency-Key": options.idempotencyKey ?? crypto.randomUUID() };
+    const target = path(queue);
+    const headers = { "Idempotency-Key": headerText("idempotencyKey", options.idempotencyKey ?? crypto.randomUUID()) };
     const given = { ttl: "X-TTL", partition: "X-Partition", key: "X-Message-Key", delay: "X-Delay", after: "X-After" };
     for (const [name, header] of Object.entries(given)) {
-      if (options[name] !== undefined) headers[header] = String(options[name]);
+      if (options[name] !== undefined) headers[header] = headerText(name, options[name]);
     }
-    for (const [name, value] of Object.entries(options.headers ?? {})) headers[`X-Header-${name}`] = value;
-    const isJson = typeof body !== "string" && !(body instanceof Uint8Array) && !(body instanceof ArrayBuffer);
-    if (isJson) headers["X-Encoding"] = "json";
-    const usual = typeof body === "string" ? "text/plain" : "application/octet-stream";
-    const type = isJson ? "text/plain" : options.contentType ?? usual;
-    const sent = isJson ? JSON.stringify(body) : body;
-    const answer = await this.#ask("POST", path(queue), { ...options, headers, body: sent, type, again: true });
+    for (const [name, value] of Object.entries(options.headers ?? {})) {
+      checked(HEADER_NAME.test(name), "the name of a header", name, "it has other characters than names of headers");
+      headers[`X-Header-${name}`] = value === "" ? "" : headerText(`headers.${name}`, value);
+    }
+    const content = await contentOf(body, options.contentType);
+    if (content.isJson) headers["X-Encoding"] = "json";
+    const answer = await this.#ask("POST", target, { ...options, headers, body: content.bytes, type: content.type, again: true });
     return (await answer.json()).messages[0];
   }
 
@@ -102,7 +111,7 @@ export class Queuey {
 
   /** Deletes messages, given as such or by their ids. */
   async delete(queue, ...messages) {
-    const ids = messages.flat().map((each) => (typeof each === "string" ? each : `${each.partition}:${each.message_id}`));
+    const ids = messages.flat().map(placeOf);
     if (ids.length) await this.#ask("DELETE", `${path(queue)}/${ids.join(",")}`, { again: true });
   }
 
@@ -111,8 +120,8 @@ export class Queuey {
    * `back` is set. That of an early message is set once the message has come in its place.
    */
   async markRead(queue, seen, options = {}) {
-    const ids = [seen].flat().map((each) => (typeof each === "string" ? each : `${each.partition}:${each.message_id}`));
-    const body = JSON.stringify({ until: last(ids).join(","), back: options.back });
+    const ids = [seen].flat().map(placeOf);
+    const body = jsonText({ until: last(ids).join(","), back: options.back });
     const asked = { ...options, body, type: "application/json", again: true };
     const mark = async () => (await this.#ask("PUT", `${path(queue)}/read`, asked)).json();
     const found = await mark();
@@ -122,7 +131,7 @@ export class Queuey {
 
   /** Counts what the caller has not read: of the queues that are named, or (undefined) of all that it may read. */
   async unread(queues = undefined, options = {}) {
-    const body = JSON.stringify({ queues: queues && [queues].flat(), limit: options.limit });
+    const body = jsonText({ queues: queues && [queues].flat(), limit: options.limit });
     return (await (await this.#ask("POST", "/_unread", { ...options, body, type: "application/json", again: true })).json()).queues;
   }
 
@@ -146,7 +155,7 @@ export class Queuey {
 
   async #settle(queue, what, messages) {
     const receipts = messages.flat().map((each) => (typeof each === "string" ? each : each.receipt));
-    const body = JSON.stringify({ receipts });
+    const body = jsonText({ receipts });
     await this.#ask("POST", `${path(queue)}/claims/${what}`, { body, type: "application/json", again: true });
   }
 
@@ -161,20 +170,27 @@ export class Queuey {
   async *stream(queues = undefined, options = {}) {
     const one = typeof queues === "string";
     const target = one ? path(queues) : "/_stream";
-    const body = one ? undefined : JSON.stringify({ ...fields(options), ...(queues && { queues }) });
+    const body = one ? undefined : jsonText({ ...fields(options), ...(queues && { queues }) });
     const query = one ? fields(options) : undefined;
-    const place = { last: options.lastEventId ?? "", retry: 1000, fresh: false };
+    const place = { last: options.lastEventId ?? "", retry: 1000 };
     const given = new GivenEarly();
     let failures = 0;
+    let fresh = false;
+    /** Tokens in a row that were asked for without a stream that lasted. */
+    let renewals = 0;
     for (;;) {
       let error;
+      const began = performance.now();
+      const lasts = () => performance.now() - began > LASTING;
+      const isRenewed = fresh;
+      fresh = false;
       try {
-        const headers = { Accept: "text/event-stream", ...(place.last && { "Last-Event-ID": place.last }) };
-        const asked = { headers, query, body, type: "application/json", signal: options.signal, fresh: place.fresh };
+        const headers = { Accept: "text/event-stream", ...(place.last && { "Last-Event-ID": headerText("lastEventId", place.last) }) };
+        const asked = { headers, query, body, type: "application/json", signal: options.signal, fresh: isRenewed };
         const answer = await this.#once(one ? "GET" : "POST", target, asked);
-        place.fresh = false;
         failures = 0;
         options.onState?.("open");
+        if (!answer.body) throw new QueueyError("the answer has no events");
         for await (const event of events(answer.body, place, options.signal)) {
           if (event.type === "message") {
             const message = JSON.parse(event.data);
@@ -183,13 +199,14 @@ export class Queuey {
             if (isNew) yield decoded(message);
           } else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
           else if (event.type === "read") options.onRead?.({ ...(one && { queue_name: queues }), ...JSON.parse(event.data) });
-          else if (event.type === "expiring" && this.#options.token) {
-            place.fresh = true;
-            break;
+          else if (event.type === "expiring") {
+            // A new token that ends as soon is used up to its end.
+            fresh = typeof this.#options.token === "function" && (!isRenewed || lasts());
+            if (fresh) break;
           } else if (event.type === "bye") {
-            const told = JSON.parse(event.data);
+            const told = JSON.parse(event.data) ?? {};
             if (told.status && !TEMPORARY.has(told.status) && told.status !== 401) throw refused(told.status, told);
-            place.fresh = told.status === 401;
+            fresh = told.status === 401;
             break;
           }
         }
@@ -202,9 +219,10 @@ export class Queuey {
       }
       if (options.signal?.aborted) return;
       options.onState?.("waiting", error);
+      if (fresh) renewals = lasts() ? 1 : renewals + 1;
       // Those that lost the same service come back apart.
-      const pause = place.fresh ? 0 : Math.max(error?.retryAfter ? error.retryAfter * 1000 : 0, backoff(failures, place.retry));
-      if (!(await slept(pause, options.signal))) return;
+      const pause = fresh ? backoff(renewals - 1, 0) : Math.max(askedPause(error), backoff(failures, place.retry));
+      if (!(await slept(fresh && renewals === 1 ? 0 : pause, options.signal))) return;
     }
   }
 
@@ -217,7 +235,7 @@ export class Queuey {
         const passes = error instanceof QueueyError && (error.status === 0 || TEMPORARY.has(error.status));
         const harmless = asked.again || error.outcome === "none";
         if (!passes || !harmless || round >= ROUNDS || asked.signal?.aborted) throw error;
-        if (!(await slept(Math.max(error.retryAfter * 1000, backoff(round, BASE)), asked.signal))) throw error;
+        if (!(await slept(Math.max(askedPause(error), backoff(round, BASE)), asked.signal))) throw error;
       }
     }
   }
@@ -241,14 +259,14 @@ export class Queuey {
   }
 
   async #send(method, target, asked, fresh = false) {
-    const url = new URL(this.#base + target, globalThis.location?.href);
+    const url = new URL(this.#base + target);
     for (const [name, value] of Object.entries(asked.query ?? {})) {
-      if (value !== undefined) url.searchParams.set(name, String(value));
+      if (value !== undefined) url.searchParams.set(name, String(whole(name, value)));
     }
     const headers = { Accept: "application/problem+json", ...asked.headers };
     const credential = await this.#credential(fresh);
     if (credential) headers.Authorization = credential;
-    if (asked.body !== undefined) headers["Content-Type"] = asked.type;
+    if (asked.body !== undefined && asked.type) headers["Content-Type"] = asked.type;
     const ask = this.#options.fetch ?? globalThis.fetch;
     try {
       return await ask(url, { method, headers, body: asked.body, signal: asked.signal, cache: "no-store" });
@@ -259,15 +277,74 @@ export class Queuey {
 
   async #credential(fresh) {
     const { key, token } = this.#options;
-    if (key) return `Application ${key}`;
+    if (key) return `Application ${headerText("key", key, "not shown")}`;
     if (!token) return "";
-    if (typeof token === "string") return `Bearer ${token}`;
+    if (typeof token === "string") return `Bearer ${headerText("token", token, "not shown")}`;
     if (fresh || !this.#token) this.#token = await token({ refresh: fresh });
-    return `Bearer ${this.#token}`;
+    return `Bearer ${headerText("token", this.#token, "not shown")}`;
   }
 }
 
-const path = (queue) => `/${encodeURIComponent(queue)}`;
+/** Half of a character: what carries UTF-8 replaces it. */
+const LONE_SURROGATE = /\p{Surrogate}/u;
+const SEGMENT = /^(?!\.{0,2}$)[^/]+$/;
+const PLACE = /^(?:[1-9]\d{0,8}:)?[\da-f]{32}$/i;
+const HEADER_TEXT = /^[!-~](?:[ -~]*[!-~])?$/;
+const HEADER_NAME = /^[A-Za-z0-9!#$%&'*+.^`|~-]+$/;
+const JSON_TYPE = /^application\/json\s*(?:;|$)/i;
+const JSON_KINDS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefined)\]$/;
+
+/** Returns the value of an argument; throws an error with the value, or `shown` in its place, if it is not valid. */
+function checked(isValid, name, value, rule, shown = undefined) {
+  if (isValid) return value;
+  const text = shown ?? (typeof value === "string" ? JSON.stringify(value) : String(value));
+  throw new TypeError(`${name} is ${text.slice(0, 100)}: ${rule}`);
+}
+
+const whole = (name, value) => checked(!LONE_SURROGATE.test(value), name, value, "it has half of a character");
+
+/** Returns text as one part of a path: no text leads to another resource than that which it names. */
+function segment(name, value) {
+  const isValid = typeof value === "string" && SEGMENT.test(value);
+  return encodeURIComponent(whole(name, checked(isValid, name, value, 'give text that is not empty, "." or "..", without "/"')));
+}
+
+const path = (queue) => `/${segment("queue", checked(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
+
+/** Returns where a message is, as the service writes it: its id, or its partition and id. */
+function placeOf(message) {
+  const place = typeof message === "string" ? message : `${message?.partition}:${message?.message_id}`;
+  return checked(PLACE.test(place), "message", place, "give a message, or its id: [<partition>:]<32 hex digits>");
+}
+
+/** Returns the text of a header that carries an argument; `shown` is what an error shows of it. */
+const headerText = (name, value, shown) =>
+  String(checked(HEADER_TEXT.test(value), name, value, "a header carries only printable ASCII, and no space at its ends", shown));
+
+/** Returns a value as JSON; refuses what has no form in it, such as NaN or a Map. */
+function jsonText(value) {
+  const text = JSON.stringify(value, (name, each) => {
+    const kind = Object.prototype.toString.call(each);
+    const isValid = JSON_KINDS.test(kind) && (kind !== "[object Number]" || Number.isFinite(Number(each)));
+    return checked(isValid, name || "body", each, "it has no form in JSON", typeof each === "number" ? `${each}` : kind);
+  });
+  return checked(text !== undefined, "body", text, "it has no form in JSON");
+}
+
+/** Returns the bytes of a message's body, and their content type. */
+async function contentOf(body, contentType) {
+  const given = contentType === undefined ? undefined : headerText("contentType", contentType);
+  const isBlob = body instanceof Blob;
+  const held = isBlob || body instanceof ArrayBuffer ? new Uint8Array(isBlob ? await body.arrayBuffer() : body) : body;
+  if (typeof held !== "string" && !ArrayBuffer.isView(held)) {
+    // The service stores a JSON value without a type as application/json.
+    return { bytes: new TextEncoder().encode(jsonText(body)), type: JSON_TYPE.test(given) ? undefined : given, isJson: true };
+  }
+  const isText = typeof held === "string";
+  const type = given || (isBlob && body.type) || (isText ? "text/plain" : "application/octet-stream");
+  checked(!JSON_TYPE.test(type), "contentType", type, "it would be a batch of messages; give the value itself, which is stored as JSON");
+  return { bytes: isText ? whole("body", held) : new Uint8Array(held.buffer, held.byteOffset, held.byteLength).slice(), type };
+}
 
 const fields = ({ since, limit, partitions, early, onRead }) =>
   Object.fromEntries(
@@ -328,14 +405,19 @@ function decoded(message) {
   return { ...rest, body: Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0)) };
 }
 
-function refused(status, told, retryAfter = 0) {
+function refused(status, answer, retryAfter = 0) {
+  const told = answer ?? {};
   const errors = told.errors ?? told.error_msg ?? {};
   const code = told.code ?? Object.keys(errors)[0] ?? "Error";
   const text = told.detail ?? Object.entries(errors).map(([name, value]) => `${name}: ${value}`).join("; ");
   return new QueueyError(text || `status ${status}`, { status, code, errors, outcome: told.outcome, retryAfter });
 }
 
-const backoff = (failures, least) => Math.random() * Math.min(CAP, BASE * 2 ** failures) + (failures ? 0 : Math.random() * least);
+/** Milliseconds that the service asks to wait, as far as that is done. */
+const askedPause = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_ASKED_PAUSE);
+
+const backoff = (failures, least) =>
+  BASE / 2 + Math.random() * (Math.min(CAP, BASE * 2 ** failures) + (failures ? 0 : Math.min(least, MAX_ASKED_PAUSE)));
 
 /** Waits; returns false if that was ended. */
 function slept(milliseconds, signal) {

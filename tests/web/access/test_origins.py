@@ -6,13 +6,23 @@ from typing import Any
 
 import pytest
 
+from queuey.settings import Rates
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.origins import MAX_NAMED
+from queuey.web.gateway.rates import RateLimits
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, running
 
 HERE, THERE = "https://app.example.com", "https://evil.example.com"
+FOR_BROWSERS = {
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "vary",
+    "content-length",
+    "cache-control",
+}
+"""Headers that are meant for a browser itself, and those that it shows without being asked."""
 ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operation.path})
 
 
@@ -67,8 +77,33 @@ def test_answers_may_be_read(owner: Caller, app: Any) -> None:  # noqa: ANN401 -
     assert [reply.status for reply in found] == [200, 404, 200, 201, 200, 200, 200]
     allowed = [reply.headers.get("Access-Control-Allow-Origin") for reply in found]
     assert allowed == [HERE] * 4 + [None] * 3
-    assert "Retry-After" in found[1].headers["Access-Control-Expose-Headers"]
     assert [reply.headers.get("Vary") for reply in found] == ["Origin"] * 6 + [None]
+
+
+def test_every_header_of_an_answer_is_shown(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Rates, refusals, warnings and what a message carries: a browser shows a page only headers that are listed."""
+    owner.create("q")
+    rates = RateLimits(Rates(application=1.0, application_burst=3), clock=lambda: 1000.0)
+    origin = ("origin", HERE)
+    kept = [origin, ("x-header-colour", "red"), ("idempotency-key", "one")]
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        stored = await Request("POST", "/v1/queuey/q", b'{"messages":[', headers=kept).to(gateway)
+        again = await Request("POST", "/v1/queuey/q", b'{"messages":[', headers=kept).to(gateway)
+        path = f"/v1/queuey/q/{stored.messages[0]['partition']}:{stored.messages[0]['key']}"
+        raw = [await Request("GET", path, query="raw=1", headers=[origin]).to(gateway) for _ in range(2)]
+        return [stored, again, *raw]
+
+    replies = running(app, origins={"queuey": (HERE,)}, rates=rates)(work)
+    assert [reply.status for reply in replies] == [201, 201, 200, 429]
+    for reply in replies:
+        listed = {name.strip().lower() for name in reply.headers["Access-Control-Expose-Headers"].split(",")}
+        sent = {name for name in reply.headers if name not in FOR_BROWSERS}
+        assert sent <= listed
+        assert {"ratelimit", "ratelimit-policy"} <= listed
+    assert {"warning", "idempotent-replayed"} <= set(replies[1].headers)
+    assert {"x-message-id", "x-header-colour", "x-partition"} <= set(replies[2].headers)
+    assert "retry-after" in replies[3].headers
 
 
 def test_own_headers_are_named(app: Any) -> None:  # noqa: ANN401 - Pyramid's router

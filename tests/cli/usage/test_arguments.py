@@ -1,0 +1,87 @@
+"""Every argument of every command that asks the service is refused, or reaches exactly what it names.
+
+The arguments are those that the commands declare. What a server reads is compared as for the client itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuey.cli import COMMANDS, load, main
+from queuey.client._sync.sender import Sender
+from tests.client.http.test_arguments import ID, MARKERS, MOVE, read_request, replaced
+from tests.client.scripted import Script
+from tests.commands import runner
+from tests.replacing import replace
+
+PARTS_OF_PATHS = ("", ".", "..", "/", "?", "%2F", "../payroll", "_me", "ü\n", "\udcff", f"{ID}/..")
+TEXTS = ("", "..", "ü\n", "\udcff")
+"""For options, few of which become parts of a path."""
+USUAL = {"id": ID, "ids": ID, "move": MOVE, "offset": f"1={ID}", "cron": "* * * * *"}
+"""Arguments that are not any text."""
+LOCAL = {"profile", "ca", "token_file", "receipts", "source", "file", "key", "url", "then"}
+"""Options that name files, or what :mod:`tests.client.http.test_arguments` tries."""
+OWN_FORMS = {"body", "header", "command", "json_body", "reason"}
+"""Arguments with a form of their own, of which none is a name or a time."""
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
+    if hasattr(command, "commands"):
+        for name, given in command.commands.items():
+            yield from _commands(command.load(name) if hasattr(command, "load") else given, (*path, name))
+    elif any(each.name == "url" for each in command.params) and path != ("profile",):
+        yield path, command
+
+
+CASES = {
+    f"{' '.join(path)} {each.opts[0]}": (path, command, each)
+    for name in COMMANDS
+    for path, command in _commands(load(name), (name,))
+    for each in command.params
+    if each.name not in LOCAL | OWN_FORMS and not getattr(each, "is_flag", False)
+}
+
+
+def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
+    options, arguments = [], []
+    for each in command.params:
+        value = text if each is tried else USUAL.get(each.name, "usual")
+        if not each.opts[0].startswith("-"):
+            if each is tried or each.required or each.name in USUAL:
+                arguments.append(value)
+        elif each is tried or each.required:
+            options += [each.opts[0], value]
+        elif each.name == "yes":
+            options.append("--yes")
+    return [*path, "--url", "http://127.0.0.1:9", "--key", "key", *options, "--", *arguments]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command ends with 2 and an error, or sends it as it is, and where it belongs."""
+    script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
+    begin = Sender.__init__
+
+    def scripted(sender: Sender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
+        begin(sender, servers, verify, most, httpx2.MockTransport(script))
+
+    run = runner("queuey", main, monkeypatch)
+
+    def sent(text: str) -> dict[str, Any] | None:
+        script.requests.clear()
+        with replace(Sender.__init__, scripted):
+            ended = run(*_line(*CASES[name], text))
+        assert ended.code in ({0, 1} if script.requests else {2}), ascii((text, ended))
+        assert "Traceback" not in ended.err
+        return read_request(script.requests[0]) if script.requests else None
+
+    usual = {marker: found for marker in MARKERS if (found := sent(marker)) and marker in repr(found)}
+    for text in TEXTS if name.rpartition(" ")[2].startswith("--") else PARTS_OF_PATHS:
+        found = sent(text)
+        wanted = [replaced(each, marker, text) for marker, each in usual.items()]
+        from_the_beginning = (name, text) == ("queue list --start", "")
+        assert found is None or found in wanted or not usual or from_the_beginning, ascii((text, found, wanted))

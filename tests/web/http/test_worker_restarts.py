@@ -1,0 +1,72 @@
+"""The rule by which workers that have ended start again, without processes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.web.http.processes import FIRST_PAUSE, MAX_PAUSE, STEADY_AFTER, Restarts
+
+KILLED, FAILED, LEFT = -9, 1, 0
+AT_ONCE, NEVER = 0.0, math.inf
+
+RULE = {
+    "killed after it was up": (True, [(KILLED, 100.0)], AT_ONCE),
+    "killed right after its start": (True, [(KILLED, 0.1)], AT_ONCE),
+    "killed twice": (True, [(KILLED, 0.1), (KILLED, 0.1)], FIRST_PAUSE),
+    "killed three times": (True, [(KILLED, 0.1)] * 3, 2 * FIRST_PAUSE),
+    "killed again and again": (True, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
+    "killed, then steady, then killed": (True, [*[(KILLED, 0.1)] * 9, (KILLED, STEADY_AFTER)], AT_ONCE),
+    "killed before any was up": (False, [(KILLED, 0.1)], AT_ONCE),
+    "killed again and again before any was up": (False, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
+    "failed after it was up": (True, [(FAILED, 100.0)], AT_ONCE),
+    "failed right after its start, beside others": (True, [(FAILED, 0.1)] * 2, FIRST_PAUSE),
+    "left without an error": (True, [(LEFT, 0.1)], AT_ONCE),
+    "failed before any was up": (False, [(FAILED, 0.1)], NEVER),
+    "left before any was up": (False, [(LEFT, 0.1)], NEVER),
+    "failed after kills before any was up": (False, [(KILLED, 0.1), (FAILED, 0.1)], NEVER),
+}
+
+
+@pytest.mark.parametrize(("was_up", "ends", "seconds"), RULE.values(), ids=RULE)
+def test_the_rule(ends: list[tuple[int, float]], seconds: float, *, was_up: bool) -> None:
+    """A worker that ended starts again after this time."""
+    restarts = Restarts()
+    if was_up:
+        restarts.up(0.0)
+    at_once = False
+    for code, lifetime in ends:
+        restarts.pop_due(math.nextafter(math.inf, 0.0))
+        at_once = restarts.end(1, code, lifetime, 7.0)
+    assert restarts.seconds(7.0) == seconds
+    assert at_once is (seconds == AT_ONCE)
+
+
+def test_one_that_failed_first_starts_when_another_is_up() -> None:
+    """The settings can be used, so it was something else."""
+    restarts = Restarts()
+    restarts.end(1, FAILED, 0.1, 5.0)
+    assert restarts.pop_due(6.0) == []
+    restarts.up(7.0)
+    assert restarts.pop_due(7.0) == [1]
+    assert restarts.seconds(7.0) == NEVER
+
+
+ENDS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([KILLED, FAILED, LEFT]), st.floats(0, 2 * STEADY_AFTER)))
+
+
+@given(ends=ENDS, was_up=st.booleans())
+def test_whatever_ends_starts_again_soon(ends: list[tuple[int, int, float]], *, was_up: bool) -> None:
+    """With a worker that was once up, each that ends is started again, once, within the longest pause."""
+    restarts = Restarts()
+    if was_up:
+        restarts.up(0.0)
+    for number, code, lifetime in ends:
+        restarts.end(number, code, lifetime, 0.0)
+    due = restarts.pop_due(MAX_PAUSE)
+    last = {number: code for number, code, _ in ends}
+    assert sorted(due) == sorted(number for number, code in last.items() if was_up or code < 0)
+    assert restarts.pop_due(MAX_PAUSE) == []
