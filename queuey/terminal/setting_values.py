@@ -64,7 +64,7 @@ def file_values(path: Path) -> dict[str, Any]:
 
 
 def own_variables(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Returns the variables with a prefix that somebody set: not those that are empty or that Kubernetes sets."""
+    """Returns the variables with a prefix that somebody set: neither empty ones nor those of Kubernetes."""
     ours = {name: text for name, text in environ.items() if name.startswith(prefix) and text}
     return {name: text for name, text in ours.items() if _OF_A_SERVICE.fullmatch(f"{name}={text}") is None}
 

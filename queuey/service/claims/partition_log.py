@@ -188,7 +188,7 @@ class PartitionLog:
                 self._is_loaded = False
                 self._line.stop()
                 if isinstance(error, Exception):
-                    self.add()  # Those that wait do not depend on the next request.
+                    self.add()  # Requests that wait do not depend on the next one.
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:

@@ -66,7 +66,7 @@ class MoveUseCases:
         self._runner.watch()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Returns the task in the background, which ends once the service does; None: it has not begun."""
+        """Returns the task in the background if it has begun; it ends once the service does."""
         return self._runner.end()
 
     def begin(self, source: QueueAccess, target: QueueAccess) -> MoveReport:

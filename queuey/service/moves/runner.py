@@ -102,7 +102,7 @@ class MoveRunner:
         self._woken.set()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Wakes its task, which ends once the service does, and returns it; None: it has not begun."""
+        """Wakes its task and returns it, if it has begun; it ends once the service does."""
         self._woken.set()
         return self._task
 

@@ -107,7 +107,7 @@ class ScheduleUseCases:
         self._runner.watch()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Returns the task in the background, which ends once the service does; None: it has not begun."""
+        """Returns the task in the background if it has begun; it ends once the service does."""
         return self._runner.end()
 
     def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:

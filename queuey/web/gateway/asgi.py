@@ -15,7 +15,6 @@ Each request counts for a tenant, and each tenant has its share of memory, threa
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -76,8 +75,6 @@ from queuey.web.responses import (
     event,
     short_messages,
 )
-
-log = logging.getLogger(__name__)
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""

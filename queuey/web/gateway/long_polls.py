@@ -339,7 +339,7 @@ class LongPolls:
         poll.user = user
 
     def require_places(self, poll: LongPoll, count: int = 1) -> None:
-        """Gives a poll so many places, those that it has included.
+        """Gives a poll more places, up to ``count``.
 
         Raises:
             TooManyWaiters: There are not enough for it.
@@ -348,7 +348,7 @@ class LongPolls:
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
     def _enter(self, poll: LongPoll, count: int = 1) -> bool:
-        """Gives a poll places; returns whether it has so many."""
+        """Gives a poll more places; returns whether it has ``count`` of them."""
         if poll.places >= count:
             return True
         if not self.places.take(poll.tenant, count - poll.places):

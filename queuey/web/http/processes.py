@@ -253,7 +253,7 @@ class Parent:
         finally:
             self._starting = False
         if self._stopping:
-            self._end_workers()
+            self._end_workers()  # type: ignore[unreachable] # a signal may have come meanwhile
 
     def _watch(self) -> None:
         """Waits for a beat, an end, a signal, or a second."""

@@ -94,7 +94,7 @@ def _calls(kind: type, name: str, argument: str, parameter: inspect.Parameter) -
     }
 
     def call(client: Any, text: Any) -> None:  # noqa: ANN401 - either client
-        value = SHAPES.get(argument, lambda given: given)(text)
+        value = SHAPES[argument](text) if argument in SHAPES else text
         bound = getattr(OBJECTS[kind](client), name)
         if argument == "json":
             required.pop("body", None)
@@ -108,7 +108,7 @@ def _calls(kind: type, name: str, argument: str, parameter: inspect.Parameter) -
             result = bound(**required, **{argument: value})
         if name in AFTERWARDS:
             after = AFTERWARDS[name]
-            after(result) if callable(after) else getattr(result, after)()
+            after(result) if callable(after) else getattr(result, str(after))()
         elif hasattr(result, "__next__"):
             next(result, None)
 

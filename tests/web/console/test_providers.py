@@ -23,7 +23,7 @@ from queuey.web import make_app
 from queuey.web.console import console, cookies, login
 from queuey.web.console.login import EXCHANGES, WRONG_CODES
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider, read_discovery
+from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
 from queuey.web.credentials.users import providers_of
 from queuey.web.gateway.rates import Rate
 from tests.contract.samples import eventually
@@ -572,44 +572,6 @@ def test_discovery_documents_that_are_refused(
     reply = browser.get(f"{FORM}/{issuer_tag(provider.root)}")
     assert (reply.status, "cannot be asked" in reply.text, 'name="key"' in reply.text) == (503, True, True)
     assert browser.log_in(KEY).status == 303
-
-
-LOCAL_HOSTS = [
-    "localhost",
-    "LocalHost",
-    "localhost.",
-    "a.localhost",
-    "127.0.0.1",
-    "127.1",
-    "0x7f.1",
-    "2130706433",
-    "0.0.0.0",
-    "[::1]",
-    "[::]",
-]
-LOCAL_HOSTS += ["[::ffff:127.0.0.1]", "[0:0:0:0:0:ffff:7f00:1]"]
-
-
-@pytest.mark.parametrize("scheme", ["http", "HTTP", "hTtP", "https", "HTTPS"])
-@pytest.mark.parametrize("host", LOCAL_HOSTS)
-def test_a_provider_elsewhere_names_nothing_of_this_machine(scheme: str, host: str) -> None:
-    """The document of a provider with https cannot have the service ask what listens on loopback alone."""
-    far, near = "https://accounts.example.org", f"{scheme}://{host}:9200/_shutdown"
-    content = {"issuer": far, "authorization_endpoint": f"{far}/a", "token_endpoint": f"{far}/t"}
-    assert read_discovery(far, msgspec.json.encode(content)).token == f"{far}/t"
-    for name in ("authorization_endpoint", "token_endpoint"):
-        with pytest.raises(ValueError, match=name):
-            read_discovery(far, msgspec.json.encode(content | {name: near}))
-
-
-@pytest.mark.parametrize("url", ["HTTP://accounts.example.org/t", "http://198.51.100.7/t"])
-def test_a_provider_on_this_machine_may_name_it(url: str) -> None:
-    """A provider of a developer is on loopback with http; elsewhere it needs https as well."""
-    here = "http://127.0.0.1:8080"
-    content = {"issuer": here, "authorization_endpoint": f"{here}/a", "token_endpoint": f"{here.upper()}/t"}
-    assert read_discovery(here, msgspec.json.encode(content)).authorization == f"{here}/a"
-    with pytest.raises(ValueError, match="token_endpoint"):
-        read_discovery(here, msgspec.json.encode(content | {"token_endpoint": url}))
 
 
 def test_states_are_read_in_one_way(users: Users) -> None:

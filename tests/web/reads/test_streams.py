@@ -254,7 +254,7 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
                 await asyncio.to_thread(store.append, store.queue("queuey", name), [new(name)])
 
             async def keep_busy() -> None:
-                while True:
+                while True:  # bounded: the test cancels it
                     await send("a")
                     await asyncio.sleep(0.01)
 

@@ -18,12 +18,12 @@ from queuey.web.asgi import Application
 from queuey.web.gateway.asgi import Gateway
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, Run, until
+from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 MESSAGES = 1500
 
 
-def test_a_move_is_handed_back(run: Run, app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
+def test_a_move_is_handed_back(app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
     """The end of a service waits until the record of a move names no process: others go on at once."""
     for name in ("from", "to"):
         owner.create(name)
@@ -39,7 +39,7 @@ def test_a_move_is_handed_back(run: Run, app: Any, owner: Caller, store: Store) 
         await asyncio.wait_for(service.end(ALWAYS), ALWAYS)
 
     with replace_in(runner, runner.REST, ALWAYS), replace_in(runner, runner.LONGEST_REST, ALWAYS):
-        run(work)
+        running(app)(work)
     records = MoveRecords(store)
     [move] = records.under_way()
     progress = progress_of(records.raw(move))
