@@ -42,7 +42,7 @@ import logging
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.intervals import DRIFT, Interval, median_of
@@ -69,6 +69,12 @@ class ClockCheck:
         self._known: dict[str, Interval] = {}
         """By the address of the coordinator."""
         self._median: Interval | None = None
+        self._shown = Interval(0, 0, 0)
+        """What the answers of the last round that counts have shown without what was known."""
+        self._before: dict[str, Interval] = {}
+        """What was known when that round began, if no jump was found since."""
+        self._made_by = clock.offset
+        """The clock's offset before that round, by which ids in question may have been made."""
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
@@ -104,16 +110,20 @@ class ClockCheck:
 
     def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
         with self._lock:
-            hidden = self._learn(answers)
+            before = self._learn(answers)
             if 2 * len(answers) >= there:
-                self._conclude(answers, began, hidden)
+                self._conclude(answers, began, before)
             self._judge()
 
-    def _conclude(self, answers: Mapping[str, Interval], began: float | None, hidden: float) -> None:
+    def _conclude(self, answers: Mapping[str, Interval], began: float | None, before: dict[str, Interval]) -> None:
         self._rank(answers)
-        if self._is_off():
+        shown = median_of(answers.values(), self._clock.since_boot())
+        if is_off := self._is_off():
             self.wrong_until = self._clock.boottime()
-        self._accept_wall()
+        if is_off or self._behind(shown) <= self.limit:
+            made_by = self._clock.offset
+            self._accept_wall()
+            self._made_by = self._clock.offset if is_off else made_by
         refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
             log.log(
@@ -124,9 +134,15 @@ class ClockCheck:
                 "nothing is served until it is right" if refusing else "serving again",
             )
         self._refusing = refusing
-        if refusing or self.offset_bound + hidden <= self.limit:
+        if self._behind(shown) <= self.limit:
+            self._shown, self._before = shown, before
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
+
+    def _behind(self, shown: Interval) -> float:
+        """Returns the seconds that ids were made too low at most, before the questions to which that was the answer."""
+        low = shown.at_time(self._clock.since_boot()).low
+        return -(low + min(self._made_by, self._clock.offset)) / 1e9
 
     def _is_off(self) -> bool:
         """Returns whether the clock is off; one that an inexact round leaves possible is not."""
@@ -146,14 +162,14 @@ class ClockCheck:
     def agrees(self, coordinator: str, answer: Interval) -> bool:
         """Applies the answer to a light check; returns whether it shows that the clock is right."""
         with self._lock:
-            known = self._known.get(coordinator)
-            if known is None or self._checked is None:
+            known = self._before.get(coordinator)
+            if known is None:
                 return False
             if not known.meets(answer):
                 self._began = -math.inf  # Whose clock has jumped, a round finds out that begins now.
                 return False
-            self._known[coordinator] = known.and_also(answer)
-        return self.sound() and self.offset_bound + answer.beyond(known) / 1e9 <= self.limit
+            behind = self._behind(self._shown) + max(0.0, answer.standstill_since(known) / 1e9)
+        return self.sound() and behind <= self.limit
 
     def slow(self, coordinator: str) -> None:
         """Excludes a coordinator that did not answer from light checks until it has answered in a round."""
@@ -209,28 +225,24 @@ class ClockCheck:
     def limit(self) -> float:
         return REFUSE * self._difference()
 
-    def _learn(self, answers: Mapping[str, Interval]) -> float:
-        """Adds answers to what is known; returns the seconds of a jump that would not show in them."""
+    def _learn(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
+        """Adds answers to what is known; returns what was known before, unless our clock has jumped."""
         now = self._clock.since_boot()
-        known = {node: one for node, one in self._known.items() if now - one.at <= GAP * 1e9}
-        both = [(known[node], answer) for node, answer in answers.items() if node in known]
-        self._set = {node for node, answer in answers.items() if node in known and not known[node].meets(answer)}
-        jumped = 0 < len(both) <= 2 * len(self._set)
-        if jumped:
-            self.wrong_until = self._clock.boottime()
-            known, self._set = dict(answers), set()
-        elif not both:
-            # Nobody is left who knew the clock before. What is made from now on is as right as this round says.
-            self.wrong_until = math.nextafter(self._clock.boottime(), -math.inf)
-            known = dict(answers)
+        before = {node: one for node, one in self._known.items() if now - one.at <= GAP * 1e9}
+        both = [node for node in answers if node in before]
+        self._set = {node for node in both if not before[node].meets(answers[node])}
+        if not both or len(both) <= 2 * len(self._set):
+            # Ours has jumped, or nobody is left who knew it before: what is made from now on is as right as this says.
+            self.wrong_until = self._clock.boottime() if both else math.nextafter(self._clock.boottime(), -math.inf)
+            self._set, self._known, before = set(), dict(answers), {}
         else:
             # A clock that few have jumped against is right: theirs were set.
-            known |= {
-                node: known[node].and_also(one) if node in known and node not in self._set else one
+            self._known = before | {
+                node: before[node].and_also(one) if node in before and node not in self._set else one
                 for node, one in answers.items()
             }
-        self._known, self._median = known, median_of(known.values(), now)
-        return 0.0 if jumped or not both else _median_hidden(both)
+        self._median = median_of(self._known.values(), now)
+        return before
 
     def _rank(self, answers: Mapping[str, Interval]) -> None:
         usual = statistics.median(one.middle for one in self._known.values())
@@ -245,9 +257,5 @@ class ClockCheck:
         ahead = self.median + (offset - self._clock.offset) / 1e9
         self.wall_off = abs(ahead) > RED * difference
         if not self.wall_off and self.error <= ERROR * difference:
-            self._clock.accept(offset, ERROR * difference)
+            self._clock.accept(offset)
 
-
-def _median_hidden(both: Sequence[tuple[Interval, Interval]]) -> float:
-    """Returns the seconds of a jump that answers which meet what was known would not show."""
-    return statistics.median_high(answer.beyond(one) for one, answer in both if one.meets(answer)) / 1e9
