@@ -112,11 +112,11 @@ class ClockCheck:
         with self._lock:
             before = self._learn(answers)
             if 2 * len(answers) >= there:
+                self._rank(answers, there)
                 self._conclude(answers, began, before)
             self._judge()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, before: dict[str, Interval]) -> None:
-        self._rank(answers)
         shown = median_of(answers.values(), self._clock.since_boot())
         if is_off := self._is_off():
             self.wrong_until = self._clock.boottime()
@@ -244,13 +244,13 @@ class ClockCheck:
         self._median = median_of(self._known.values(), now)
         return before
 
-    def _rank(self, answers: Mapping[str, Interval]) -> None:
+    def _rank(self, answers: Mapping[str, Interval], there: int) -> None:
         usual = statistics.median(one.middle for one in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(node for node, one in self._known.items() if abs(one.middle - usual) > red + one.error)
         right = [node for node in answers if node not in self.off and node not in self._set]
         self.fastest = tuple(sorted(right, key=lambda node: answers[node].error))
-        self.witnesses = min(WITNESSES, len(right))
+        self.witnesses = min(WITNESSES, there)
 
     def _accept_wall(self) -> None:
         offset, difference = self._clock.wall_offset(), self._difference()
