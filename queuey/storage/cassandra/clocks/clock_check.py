@@ -13,27 +13,35 @@ each of them keeps within S/2. States::
      │     offset + error beyond S/2)────────┘                                          │
      └──(the clock is off)──────────────────────────────────────────────────────────────┘
 
-When a virtual machine stands still, all its clocks stop, and only a check shows it: the new interval of a coordinator
-misses the known one. If half of the coordinators compared in a round are missed, our clock has jumped, and what was
-timed before may have been timed wrongly: ``wrong_until`` is set to the present, and no write whose id was made before
-counts as in time. The same holds while the clock is off, and when all coordinators were last heard of before GAP. If
-fewer are missed, theirs were set. A round that fewer than half have answered concludes nothing.
+When a virtual machine stands still, all its clocks stop, and afterwards they are behind. So the two ends of an interval
+prove different things (``docs/architecture-cassandra.md`` has the argument):
+
+* The **high** end holds from the answer on, whatever stands still. Known intervals prove that we are not too far ahead.
+* The **low** end holds up to the moment when the node answered, and says nothing of later ones. Only answers to
+  questions that were sent after a moment prove that we were not too far behind then.
+
+A round counts as a check if the median of the low ends of its own answers is within S/2. Known intervals do not count
+for that: answers that are slow on one way meet them although the machine stood still. A round that fewer than half of
+the coordinators have answered concludes nothing.
+
+Known intervals also show jumps. If the new intervals of at least half of the coordinators that were known miss them,
+our clock has jumped, and what was timed before may have been timed wrongly: ``wrong_until`` is set to the present, and
+no write whose id was made before counts as in time. The same holds while the clock is off, and when all coordinators
+were last heard of before GAP. If fewer are missed, theirs were set.
 
 The clock is off if no offset that the error allows is within S/2, or if offset + error is beyond S/2 and the error
 within 0.1 S. A larger error comes from slow answers, as when nodes collect garbage, or from nodes that disagree, and
 does not tell whose clock is wrong. Until a better round, which the next request asks for, ids are neither made nor
-acknowledged; ``wrong_until`` stays. That is safe, for an id is acknowledged only if the clock was within S/2 when it
-made it. It makes ids only in the state sound. If the machine stood still before, either most answers miss what was
-known, or the clock is off by as much in all rounds, until the wall clock is accepted. That needs an error within 0.1 S,
-and such a round finds the clock off before it accepts.
+acknowledged; ``wrong_until`` stays.
 
-An acknowledgement needs a check that began after the answer to the write had come, so that a standstill between the
-making of the id and that answer shows. This is a light check: all answers that have come share one question to two
-coordinators (see :mod:`.light_checks`). It is good if both answers meet what was known, and were fast enough that no
-jump beyond S/2 could hide in them. Otherwise all coordinators are asked.
+An acknowledgement needs a check that began after the answer to the write had come. This is a light check: all answers
+that have come share one question to two coordinators (see :mod:`.light_checks`). The high end of what was known of a
+coordinator before the last round, less the low end of its answer, is the longest standstill since. It is good if the
+clock was within S/2 in that round, and still is after such a standstill. Otherwise all coordinators are asked.
 
 The wall clock is accepted only when it is within 0.3 S of the median itself, and that is known to 0.1 S. So a wall
-clock that is set wrongly does no harm to a running process.
+clock that is set wrongly does no harm to a running process. It must not make up for a standstill unnoticed: the round
+counts by the clock as it was, or finds it off. Until the next one counts, the lower of both offsets is judged.
 """
 
 from __future__ import annotations
@@ -69,12 +77,12 @@ class ClockCheck:
         self._known: dict[str, Interval] = {}
         """By the address of the coordinator."""
         self._median: Interval | None = None
-        self._shown = Interval(0, 0, 0)
-        """What the answers of the last round that counts have shown without what was known."""
-        self._before: dict[str, Interval] = {}
-        """What was known when that round began, if no jump was found since."""
-        self._made_by = clock.offset
-        """The clock's offset before that round, by which ids in question may have been made."""
+        self._last_round = Interval(0, 0, 0)
+        """Median of the answers of the last round that counts, without what was known."""
+        self._known_before: dict[str, Interval] = {}
+        """What was known when that round began, unless it has found a jump."""
+        self._offset_before = clock.offset
+        """The clock's offset before that round: ids that it does not vouch for may have been made by it."""
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
@@ -110,20 +118,20 @@ class ClockCheck:
 
     def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
         with self._lock:
-            before = self._learn(answers)
+            known_before = self._learn(answers)
             if 2 * len(answers) >= there:
                 self._rank(answers, there)
-                self._conclude(answers, began, before)
+                self._conclude(answers, began, known_before)
             self._judge()
 
-    def _conclude(self, answers: Mapping[str, Interval], began: float | None, before: dict[str, Interval]) -> None:
-        shown = median_of(answers.values(), self._clock.since_boot())
+    def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
+        median = median_of(answers.values(), self._clock.since_boot())
         if is_off := self._is_off():
             self.wrong_until = self._clock.boottime()
-        if is_off or self._behind(shown) <= self.limit:
-            made_by = self._clock.offset
+        if is_off or self._behind(median) <= self.limit:
+            offset = self._clock.offset
             self._accept_wall()
-            self._made_by = self._clock.offset if is_off else made_by
+            self._offset_before = self._clock.offset if is_off else offset
         refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
             log.log(
@@ -134,15 +142,15 @@ class ClockCheck:
                 "nothing is served until it is right" if refusing else "serving again",
             )
         self._refusing = refusing
-        if self._behind(shown) <= self.limit:
-            self._shown, self._before = shown, before
+        if self._behind(median) <= self.limit:
+            self._last_round, self._known_before = median, known
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
 
-    def _behind(self, shown: Interval) -> float:
-        """Returns the seconds that ids were made too low at most, before the questions to which that was the answer."""
-        low = shown.at_time(self._clock.since_boot()).low
-        return -(low + min(self._made_by, self._clock.offset)) / 1e9
+    def _behind(self, median: Interval) -> float:
+        """Returns the seconds that our clock was behind at most, up to when the nodes gave the answers of a median."""
+        low = median.at_time(self._clock.since_boot()).low
+        return -(low + min(self._offset_before, self._clock.offset)) / 1e9
 
     def _is_off(self) -> bool:
         """Returns whether the clock is off; one that an inexact round leaves possible is not."""
@@ -162,13 +170,13 @@ class ClockCheck:
     def agrees(self, coordinator: str, answer: Interval) -> bool:
         """Applies the answer to a light check; returns whether it shows that the clock is right."""
         with self._lock:
-            known = self._before.get(coordinator)
+            known = self._known_before.get(coordinator)
             if known is None:
                 return False
             if not known.meets(answer):
                 self._began = -math.inf  # Whose clock has jumped, a round finds out that begins now.
                 return False
-            behind = self._behind(self._shown) + max(0.0, answer.standstill_since(known) / 1e9)
+            behind = self._behind(self._last_round) + max(0, answer.standstill_since(known)) / 1e9
         return self.sound() and behind <= self.limit
 
     def slow(self, coordinator: str) -> None:

@@ -43,7 +43,7 @@ class Interval(NamedTuple):
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
     def standstill_since(self, known: Interval) -> int:
-        """Returns how long our machine may have stood still since, without that this, which meets it, shows it."""
+        """Returns the longest standstill of our machine, from when ``known`` held to this answer."""
         return known.at_time(self.at).high - self.low
 
     @property

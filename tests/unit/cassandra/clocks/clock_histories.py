@@ -28,7 +28,7 @@ TOLERANCE = HONEST + 0.006
 START, BOOT = 1_750_000_000.0, 1000.0
 QUICK = 0.0005
 ROUND_EVERY = 0.25
-PATIENCE = 0.1
+PATIENCE = 0.75
 """Timeout of a node in a light check, in seconds."""
 TIMEOUT, REST = 1.0, 0.1
 """Timeout of a round, and of one that waits for one more node when most have answered, in seconds."""
@@ -102,7 +102,9 @@ def draw(seed: int) -> History:
     for _ in range(some.choice((0, 1, 1, 1, 2, 3))):
         standstills.append(Step(at, some.uniform(0.05, some.choice((0.6, 0.9, 1.4)))))
         at += standstills[-1].by + some.uniform(0.0, 1.0)
-    walls = [Step(some.uniform(0.0, end), some.uniform(-0.6, 0.6)) for _ in range(some.choice((0, 0, 1, 2)))]
+    wall = some.choice((0.0, some.uniform(-0.49, 0.49), -0.45))
+    near = some.choice((some.uniform(0.0, end), *(one.at + some.uniform(-0.3, 0.1) for one in standstills)))
+    walls = [Step(near, some.choice((-wall, 0.09, some.uniform(-0.6, 0.6))))] if some.random() < 0.5 else []
     walls += [  # The host sets the clock right soon after a standstill, or nearly.
         Step(one.at + one.by + some.choice((0.0, some.uniform(0.0, 1.0))), one.by * some.choice((1.0, some.random())))
         for one in standstills
@@ -113,14 +115,14 @@ def draw(seed: int) -> History:
         ahead=tuple(some.uniform(-HONEST, HONEST) for _ in range(count)),
         wrong=some.randrange(count) if odd == "wrong" else -1,
         shared=some.randrange(count) if odd == "shared" else -1,
-        wall=some.choice((0.0, some.uniform(-0.49, 0.49))),
+        wall=wall,
         drift=some.uniform(-0.0009, 0.0009),
         standstills=tuple(standstills),
         walls=tuple(sorted(walls, key=lambda one: one.at)),
         sets=tuple(Step(some.uniform(0.0, end), some.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
         weather=tuple(_weather(some, at, count) for at in _changes(some, standstills, end)),
         writes=tuple(
-            Step(max(0.1, near + some.uniform(-0.4, 0.8)), some.choice((0.002, some.uniform(0.0, 0.4))))
+            Step(max(0.1, near + some.uniform(-0.4, 0.8)), some.choice((0.002, some.uniform(0.0, 0.9))))
             for near in [*(one.at for one in standstills), some.uniform(0.4, end)]
             for _ in range(4)
         ),
