@@ -41,7 +41,8 @@ clock was within S/2 in that round, and still is after such a standstill. Otherw
 
 The wall clock is accepted only when it is within 0.3 S of the median itself, and that is known to 0.1 S. So a wall
 clock that is set wrongly does no harm to a running process. It must not make up for a standstill unnoticed: the round
-counts by the clock as it was, or finds it off. Until the next one counts, the lower of both offsets is judged.
+counts by the clock as it was, or finds it off. The next one judges the lower of both offsets. If only the higher one is
+within S/2, no id that was made before counts.
 """
 
 from __future__ import annotations
@@ -81,8 +82,10 @@ class ClockCheck:
         """Median of the answers of the last round that counts, without what was known."""
         self._known_before: dict[str, Interval] = {}
         """What was known when that round began, unless it has found a jump."""
-        self._offset_before = clock.offset
-        """The clock's offset before that round: ids that it does not vouch for may have been made by it."""
+        self._offset_before = math.inf
+        """The clock's offset before that round, by which ids may have been made that it does not vouch for."""
+        self._accepted_at = -math.inf
+        """Boot time up to which they may have been made."""
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
@@ -126,12 +129,15 @@ class ClockCheck:
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
         median = median_of(answers.values(), self._clock.since_boot())
-        if is_off := self._is_off():
-            self.wrong_until = self._clock.boottime()
-        if is_off or self._behind(median) <= self.limit:
-            offset = self._clock.offset
+        if self._is_off():
+            self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
             self._accept_wall()
-            self._offset_before = self._clock.offset if is_off else offset
+        elif self._behind(median) <= self.limit:
+            self._offset_before = self._clock.offset
+            self._accept_wall()
+            self._accepted_at = self._clock.boottime()
+        elif self._behind(median, before=False) <= self.limit:
+            self.wrong_until, self._offset_before = max(self.wrong_until, self._accepted_at), math.inf
         refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
             log.log(
@@ -147,10 +153,13 @@ class ClockCheck:
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
 
-    def _behind(self, median: Interval) -> float:
-        """Returns the seconds that our clock was behind at most, up to when the nodes gave the answers of a median."""
+    def _behind(self, median: Interval, *, before: bool = True) -> float:
+        """Returns the seconds that ids were too low at most, up to when the nodes gave the answers of a median.
+
+        ``before``: includes ids that were made before the wall clock was accepted last.
+        """
         low = median.at_time(self._clock.since_boot()).low
-        return -(low + min(self._offset_before, self._clock.offset)) / 1e9
+        return -(low + min(self._clock.offset, self._offset_before if before else math.inf)) / 1e9
 
     def _is_off(self) -> bool:
         """Returns whether the clock is off; one that an inexact round leaves possible is not."""
