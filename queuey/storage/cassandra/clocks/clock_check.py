@@ -275,4 +275,3 @@ class ClockCheck:
         self.wall_off = abs(ahead) > RED * difference
         if not self.wall_off and self.error <= ERROR * difference:
             self._clock.accept(offset)
-

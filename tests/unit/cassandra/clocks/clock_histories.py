@@ -103,7 +103,7 @@ def draw(seed: int) -> History:
         standstills.append(Step(at, some.uniform(0.05, some.choice((0.6, 0.9, 1.4)))))
         at += standstills[-1].by + some.uniform(0.0, 1.0)
     wall = some.choice((0.0, some.uniform(-0.49, 0.49), -0.45))
-    near = some.choice((some.uniform(0.0, end), *(one.at + some.uniform(-0.3, 0.1) for one in standstills)))
+    near = some.choice((some.uniform(0.0, end), *(one.at + some.uniform(-0.9, 0.1) for one in standstills)))
     walls = [Step(near, some.choice((-wall, 0.09, some.uniform(-0.6, 0.6))))] if some.random() < 0.5 else []
     walls += [  # The host sets the clock right soon after a standstill, or nearly.
         Step(one.at + one.by + some.choice((0.0, some.uniform(0.0, 1.0))), one.by * some.choice((1.0, some.random())))
@@ -122,7 +122,7 @@ def draw(seed: int) -> History:
         sets=tuple(Step(some.uniform(0.0, end), some.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
         weather=tuple(_weather(some, at, count) for at in _changes(some, standstills, end)),
         writes=tuple(
-            Step(max(0.1, near + some.uniform(-0.4, 0.8)), some.choice((0.002, some.uniform(0.0, 0.9))))
+            Step(max(0.1, near + some.uniform(-0.9, 0.8)), some.choice((0.002, some.uniform(0.0, 0.9))))
             for near in [*(one.at for one in standstills), some.uniform(0.4, end)]
             for _ in range(4)
         ),
@@ -133,7 +133,8 @@ def draw(seed: int) -> History:
 def _changes(some: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
     """When the weather changes: with standstills, as when a host is busy, and at any time."""
     at_any = [some.uniform(0.0, end) for _ in range(some.randint(0, 2))]
-    return [0.0, *sorted([*at_any, *(one.at + some.uniform(-0.3, 0.3) + one.by * some.choice((0, 1)) for one in standstills)])]
+    with_standstills = [one.at + some.uniform(-0.3, 0.3) + one.by * some.choice((0, 1)) for one in standstills]
+    return [0.0, *sorted([*at_any, *with_standstills])]
 
 
 def _weather(some: random.Random, at: float, count: int) -> Weather:

@@ -252,10 +252,35 @@ def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
 def test_two_standstills_count_together(cluster: Cluster) -> None:
     """A light check counts from the last round, not from another light check that could not rule one out."""
     for _ in range(2):
-        assert cluster.check()
-        cluster.machine.advance(0.1)
-    assert cluster.skew.agrees("node 0", one_sided(cluster, 0.3, back=0.31))
-    assert not cluster.skew.agrees("node 0", one_sided(cluster, 0.6, back=0.61))
+        cluster.skew.note(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, there=3)
+    assert cluster.skew.agrees("node 0", cluster.reading(0.3))
+    assert not cluster.skew.agrees("node 0", one_sided(cluster, 0.6, back=0.31))
+
+
+def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Cluster) -> None:
+    """What was made before it counts only if the clock as it was then was right; what was made after it counts."""
+    cluster.set_clock(-0.45)
+    assert cluster.check()
+    minted = cluster.machine.clock.boottime()
+    cluster.machine.advance(0.1)
+    cluster.machine.ahead = 0.0
+    assert cluster.check()
+    cluster.machine.advance(0.1)
+    began = cluster.machine.clock.boottime()
+    assert minted > cluster.skew.wrong_until
+    cluster.skew.note({f"node {number}": one_sided(cluster, 0.1, back=0.2) for number in range(3)}, began, there=3)
+    assert minted <= cluster.skew.wrong_until < began
+    assert cluster.skew.sound(began)
+
+
+def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Cluster) -> None:
+    """One node may have been read before a standstill in a round, and another one after it."""
+    answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
+    cluster.skew.note(answers, there=3)
+    assert cluster.skew.sound()
+    assert not cluster.skew.agrees("node 2", cluster.reading(0.7))
+    cluster.skew.note(answers, there=3)
+    assert cluster.skew.agrees("node 0", cluster.reading())
 
 
 def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) -> None:

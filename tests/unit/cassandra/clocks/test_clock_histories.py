@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,16 +13,21 @@ from typing import Any
 import pytest
 
 from queuey.storage.cassandra.clocks import clock_check
-from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.intervals import Interval
 from queuey.storage.cassandra.clocks.light_checks import WITNESSES
 from tests.replacing import replace, replace_in
 from tests.unit.cassandra.clocks.clock_histories import draw, play, violations
 
-FEW, MANY, PARTS = 200, 100_000, 20
+FEW, MANY, PARTS = 400, 100_000, 20
 ENOUGH = 2000
 """Histories of ``make test`` and of ``make slow``, and the number of tests that the latter are divided into."""
+NOTHING_WRONG: dict[str, Any] = {"standstills": (), "walls": (), "sets": (), "wall": 0.0, "wrong": -1, "shared": -1}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, clock_check.log.name)
 
 
 def test_histories() -> None:
@@ -40,10 +46,12 @@ def test_many_histories(part: int) -> None:
 def test_histories_are_what_they_should_be() -> None:
     """Writes are acknowledged and refused, and clocks are found right and off."""
     outcomes = [play(draw(seed)) for seed in range(40)]
-    assert sum(one.acknowledged for one in outcomes) > 50
-    assert sum(one.refused for one in outcomes) > 50
-    assert sum(one.served for one in outcomes) > sum(one.stopped for one in outcomes)
+    assert sum(one.acknowledged for one in outcomes) > 20
+    assert sum(one.refused for one in outcomes) > 20
+    assert sum(one.served for one in outcomes) > 200
+    assert sum(one.stopped for one in outcomes) > 200
     assert sum(one.refusals for one in outcomes) > 10
+    assert play(draw(7)) == play(draw(7))
 
 
 def test_slow_and_honest_nodes_are_served_beside() -> None:
@@ -54,17 +62,9 @@ def test_slow_and_honest_nodes_are_served_beside() -> None:
     assert acknowledged > 20 * refused
 
 
-NOTHING_WRONG: dict[str, Any] = {"standstills": (), "walls": (), "sets": (), "wall": 0.0, "wrong": -1, "shared": -1}
-
-
 def by_what_is_known(check: ClockCheck, median: Interval, *, before: bool = True) -> float:
     """Goes by known intervals, as if they said something of what came after them."""
     return REAL_BEHIND(check, check._median or median, before=before)
-
-
-def by_the_present_offset(check: ClockCheck, median: Interval, **_: bool) -> float:
-    """Goes by the wall clock that was accepted, also for ids that were made before."""
-    return REAL_BEHIND(check, median, before=False)
 
 
 def no_standstill(_answer: Interval, _known: Interval) -> int:
@@ -77,22 +77,6 @@ def from_the_low_end(answer: Interval, known: Interval) -> int:
     return known.at_time(answer.at).low - answer.low
 
 
-def known_with_the_round(check: ClockCheck, answers: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Has light checks go by what the round itself has shown, which may have been read before a standstill in it."""
-    REAL_LEARN(check, answers)
-    return dict(check._known)
-
-
-def known_with_light_checks(check: ClockCheck, coordinator: str, answer: Interval) -> bool:
-    """Has light checks go by those before them."""
-    good = REAL_AGREES(check, coordinator, answer)
-    if good:
-        check._known_before = check._known_before | {
-            coordinator: check._known_before[coordinator].and_also(answer)
-        }
-    return good
-
-
 def any_round(check: ClockCheck, since: float = -math.inf) -> bool:
     """Is content with a round from before the write."""
     return REAL_SOUND(check)
@@ -101,11 +85,6 @@ def any_round(check: ClockCheck, since: float = -math.inf) -> bool:
 def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
     """Goes by the answer of a single node."""
     REAL_NOTE(check, answers, began, 1)
-
-
-def missing_nothing(clock: Clock, offset: int) -> None:
-    """Accepts the wall clock, and counts nothing as missed."""
-    clock._offset = offset
 
 
 def accepting_first(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -> None:  # noqa: ANN401
@@ -121,22 +100,18 @@ def vouching(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -
     check.wrong_until = before
 
 
-REAL_AGREES, REAL_BEHIND, REAL_CONCLUDE = ClockCheck.agrees, ClockCheck._behind, ClockCheck._conclude
-REAL_LEARN, REAL_NOTE, REAL_SOUND = ClockCheck._learn, ClockCheck._note, ClockCheck.sound
+REAL_BEHIND, REAL_CONCLUDE = ClockCheck._behind, ClockCheck._conclude
+REAL_NOTE, REAL_SOUND = ClockCheck._note, ClockCheck.sound
 
 MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
-    "a round alone shows that we were not behind": (0, partial(replace, ClockCheck._behind, by_what_is_known)),
-    "the offset before": (0, partial(replace, ClockCheck._behind, by_the_present_offset)),
-    "the longest standstill since": (0, partial(replace, Interval.standstill_since, no_standstill)),
-    "its length": (0, partial(replace, Interval.standstill_since, from_the_low_end)),
-    "what was known before the round": (0, partial(replace, ClockCheck._learn, known_with_the_round)),
-    "no light check by another": (0, partial(replace, ClockCheck.agrees, known_with_light_checks)),
-    "a check after the write": (0, partial(replace, ClockCheck.sound, any_round)),
-    "half of the nodes": (0, partial(replace, ClockCheck._note, by_few)),
-    "two witnesses": (0, partial(replace_in, clock_check, WITNESSES, 1)),
-    "missed time": (0, partial(replace, Clock.accept, missing_nothing)),
-    "no wall clock before a check": (0, partial(replace, ClockCheck._conclude, accepting_first)),
-    "no vouch for a clock that was off": (0, partial(replace, ClockCheck._conclude, vouching)),
+    "a round alone shows that we were not behind": (365, partial(replace, ClockCheck._behind, by_what_is_known)),
+    "the longest standstill since": (365, partial(replace, Interval.standstill_since, no_standstill)),
+    "its length": (450, partial(replace, Interval.standstill_since, from_the_low_end)),
+    "a check after the write": (9, partial(replace, ClockCheck.sound, any_round)),
+    "half of the nodes": (37, partial(replace, ClockCheck._note, by_few)),
+    "two witnesses": (37, partial(replace_in, clock_check, WITNESSES, 1)),
+    "no wall clock before a check": (53760, partial(replace, ClockCheck._conclude, accepting_first)),
+    "no vouch for a clock that was off": (862, partial(replace, ClockCheck._conclude, vouching)),
 }
 """A mechanism, the seed that shows that it is needed, and what takes it out."""
 
