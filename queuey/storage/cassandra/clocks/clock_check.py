@@ -261,13 +261,13 @@ class ClockCheck:
         self._median = median_of(self._known.values(), now)
         return before
 
-    def _rank(self, answers: Mapping[str, Interval], there: int) -> None:
+    def _rank(self, answers: Mapping[str, Interval], nodes: int) -> None:
         usual = statistics.median(one.middle for one in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(node for node, one in self._known.items() if abs(one.middle - usual) > red + one.error)
         right = [node for node in answers if node not in self.off and node not in self._set]
         self.fastest = tuple(sorted(right, key=lambda node: answers[node].error))
-        self.witnesses = min(WITNESSES, there)
+        self.witnesses = min(WITNESSES, nodes)
 
     def _accept_wall(self) -> None:
         offset, difference = self._clock.wall_offset(), self._difference()
