@@ -205,7 +205,7 @@ def acknowledging_at_once(watch: ClockWatch, told: Told) -> None:
     told(None)
 
 
-def taking_over(clock: Clock, offset: int, error: float = 0.0) -> None:
+def taking_over(clock: Clock, offset: int) -> None:
     """Takes over the wall clock, and counts nothing as missed."""
     clock._offset = offset
 

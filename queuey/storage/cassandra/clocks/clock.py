@@ -6,7 +6,6 @@ Durations and deadlines are measured on CLOCK_BOOTTIME, which neither a step of 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -63,10 +62,9 @@ class Clock:
         """Seconds that the wall clock has moved against the boot time since it was last accepted."""
         return (self._wall() - self._boottime() - self._offset) / 1e9
 
-    def accept(self, offset: int, error: float = math.inf) -> None:
-        """Accepts the wall clock; ``error``: seconds by which it may be ahead of this clock without any standstill."""
-        if offset - self._offset > error * 1e9:
-            self._missed += offset - self._offset
+    def accept(self, offset: int) -> None:
+        """Accepts the wall clock. If it has moved ahead of the boot time, that may have missed as much."""
+        self._missed += max(0, offset - self._offset)
         self._offset = offset
 
 

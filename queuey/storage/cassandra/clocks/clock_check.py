@@ -13,27 +13,36 @@ each of them keeps within S/2. States::
      │     offset + error beyond S/2)────────┘                                          │
      └──(the clock is off)──────────────────────────────────────────────────────────────┘
 
-When a virtual machine stands still, all its clocks stop, and only a check shows it: the new interval of a coordinator
-misses the known one. If half of the coordinators compared in a round are missed, our clock has jumped, and what was
-timed before may have been timed wrongly: ``wrong_until`` is set to the present, and no write whose id was made before
-counts as in time. The same holds while the clock is off, and when all coordinators were last heard of before GAP. If
-fewer are missed, theirs were set. A round that fewer than half have answered concludes nothing.
+When a virtual machine stands still, all its clocks stop, and afterwards they are behind. So the two ends of an interval
+prove different things (``docs/architecture-cassandra.md`` has the argument):
+
+* The **high** end holds from the answer on, whatever stands still. Known intervals prove that we are not too far ahead.
+* The **low** end holds up to the moment when the node answered, and says nothing of later ones. Only answers to
+  questions that were sent after a moment prove that we were not too far behind then.
+
+A round counts as a check if the median of the low ends of its own answers is within S/2. Known intervals do not count
+for that: answers that are slow on one way meet them although the machine stood still. A round that fewer than half of
+the coordinators have answered concludes nothing.
+
+Known intervals also show jumps. If the new intervals of at least half of the coordinators that were known miss them,
+our clock has jumped, and what was timed before may have been timed wrongly: ``wrong_until`` is set to the present, and
+no write whose id was made before counts as in time. The same holds while the clock is off, and when all coordinators
+were last heard of before GAP. If fewer are missed, theirs were set.
 
 The clock is off if no offset that the error allows is within S/2, or if offset + error is beyond S/2 and the error
 within 0.1 S. A larger error comes from slow answers, as when nodes collect garbage, or from nodes that disagree, and
 does not tell whose clock is wrong. Until a better round, which the next request asks for, ids are neither made nor
-acknowledged; ``wrong_until`` stays. That is safe, for an id is acknowledged only if the clock was within S/2 when it
-made it. It makes ids only in the state sound. If the machine stood still before, either most answers miss what was
-known, or the clock is off by as much in all rounds, until the wall clock is accepted. That needs an error within 0.1 S,
-and such a round finds the clock off before it accepts.
+acknowledged; ``wrong_until`` stays.
 
-An acknowledgement needs a check that began after the answer to the write had come, so that a standstill between the
-making of the id and that answer shows. This is a light check: all answers that have come share one question to two
-coordinators (see :mod:`.light_checks`). It is good if both answers meet what was known, and were fast enough that no
-jump beyond S/2 could hide in them. Otherwise all coordinators are asked.
+An acknowledgement needs a check that began after the answer to the write had come. This is a light check: all answers
+that have come share one question to two coordinators (see :mod:`.light_checks`). The high end of what was known of a
+coordinator before the last round, less the low end of its answer, is the longest standstill since. It is good if the
+clock was within S/2 in that round, and still is after such a standstill. Otherwise all coordinators are asked.
 
 The wall clock is accepted only when it is within 0.3 S of the median itself, and that is known to 0.1 S. So a wall
-clock that is set wrongly does no harm to a running process.
+clock that is set wrongly does no harm to a running process. It must not make up for a standstill unnoticed: the round
+counts by the clock as it was, or finds it off. The next one judges the lower of both offsets. If only the higher one is
+within S/2, no id that was made before counts.
 """
 
 from __future__ import annotations
@@ -42,7 +51,7 @@ import logging
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.intervals import DRIFT, Interval, median_of
@@ -69,6 +78,14 @@ class ClockCheck:
         self._known: dict[str, Interval] = {}
         """By the address of the coordinator."""
         self._median: Interval | None = None
+        self._last_round = Interval(0, 0, 0)
+        """Median of the answers of the last round that counts, without what was known."""
+        self._known_before: dict[str, Interval] = {}
+        """What was known when that round began, unless it has found a jump."""
+        self._offset_before = math.inf
+        """The clock's offset before that round, by which ids may have been made that it does not vouch for."""
+        self._accepted_at = -math.inf
+        """Boot time up to which they may have been made."""
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
@@ -104,16 +121,23 @@ class ClockCheck:
 
     def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
         with self._lock:
-            hidden = self._learn(answers)
+            known_before = self._learn(answers)
             if 2 * len(answers) >= there:
-                self._conclude(answers, began, hidden)
+                self._rank(answers, there)
+                self._conclude(answers, began, known_before)
             self._judge()
 
-    def _conclude(self, answers: Mapping[str, Interval], began: float | None, hidden: float) -> None:
-        self._rank(answers)
+    def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
+        median = median_of(answers.values(), self._clock.since_boot())
         if self._is_off():
-            self.wrong_until = self._clock.boottime()
-        self._accept_wall()
+            self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
+            self._accept_wall()
+        elif self._behind(median) <= self.limit:
+            self._offset_before = self._clock.offset
+            self._accept_wall()
+            self._accepted_at = self._clock.boottime()
+        elif self._behind(median, before=False) <= self.limit:
+            self.wrong_until, self._offset_before = max(self.wrong_until, self._accepted_at), math.inf
         refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
             log.log(
@@ -124,9 +148,18 @@ class ClockCheck:
                 "nothing is served until it is right" if refusing else "serving again",
             )
         self._refusing = refusing
-        if refusing or self.offset_bound + hidden <= self.limit:
+        if self._behind(median) <= self.limit:
+            self._last_round, self._known_before = median, known
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
+
+    def _behind(self, median: Interval, *, before: bool = True) -> float:
+        """Returns the seconds that ids were too low at most, up to when the nodes gave the answers of a median.
+
+        ``before``: includes ids that were made before the wall clock was accepted last.
+        """
+        low = median.at_time(self._clock.since_boot()).low
+        return -(low + min(self._clock.offset, self._offset_before if before else math.inf)) / 1e9
 
     def _is_off(self) -> bool:
         """Returns whether the clock is off; one that an inexact round leaves possible is not."""
@@ -146,14 +179,14 @@ class ClockCheck:
     def agrees(self, coordinator: str, answer: Interval) -> bool:
         """Applies the answer to a light check; returns whether it shows that the clock is right."""
         with self._lock:
-            known = self._known.get(coordinator)
-            if known is None or self._checked is None:
+            known = self._known_before.get(coordinator)
+            if known is None:
                 return False
             if not known.meets(answer):
                 self._began = -math.inf  # Whose clock has jumped, a round finds out that begins now.
                 return False
-            self._known[coordinator] = known.and_also(answer)
-        return self.sound() and self.offset_bound + answer.beyond(known) / 1e9 <= self.limit
+            behind = self._behind(self._last_round) + max(0, answer.standstill_since(known)) / 1e9
+        return self.sound() and behind <= self.limit
 
     def slow(self, coordinator: str) -> None:
         """Excludes a coordinator that did not answer from light checks until it has answered in a round."""
@@ -209,45 +242,36 @@ class ClockCheck:
     def limit(self) -> float:
         return REFUSE * self._difference()
 
-    def _learn(self, answers: Mapping[str, Interval]) -> float:
-        """Adds answers to what is known; returns the seconds of a jump that would not show in them."""
+    def _learn(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
+        """Adds answers to what is known; returns what was known before, unless our clock has jumped."""
         now = self._clock.since_boot()
-        known = {node: one for node, one in self._known.items() if now - one.at <= GAP * 1e9}
-        both = [(known[node], answer) for node, answer in answers.items() if node in known]
-        self._set = {node for node, answer in answers.items() if node in known and not known[node].meets(answer)}
-        jumped = 0 < len(both) <= 2 * len(self._set)
-        if jumped:
-            self.wrong_until = self._clock.boottime()
-            known, self._set = dict(answers), set()
-        elif not both:
-            # Nobody is left who knew the clock before. What is made from now on is as right as this round says.
-            self.wrong_until = math.nextafter(self._clock.boottime(), -math.inf)
-            known = dict(answers)
+        before = {node: one for node, one in self._known.items() if now - one.at <= GAP * 1e9}
+        both = [node for node in answers if node in before]
+        self._set = {node for node in both if not before[node].meets(answers[node])}
+        if not both or len(both) <= 2 * len(self._set):
+            # Ours has jumped, or nobody is left who knew it before: what is made from now on is as right as this says.
+            self.wrong_until = self._clock.boottime() if both else math.nextafter(self._clock.boottime(), -math.inf)
+            self._set, self._known, before = set(), dict(answers), {}
         else:
             # A clock that few have jumped against is right: theirs were set.
-            known |= {
-                node: known[node].and_also(one) if node in known and node not in self._set else one
+            self._known = before | {
+                node: before[node].and_also(one) if node in before and node not in self._set else one
                 for node, one in answers.items()
             }
-        self._known, self._median = known, median_of(known.values(), now)
-        return 0.0 if jumped or not both else _median_hidden(both)
+        self._median = median_of(self._known.values(), now)
+        return before
 
-    def _rank(self, answers: Mapping[str, Interval]) -> None:
+    def _rank(self, answers: Mapping[str, Interval], nodes: int) -> None:
         usual = statistics.median(one.middle for one in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(node for node, one in self._known.items() if abs(one.middle - usual) > red + one.error)
         right = [node for node in answers if node not in self.off and node not in self._set]
         self.fastest = tuple(sorted(right, key=lambda node: answers[node].error))
-        self.witnesses = min(WITNESSES, len(right))
+        self.witnesses = min(WITNESSES, nodes)
 
     def _accept_wall(self) -> None:
         offset, difference = self._clock.wall_offset(), self._difference()
         ahead = self.median + (offset - self._clock.offset) / 1e9
         self.wall_off = abs(ahead) > RED * difference
         if not self.wall_off and self.error <= ERROR * difference:
-            self._clock.accept(offset, ERROR * difference)
-
-
-def _median_hidden(both: Sequence[tuple[Interval, Interval]]) -> float:
-    """Returns the seconds of a jump that answers which meet what was known would not show."""
-    return statistics.median_high(answer.beyond(one) for one, answer in both if one.meets(answer)) / 1e9
+            self._clock.accept(offset)

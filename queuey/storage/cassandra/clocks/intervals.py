@@ -42,10 +42,9 @@ class Interval(NamedTuple):
         mine, theirs = self.at_time(now), other.at_time(now)
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
-    def beyond(self, known: Interval) -> int:
-        """Returns by how much a clock may have been set without that this, which meets what was known, shows it."""
-        more = -(-abs(self.at - known.at) // DRIFT)
-        return max(0, known.low - more - self.low, self.high - known.high - more)
+    def standstill_since(self, known: Interval) -> int:
+        """Returns the longest standstill of our machine, from when ``known`` held to this answer."""
+        return known.at_time(self.at).high - self.low
 
     @property
     def middle(self) -> int:

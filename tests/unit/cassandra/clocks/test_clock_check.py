@@ -101,9 +101,9 @@ def test_a_clock_that_is_set_right_is_served_with_again(cluster: Cluster) -> Non
     assert cluster.machine.error == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("missed", "counted"), [(3.0, 3.0), (0.05, 0.0), (-3.0, 0.0)])
+@pytest.mark.parametrize(("missed", "counted"), [(3.0, 3.0), (0.05, 0.05), (-3.0, 0.0)])
 def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, counted: float) -> None:
-    """Once the wall clock shows how long a machine stood still, all ages are that much higher; small steps are none."""
+    """Once the wall clock shows how long a machine stood still, all ages are that much higher."""
     assert cluster.check()
     clock, before = cluster.machine.clock, cluster.machine.clock.boottime()
     cluster.nodes = [missed] * 3
@@ -111,7 +111,7 @@ def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, c
     assert clock.boottime() == before
     cluster.machine.ahead = missed
     assert cluster.check()
-    assert clock.boottime() - before == pytest.approx(counted)
+    assert clock.boottime() - before == pytest.approx(counted, abs=1e-6)
     assert clock.both()[1] == pytest.approx(clock.boottime())
 
 
@@ -213,6 +213,84 @@ def test_what_was_known_is_of_use_to_a_slow_answer_but_does_not_replace_it(clust
     assert cluster.check([0.4, 0.4, 0.4])
     assert cluster.skew.sound(began + 0.5)
     assert cluster.skew.error == pytest.approx(QUICK + 0.001)
+
+
+def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float = 0.0) -> Interval:
+    """What a node answers after slow ways."""
+    low, high, at = cluster.reading(ahead)
+    return Interval(low - round(there * 1e9), high + round(back * 1e9), at)
+
+
+@pytest.mark.parametrize(("there", "back", "counts"), [(0.0, 0.9, True), (0.3, 0.0, True), (0.6, 0.0, False)])
+def test_only_the_way_to_the_nodes_hides_that_we_were_behind(
+    cluster: Cluster, there: float, back: float, *, counts: bool
+) -> None:
+    """The low end of an answer needs a quick question; how far we are ahead is known from before."""
+    for _ in range(2):
+        assert cluster.check()
+        cluster.machine.advance(0.25)
+    began = cluster.machine.clock.boottime()
+    answers = {f"node {number}": one_sided(cluster, 0.0, there=there, back=back) for number in range(3)}
+    assert all(cluster.skew.agrees(*answer) for answer in answers.items()) == counts
+    cluster.skew.note(answers, began, there=3)
+    assert cluster.skew.sound(began) == counts
+    assert cluster.skew.sound()
+
+
+def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
+    """Answers that come back slowly meet what was known; what they show alone counts, in rounds and in light checks."""
+    for _ in range(2):
+        assert cluster.check()
+        cluster.machine.advance(0.25)
+    began = cluster.machine.clock.boottime()
+    answers = {f"node {number}": one_sided(cluster, 0.7, back=0.8) for number in range(3)}
+    assert not any(cluster.skew.agrees(*answer) for answer in answers.items())
+    cluster.skew.note(answers, began, there=3)
+    assert not cluster.skew.sound(began)
+
+
+def test_two_standstills_count_together(cluster: Cluster) -> None:
+    """A light check counts from the last round, not from another light check that could not rule one out."""
+    for _ in range(2):
+        cluster.skew.note(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, there=3)
+    assert cluster.skew.agrees("node 0", cluster.reading(0.3))
+    assert not cluster.skew.agrees("node 0", one_sided(cluster, 0.6, back=0.31))
+
+
+def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Cluster) -> None:
+    """What was made before it counts only if the clock as it was then was right; what was made after it counts."""
+    cluster.set_clock(-0.45)
+    assert cluster.check()
+    minted = cluster.machine.clock.boottime()
+    cluster.machine.advance(0.1)
+    cluster.machine.ahead = 0.0
+    assert cluster.check()
+    cluster.machine.advance(0.1)
+    began = cluster.machine.clock.boottime()
+    assert minted > cluster.skew.wrong_until
+    cluster.skew.note({f"node {number}": one_sided(cluster, 0.1, back=0.2) for number in range(3)}, began, there=3)
+    assert minted <= cluster.skew.wrong_until < began
+    assert cluster.skew.sound(began)
+
+
+def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Cluster) -> None:
+    """One node may have been read before a standstill in a round, and another one after it."""
+    answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
+    cluster.skew.note(answers, there=3)
+    assert cluster.skew.sound()
+    assert not cluster.skew.agrees("node 2", cluster.reading(0.7))
+    cluster.skew.note(answers, there=3)
+    assert cluster.skew.agrees("node 0", cluster.reading())
+
+
+def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) -> None:
+    """Also if one of them is all that has answered whose clock is right: it may be on this machine."""
+    assert cluster.check()
+    readings = cluster.readings()
+    cluster.skew.note({"node 0": readings["node 0"], "node 1": cluster.reading(3.0)}, there=3)
+    assert cluster.skew.witnesses == 2
+    cluster.skew.note(readings, there=1)
+    assert cluster.skew.witnesses == 1
 
 
 def test_the_error_grows_with_age(cluster: Cluster) -> None:

@@ -1,0 +1,384 @@
+"""Histories of a process's clock beside slow, silent and wrong nodes, played against :class:`ClockCheck`.
+
+A seed makes a :class:`History`, and :func:`play` plays it in true time. The machine of the process may stand still at
+any moment: its time since boot and its wall clock stop, while nodes and network go on. What arrives meanwhile is
+processed when it continues. Half of the nodes at least are honest: their clocks are right within ``HONEST``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.intervals import Interval, measured
+
+S = 1.0
+HONEST = 0.001
+"""Max seconds by which an honest node's clock is off."""
+TOLERANCE = HONEST + 0.006
+"""Seconds that the drift of an acknowledgement's few seconds may add to S/2."""
+START, BOOT = 1_750_000_000.0, 1000.0
+QUICK = 0.0005
+ROUND_EVERY = 0.25
+PATIENCE = 0.75
+"""Timeout of a node in a light check, in seconds."""
+TIMEOUT, REST = 1.0, 0.1
+"""Timeout of a round, and of one that waits for one more node when most have answered, in seconds."""
+LATEST = 1.0
+"""Seconds after which no further check begins for an acknowledgement."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of a clock: at a true time, by some seconds."""
+
+    at: float
+    by: float
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How the network is from a true time on.
+
+    Attributes:
+        there, back: Longest time of each way by node, in seconds.
+        lost: Part of the questions that are never answered.
+    """
+
+    at: float
+    there: tuple[float, ...]
+    back: tuple[float, ...]
+    lost: float
+
+
+@dataclass(frozen=True)
+class History:
+    """What happens.
+
+    Attributes:
+        seed: Of the lengths of single ways.
+        ahead: Seconds that each node's clock is ahead of the true time.
+        wrong: The node whose clock is set (``sets``); -1: none.
+        shared: The node on the machine of the process; -1: none.
+        wall: Seconds that the wall clock is ahead at first.
+        drift: Seconds that the time since boot gains each second.
+        standstills: When the machine stands still, and for how long.
+        walls: When the wall clock is set.
+        weather: In the order of time.
+        writes: When ids are made, and how long the write takes.
+        end: The last true time.
+    """
+
+    seed: int
+    ahead: tuple[float, ...]
+    wrong: int
+    shared: int
+    wall: float
+    drift: float
+    standstills: tuple[Step, ...]
+    walls: tuple[Step, ...]
+    sets: tuple[Step, ...]
+    weather: tuple[Weather, ...]
+    writes: tuple[Step, ...]
+    end: float
+
+
+def draw(seed: int) -> History:
+    """Makes the history of a seed."""
+    some = random.Random(seed)
+    count = some.choice((1, 2, 3, 3, 4, 5, 5))
+    end = some.uniform(0.8, 2.4)
+    odd = some.choice(("none", "wrong", "shared")) if count > 2 else "none"
+    standstills: list[Step] = []
+    at = some.uniform(0.0, end)
+    for _ in range(some.choice((0, 1, 1, 1, 2, 3))):
+        standstills.append(Step(at, some.uniform(0.05, some.choice((0.6, 0.9, 1.4)))))
+        at += standstills[-1].by + some.uniform(0.0, 1.0)
+    wall = some.choice((0.0, some.uniform(-0.49, 0.49), -0.45))
+    near = some.choice((some.uniform(0.0, end), *(one.at + some.uniform(-0.9, 0.1) for one in standstills)))
+    walls = [Step(near, some.choice((-wall, 0.09, some.uniform(-0.6, 0.6))))] if some.random() < 0.5 else []
+    walls += [  # The host sets the clock right soon after a standstill, or nearly.
+        Step(one.at + one.by + some.choice((0.0, some.uniform(0.0, 1.0))), one.by * some.choice((1.0, some.random())))
+        for one in standstills
+        if some.random() < 0.6
+    ]
+    return History(
+        seed,
+        ahead=tuple(some.uniform(-HONEST, HONEST) for _ in range(count)),
+        wrong=some.randrange(count) if odd == "wrong" else -1,
+        shared=some.randrange(count) if odd == "shared" else -1,
+        wall=wall,
+        drift=some.uniform(-0.0009, 0.0009),
+        standstills=tuple(standstills),
+        walls=tuple(sorted(walls, key=lambda one: one.at)),
+        sets=tuple(Step(some.uniform(0.0, end), some.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
+        weather=tuple(_weather(some, at, count) for at in _changes(some, standstills, end)),
+        writes=tuple(
+            Step(max(0.1, near + some.uniform(-0.9, 0.8)), some.choice((0.002, some.uniform(0.0, 0.9))))
+            for near in [*(one.at for one in standstills), some.uniform(0.4, end)]
+            for _ in range(4)
+        ),
+        end=end + 1.6,
+    )
+
+
+def _changes(some: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
+    """When the weather changes: with standstills, as when a host is busy, and at any time."""
+    at_any = [some.uniform(0.0, end) for _ in range(some.randint(0, 2))]
+    with_standstills = [one.at + some.uniform(-0.3, 0.3) + one.by * some.choice((0, 1)) for one in standstills]
+    return [0.0, *sorted([*at_any, *with_standstills])]
+
+
+def _weather(some: random.Random, at: float, count: int) -> Weather:
+    """Calm, or slow: one way or both, some nodes or all."""
+    there, back = [QUICK] * count, [QUICK] * count
+    kind = some.choice(("calm", "there", "back", "both"))
+    if kind != "calm":
+        part = some.choice((0.5, 1.0))
+        for node in range(count):
+            if some.random() < part:
+                there[node] = some.uniform(0.0, 0.9) if kind in {"there", "both"} else QUICK
+                back[node] = some.uniform(0.0, 1.6) if kind in {"back", "both"} else QUICK
+    return Weather(at, tuple(there), tuple(back), some.choice((0.0, 0.0, 0.2)))
+
+
+@dataclass
+class Outcome:
+    """What came of a history.
+
+    Attributes:
+        late: Seconds beyond S/2, of acknowledged writes, that the clock was behind when the answer to the write came.
+        early: The same, that it was ahead when a horizon was chosen.
+        acknowledged, refused: Numbers of writes.
+        served, stopped: Numbers of moments at which the clock was sound, and at which it was not.
+        refusals: How often the clock was found off.
+    """
+
+    late: list[float] = field(default_factory=list)
+    early: list[float] = field(default_factory=list)
+    acknowledged: int = 0
+    refused: int = 0
+    served: int = 0
+    stopped: int = 0
+    refusals: int = 0
+
+    @property
+    def violations(self) -> list[float]:
+        return [one for one in [*self.late, *self.early] if one > TOLERANCE]
+
+
+class World:
+    """The machine, its clocks, the nodes and the network, in true time."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._some = random.Random(history.seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.outcome = Outcome()
+        self.boottime = self.wall = 0.0
+        """What the clocks of the machine show, in seconds."""
+        self._move(0.0)
+        self.clock = Clock(boottime=lambda: round(self.boottime * 1e9), wall=lambda: round(self.wall * 1e9))
+        self.check = ClockCheck(self.clock, lambda: S)
+        self._asking = False
+        self._waiting: list[Callable[[], None]] = []
+
+    # Time
+
+    def _move(self, now: float) -> None:
+        """Has it be later: both clocks of the machine stop with it, and the wall clock is set now and then."""
+        missed = sum([min(max(0.0, now - one.at), one.by) for one in self.history.standstills])
+        set_by = sum([one.by for one in self.history.walls if one.at <= now])
+        self.now, self.boottime = now, BOOT + (now - missed) * (1.0 + self.history.drift)
+        self.wall = START + self.history.wall + set_by + self.boottime - BOOT
+
+    def node(self, number: int) -> float:
+        """What a node's clock shows."""
+        ahead = self.history.ahead[number]
+        if number == self.history.shared:
+            return self.wall - self.history.wall + ahead
+        if number == self.history.wrong:
+            ahead += sum(one.by for one in self.history.sets if one.at <= self.now)
+        return START + self.now + ahead
+
+    @property
+    def ahead(self) -> float:
+        """Seconds that the store's clock is ahead of the true time."""
+        return self.of(self.clock.now())
+
+    def of(self, ticks: int) -> float:
+        """Seconds that an id is ahead of the true time."""
+        return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND - START - self.now
+
+    def at(self, time: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), do))
+
+    def here(self, time: float, do: Callable[[], None]) -> None:
+        """Does something on the machine: when it goes on, if it stands still then."""
+        for one in self.history.standstills:
+            if one.at <= time < one.at + one.by:
+                time = one.at + one.by
+        self.at(time, do)
+
+    def run(self) -> None:
+        while self._events and self._events[0][0] <= self.history.end:
+            time, _, do = heapq.heappop(self._events)
+            self._move(time)
+            do()
+
+    # Questions
+
+    def ask(self, number: int, done: Callable[[Interval], None]) -> None:
+        """Asks a node for its time."""
+        weather = [one for one in self.history.weather if one.at <= self.now][-1]
+        some = self._some
+        if some.random() < weather.lost:
+            return
+        sent = self.clock.since_boot()
+        arrives = self.now + QUICK / 2 + some.choice((1.0, some.random())) * weather.there[number]
+        back = QUICK / 2 + some.choice((1.0, some.random())) * weather.back[number]
+
+        def read() -> None:
+            theirs = math.floor(self.node(number) * 1000) * 1_000_000
+            self.here(self.now + back, lambda: done(measured(sent, self.clock.since_boot(), theirs)))
+
+        # A node on the same machine answers when that goes on.
+        (self.here if number == self.history.shared else self.at)(arrives, read)
+
+    def round(self, then: Callable[[], None] = lambda: None) -> None:
+        """Asks all nodes; a round that is under way comes first."""
+        if self._asking:
+            self._waiting.append(then)
+            return
+        self._asking = True
+        began, answers, ended = self.clock.boottime(), dict[str, Interval](), False
+        there = len(self.history.ahead)
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended, self._asking = True, False
+                refusing = self.check.refusing
+                self.check.note(dict(answers), began, there)
+                self.outcome.refusals += self.check.refusing and not refusing
+                then()
+                if self._waiting and not self._asking:
+                    self.round(self._waiting.pop(0))
+
+        def done(number: int, answer: Interval) -> None:
+            answers[f"node {number}"] = answer
+            if len(answers) == there:
+                end()
+            elif 2 * len(answers) > there:
+                self.here(self.now + REST, end)
+
+        for number in range(there):
+            self.ask(number, partial(done, number))
+        self.here(self.now + TIMEOUT, end)
+
+    def rounds(self) -> None:
+        self.round(lambda: self.here(self.now + ROUND_EVERY, self.rounds))
+
+    # Uses of the clock
+
+    def write(self, takes: float) -> None:
+        """Makes an id, writes, and acknowledges if a check allows it."""
+        if not self.check.sound():
+            return
+        ticks, minted = self.clock.both()
+        self.here(self.now + takes, lambda: self.arrived(ticks, minted))
+
+    def arrived(self, ticks: int, minted: float) -> None:
+        arrived = self.clock.boottime()
+        # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
+        late = -self.of(ticks) - (arrived - minted) - S / 2
+
+        def tell(*, good: bool) -> None:
+            if good and self.check.sound() and minted > self.check.wrong_until:
+                self.outcome.acknowledged += 1
+                self.outcome.late.append(late)
+            else:
+                self.outcome.refused += 1
+
+        self.light(partial(self.confirm, arrived, tell))
+
+    def confirm(self, arrived: float, tell: Callable[..., None], *, good: bool) -> None:
+        """Acknowledges by the light check, or by a round that begins later."""
+        if good or self.check.sound(arrived):
+            tell(good=True)
+        elif self.check.refusing or self.clock.boottime() - arrived > LATEST:
+            tell(good=False)
+        else:
+            self.round(lambda: self.confirm(arrived, tell, good=False))
+
+    def light(self, told: Callable[..., None]) -> None:
+        """Asks two nodes, and another for each that is silent."""
+        nodes = iter(self.check.fastest)
+        left, ended = max(1, self.check.witnesses), False
+
+        def end(*, good: bool) -> None:
+            nonlocal left, ended
+            left -= 1
+            if not ended and (left <= 0 or not good):
+                ended = True
+                told(good=good)
+
+        def another() -> None:
+            node = next(nodes, None)
+            if node is None:
+                end(good=False)
+                return
+            answered = False
+
+            def done(answer: Interval) -> None:
+                nonlocal answered
+                if not answered:
+                    answered = True
+                    end(good=self.check.agrees(node, answer))
+
+            def silent() -> None:
+                nonlocal answered
+                if not answered:
+                    answered = True
+                    self.check.slow(node)
+                    another()
+
+            self.ask(int(node.removeprefix("node ")), done)
+            self.here(self.now + PATIENCE, silent)
+
+        for _ in range(left):
+            another()
+
+    def look(self) -> None:
+        """Chooses a horizon, as a read does."""
+        if self.check.sound():
+            self.outcome.served += 1
+            self.outcome.early.append(self.ahead - S / 2)
+        else:
+            self.outcome.stopped += 1
+        self.here(self.now + 0.1, self.look)
+
+
+def play(history: History) -> Outcome:
+    """Plays a history; returns what came of it."""
+    world = World(history)
+    world.here(0.0, world.rounds)
+    world.here(0.05, world.look)
+    for write in history.writes:
+        world.here(write.at, partial(world.write, write.by))
+    world.run()
+    return world.outcome
+
+
+def violations(seeds: Iterable[int]) -> dict[int, list[float]]:
+    """Returns the seconds beyond S/2 of each violation, by seed."""
+    return {seed: broken for seed in seeds if (broken := play(draw(seed)).violations)}

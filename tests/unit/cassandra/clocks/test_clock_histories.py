@@ -1,0 +1,124 @@
+"""In no history of clocks, standstills and slow answers is an id acknowledged or a horizon chosen that G1 forbids."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.storage.cassandra.clocks import clock_check
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.intervals import Interval
+from queuey.storage.cassandra.clocks.light_checks import WITNESSES
+from tests.replacing import replace, replace_in
+from tests.unit.cassandra.clocks.clock_histories import draw, play, violations
+
+FEW, MANY, PARTS = 400, 100_000, 20
+ENOUGH = 2000
+"""Histories of ``make test`` and of ``make slow``, and the number of tests that the latter are divided into."""
+NOTHING_WRONG: dict[str, Any] = {"standstills": (), "walls": (), "sets": (), "wall": 0.0, "wrong": -1, "shared": -1}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, clock_check.log.name)
+
+
+def test_histories() -> None:
+    """Neither a standstill nor slow answers of any kind hide that the clock is off by more than S/2."""
+    assert violations(range(FEW)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_histories(part: int) -> None:
+    """The same in 100,000."""
+    first = FEW + part * MANY // PARTS
+    assert violations(range(first, first + MANY // PARTS)) == {}
+
+
+def test_histories_are_what_they_should_be() -> None:
+    """Writes are acknowledged and refused, and clocks are found right and off."""
+    outcomes = [play(draw(seed)) for seed in range(40)]
+    assert sum(one.acknowledged for one in outcomes) > 20
+    assert sum(one.refused for one in outcomes) > 20
+    assert sum(one.served for one in outcomes) > 200
+    assert sum(one.stopped for one in outcomes) > 200
+    assert sum(one.refusals for one in outcomes) > 10
+    assert play(draw(7)) == play(draw(7))
+
+
+def test_slow_and_honest_nodes_are_served_beside() -> None:
+    """However slow the answers are: a right clock is never found off, and nearly all writes are acknowledged."""
+    outcomes = [play(dataclasses.replace(draw(seed), **NOTHING_WRONG)) for seed in range(100)]
+    assert sum(one.refusals for one in outcomes) == 0
+    acknowledged, refused = sum(one.acknowledged for one in outcomes), sum(one.refused for one in outcomes)
+    assert acknowledged > 20 * refused
+
+
+def by_what_is_known(check: ClockCheck, median: Interval, *, before: bool = True) -> float:
+    """Goes by known intervals, as if they said something of what came after them."""
+    return REAL_BEHIND(check, check._median or median, before=before)
+
+
+def no_standstill(_answer: Interval, _known: Interval) -> int:
+    """Takes an answer that meets what was known to show that the machine did not stand still."""
+    return 0
+
+
+def from_the_low_end(answer: Interval, known: Interval) -> int:
+    """Takes the least standstill for the longest."""
+    return known.at_time(answer.at).low - answer.low
+
+
+def any_round(check: ClockCheck, since: float = -math.inf) -> bool:
+    """Is content with a round from before the write."""
+    return REAL_SOUND(check)
+
+
+def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
+    """Goes by the answer of a single node."""
+    REAL_NOTE(check, answers, began, 1)
+
+
+def accepting_first(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -> None:  # noqa: ANN401
+    """Accepts the wall clock before a round has shown that the clock was right."""
+    check._accept_wall()
+    REAL_CONCLUDE(check, answers, *others)
+
+
+def vouching(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -> None:  # noqa: ANN401
+    """Vouches for what was made before the clock was found off."""
+    before = check.wrong_until
+    REAL_CONCLUDE(check, answers, *others)
+    check.wrong_until = before
+
+
+REAL_BEHIND, REAL_CONCLUDE = ClockCheck._behind, ClockCheck._conclude
+REAL_NOTE, REAL_SOUND = ClockCheck._note, ClockCheck.sound
+
+MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
+    "a round alone shows that we were not behind": (365, partial(replace, ClockCheck._behind, by_what_is_known)),
+    "the longest standstill since": (365, partial(replace, Interval.standstill_since, no_standstill)),
+    "its length": (450, partial(replace, Interval.standstill_since, from_the_low_end)),
+    "a check after the write": (9, partial(replace, ClockCheck.sound, any_round)),
+    "half of the nodes": (37, partial(replace, ClockCheck._note, by_few)),
+    "two witnesses": (37, partial(replace_in, clock_check, WITNESSES, 1)),
+    "no wall clock before a check": (53760, partial(replace, ClockCheck._conclude, accepting_first)),
+    "no vouch for a clock that was off": (862, partial(replace, ClockCheck._conclude, vouching)),
+}
+"""A mechanism, the seed that shows that it is needed, and what takes it out."""
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_mechanism_is_needed(name: str) -> None:
+    """Without any one of them the clock of some history is off by more than S/2."""
+    seed, without = MUTATIONS[name]
+    with without():
+        assert any(violations([one]) for one in [seed, *range(ENOUGH)])
