@@ -93,7 +93,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     made["readme.md"] = "# First steps\n\n" + "".join((ROOT / "README.md").read_text().partition("## Run\n")[1:])
     made[API] = "# HTTP API, operation by operation\n"
     made["reference/openapi.json"] = encode(document())
-    made["assets/api_page.css"] = api_page.style()
+    made["assets/api_page.css"] = api_page.STYLE
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files

@@ -28,6 +28,8 @@ _RECORDING_SECONDS = 5.0
 """Timeout to record progress when the worker ends, after the time for finishing, in seconds."""
 _LEEWAY_SECONDS = 1.0
 """Min seconds beyond both, so that the worker releases the partition, and not the consumer at the end of its time."""
+_SHOWN = 5
+"""Max partitions that a line of the log names."""
 
 
 class OffsetSource:
@@ -156,7 +158,9 @@ class OffsetSource:
 
     def _moved(self, how: str, partitions: frozenset[Partition]) -> None:
         names = sorted(map(str, partitions))
-        logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
+        shown = ", ".join(names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)
+        text = "%d partition%s %s: %s"
+        logger.info(text, len(names), "s" * (len(names) != 1), how, shown, extra={"partitions": names})
         self._metrics.moved(how, len(partitions))
         if how == "assigned":
             self._metrics.owned = len(self._consumer.assignment)

@@ -20,16 +20,11 @@ KINDS = {"string": "text", "boolean": "true or false"}
 """Types of JSON that have another name on the page."""
 
 
-@cache
-def style() -> str:
-    """Returns the styles of :func:`contents` and of :func:`page`."""
-    return Path(__file__).with_name("api_page.css").read_text()
-
-
-@cache
-def script() -> str:
-    """Returns the script that adds forms to :func:`page`, which send its requests."""
-    return Path(__file__).with_name("api_page.js").read_text()
+# Files are read at the start: an installation of another version beside a running service replaces them.
+STYLE = Path(__file__).with_name("api_page.css").read_text()
+"""The styles of :func:`contents` and of :func:`page`."""
+SCRIPT = Path(__file__).with_name("api_page.js").read_text()
+"""Adds forms to :func:`page`, which send its requests."""
 
 
 def _digest(text: str) -> str:
@@ -42,9 +37,9 @@ def policy(*, sends: bool) -> str:
 
     ``'self'`` would not do for scripts, because it allows every address of the service, stored messages included.
     """
-    sending = f"script-src {_digest(script())}; connect-src 'self'; require-trusted-types-for 'script'; "
+    sending = f"script-src {_digest(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
     return (
-        f"default-src 'none'; {sending if sends else ''}style-src {_digest(style())}; "
+        f"default-src 'none'; {sending if sends else ''}style-src {_digest(STYLE)}; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
@@ -58,11 +53,11 @@ def page(document: Part, link: str, *, sends: bool = False) -> str:
         sends: With forms that send requests.
     """
     title = escape(f"{document['info']['title']} {document['info']['version']}: HTTP API")
-    forms = f'<script type="module">{script()}</script>\n' if sends else ""
+    forms = f'<script type="module">{SCRIPT}</script>\n' if sends else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{style()}</style>\n</head>\n"
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n"
         f'<body class="api-page">\n<h1>{title}</h1>\n{contents(document, link)}{forms}</body>\n</html>\n'
     )
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
 from queuey import ids
 from queuey.access import USERS_OF, Caller, application_of_owner
@@ -113,10 +113,15 @@ def redirect(address: str, *headers: Header) -> Response:
     return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
 
 
+_FILES = PackageLoader("queuey.web.console")
+_TEMPLATES = {name: _FILES.get_source(Environment(), name)[0] for name in _FILES.list_templates()}  # noqa: S701 - sources
+"""Read at the start: an installation beside a running service replaces them."""
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("queuey.web.console"),
+        loader=DictLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import NamedTuple
@@ -30,26 +29,29 @@ class File(NamedTuple):
     digest: str
 
 
-@cache
-def file(name: str) -> File:
+def _read(name: str) -> File:
     content = (files("queuey.web.console") / "static" / name).read_bytes()
     return File(content, NAMES[name], sha256(content).hexdigest()[:20])
 
 
+FILES = {name: _read(name) for name in NAMES}
+"""Read at the start: an installation beside a running service replaces them."""
+
+
 def address(name: str) -> str:
-    return f"/console/static/{file(name).digest}/{name}"
+    return f"/console/static/{FILES[name].digest}/{name}"
 
 
 async def show(request: Request, match: Match) -> Response:
     """Serves a file, if it is the one that the address means."""
     name = match["name"]
-    if name not in NAMES or file(name).digest != match["hash"]:
+    file = FILES.get(name)
+    if file is None or file.digest != match["hash"]:
         raise NoSuchResource("The resource could not be found.")
-    found = file(name)
     return Response(
         200,
-        found.content,
-        ("Content-Type", f"{found.kind}; charset=utf-8"),
+        file.content,
+        ("Content-Type", f"{file.kind}; charset=utf-8"),
         ("Cache-Control", "public, max-age=31536000, immutable"),
         ("X-Content-Type-Options", "nosniff"),
         ("Cross-Origin-Resource-Policy", "same-origin"),

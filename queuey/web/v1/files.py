@@ -25,9 +25,8 @@ def _page(limits: Limits, link: str, *, sends: bool) -> bytes:
     return api_page.page(document(limits), link, sends=sends).encode()
 
 
-@cache
-def _client(name: str) -> bytes:
-    return (files("queuey.web.javascript") / name).read_bytes()
+_CLIENT = {name: (files("queuey.web.javascript") / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
+"""The files of the client for browsers, read at the start: an installation beside a running service replaces them."""
 
 
 class FileViews:
@@ -64,7 +63,7 @@ class FileViews:
         kind = "text/javascript" if name.endswith(".js") else "application/typescript"
         return Response(
             200,
-            _client(name),
+            _CLIENT[name],
             ("Content-Type", f"{kind}; charset=utf-8"),
             ("Access-Control-Allow-Origin", "*"),
             ("Cross-Origin-Resource-Policy", "cross-origin"),

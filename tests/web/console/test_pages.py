@@ -53,7 +53,7 @@ def test_files(stranger: Browser) -> None:
         assert "immutable" in reply.headers["Cache-Control"]
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         assert stranger.get(f"/console/static/{'0' * 20}/{name}").status == 404
-    known = static_files.file("console.css").digest
+    known = static_files.FILES["console.css"].digest
     for path in ("../pages.py", "vendor/SHA256SUMS", "console.css/"):
         assert stranger.get(f"/console/static/{known}/{path}").status == 404
 

@@ -1,0 +1,33 @@
+"""Files that the service sends are read at its start: whoever installs another version beside it removes them."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.console import console, static_files
+from queuey.web.gateway.asgi import Gateway
+from tests.replacing import replace
+from tests.web.console.conftest import examine
+from tests.web.gateway_calls import Request, running
+
+PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *map(static_files.address, static_files.NAMES)])
+def test_a_file_that_is_gone(store: Store, path: str) -> None:
+    """It is sent as it was at the start."""
+    app = make_app(store, includes=[console(examine)])
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError(path)
+
+    async def ask(gateway: Gateway) -> int:
+        return (await Request("GET", path).to(gateway)).status
+
+    with replace(Path.read_text, gone), replace(Path.read_bytes, gone), replace(resources.files, gone):
+        assert running(app)(ask) == 200
