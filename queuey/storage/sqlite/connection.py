@@ -86,6 +86,8 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
+        # A log that one large transaction made long becomes short again when it starts over.
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT * 4096}").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")

@@ -159,8 +159,13 @@ class Database:
 
         Raises:
             StoreFull: It cannot.
+            StoreUnavailable: Its directory is gone.
         """
-        disk = os.statvfs(self.path.parent)
+        try:
+            disk = os.statvfs(self.path.parent)
+        except OSError as error:
+            message = f"the directory of the store cannot be used: {error}"
+            raise StoreUnavailable(message, retry_after=30) from error
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
             error = StoreFull(message, retry_after=10)

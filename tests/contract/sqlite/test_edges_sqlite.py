@@ -13,13 +13,14 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreFull, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import _patience, hastily
 from queuey.storage.sqlite.messages import AVOIDED, SLOW
 from queuey.storage.sqlite.read.slices import read_slice
+from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, Clock
@@ -380,3 +381,47 @@ class TestWriter:
         for future in futures:
             assert len(future.result(60)) == 1
         assert shown_bodies(store, queue) == ["0", "2", "3", "4"]
+
+
+def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
+    """The store says that it is unavailable, and works again once the directory is back."""
+    (tmp_path / "data").rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailable, match="directory of the store"):
+        store.ping()
+    (tmp_path / "away").rename(tmp_path / "data")
+    store.ping()
+
+
+def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> None:
+    """What a reader has kept from being copied makes the log long; its next start gives that room back."""
+    queue, log = make_queue(store), tmp_path / "data" / "queuey.sqlite3-wal"
+    with store._db.readers.reading() as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM messages").fetchall()
+        for _ in range(25):
+            begun(store, queue, [new("x" * 1_000_000)]).result(60)
+        connection.execute("COMMIT")
+    assert log.stat().st_size > (longest := driver.LOG_LIMIT * 4096)
+    store._sweep.checkpoint()
+    say(store, queue, "y")
+    assert log.stat().st_size <= longest
+
+
+def test_a_trouble_of_the_sweep_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """On a full disk the sweep fails again and again, which its first line has said."""
+    failed = threading.Event()
+    times = 0
+
+    def fail(*_: object, **__: object) -> None:
+        nonlocal times
+        times += 1
+        if times == 5:
+            failed.set()
+        raise StoreFull("no space left")
+
+    with (
+        replace(Sweep.run, fail),
+        contextlib.closing(open_store(tmp_path / "data", options=SqliteOptions(sweep_interval=0.01))),
+    ):
+        assert failed.wait(60)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]

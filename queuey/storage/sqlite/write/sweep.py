@@ -21,6 +21,7 @@ from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.catalogue.ledger import KEPT
 from queuey.storage.sqlite.database import LOG_BYTES, Database
 from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Sweep:
         self.log_pages = 0
         self._checkpointed = (0, 0)
         self._size = database.options.sweep_rows
+        self._trouble = Trouble(log, "The sweep of expired messages")
         interval = database.options.sweep_interval
         if interval is not None:
             self._thread = threading.Thread(target=self._loop, args=(interval,), name="queuey-sweep", daemon=True)
@@ -106,10 +108,11 @@ class Sweep:
                 self.checkpoint()
                 if time.monotonic() >= due:
                     self.run(rest=True)
+                self._trouble.passed()
             except StoreClosed:
                 return
             except QueueyError as error:
-                log.warning("The sweep of expired messages failed and will be repeated: %s", error)
+                self._trouble.met(error.code, error)
             except Exception:
                 log.exception("The sweep of expired messages failed and will be repeated")
             if time.monotonic() >= due:
