@@ -50,14 +50,16 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None, jso
         client.named(queue).delete(name)
         output.emit({"name": name}) if json else output.say(f"No message has the name {name} now.")
         return
-    places = [each for each in ids or [] if ":" in each]
-    if alone := [each for each in ids or [] if ":" not in each]:
+    spelled_alike = dict.fromkeys(each.replace("-", "").lower() for each in ids or [])
+    places = [each for each in spelled_alike if ":" in each]
+    if alone := [each for each in spelled_alike if ":" not in each]:
         found = client.get(queue, _places(client, queue, alone))
         _require_found(queue, found, alone)
         places += [f"{message.partition}:{message.id}" for message in found]
-        if len(found) > len(set(alone)):
+        if len(found) > len(alone):
             text = f"an id stands for several messages. Name those to delete: {' '.join(sorted(places))}"
             raise typer.BadParameter(text, param_hint="ids")
+    places = list(dict.fromkeys(places))
     client.delete(queue, places)
     output.emit({"deleted": places}) if json else output.say(f"{plural(len(places), 'message')} deleted.")
 

@@ -31,7 +31,8 @@ def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
     assert (ended.code, ended.out) == (1, b"kept\n")
     assert f"has no message {gone.id}: it was deleted, has expired, or never was" in ended.err
     assert run("delete", queue, NO_ID).code == 1
-    assert run("delete", queue, f"3:{kept.id}").text == "1 message deleted.\n"
+    dashed = f"3:{kept.id[:8]}-{kept.id[8:].upper()}"
+    assert run("delete", queue, f"3:{kept.id}", dashed).text == "1 message deleted.\n"
     assert client.info(queue).count == 0
 
 
