@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Timer
@@ -26,6 +27,14 @@ def jobs(client: Client, queue: str) -> str:
     """A queue with the jobs a, b and c."""
     client.send_many(queue, ["a", "b", "c"], after=None)
     return queue
+
+
+@pytest.fixture(autouse=True)
+def _hangups_count() -> Iterator[None]:
+    """The commands have not been told to ignore SIGHUP, as ``nohup`` tells the run of these tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def reason_of(client: Client, queue: str, message: str) -> str:
