@@ -50,7 +50,9 @@ class Called(NamedTuple):
             TimeLimit: It took too long.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        check_ran(await limited(call, self.task.timeout, self.task), f"task {self.task.name}")
+        result = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
+        if result is not None:
+            check_ran(result, f"task {self.task.name}")
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:

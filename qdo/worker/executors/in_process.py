@@ -239,7 +239,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
 
 
-async def limited(call: Awaitable[Any], seconds: float | None, what: object) -> Any:  # noqa: ANN401 - what it returns
+async def limited(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns
     """Awaits a call; raises TimeLimit, which names it, if it takes too long."""
     timer = asyncio.timeout(seconds)
     try:
