@@ -75,7 +75,6 @@ class Driver:
     ) -> None:
         self.target = target
         self._deadline = deadline or Deadline(math.inf)
-        self.wait = self._deadline.wait
         self._options = options
         self._verify = verify
         self._keyspace = keyspace
@@ -98,6 +97,10 @@ class Driver:
         self._thread.start()
 
     # Connecting
+
+    def wait(self, acquire: Callable[..., bool]) -> None:
+        """Waits within the time of the call, as :meth:`Deadline.wait`."""
+        self._deadline.wait(acquire)
 
     def ready(self, timeout: float) -> bool:
         return self._ready.wait(timeout)
