@@ -163,9 +163,9 @@ class Database:
         """
         try:
             disk = os.statvfs(self.path.parent)
-        except OSError as error:
-            message = f"the directory of the store cannot be used: {error}"
-            raise StoreUnavailable(message, retry_after=30) from error
+        except OSError as failure:
+            message = f"the directory of the store cannot be used: {failure}"
+            raise StoreUnavailable(message, retry_after=30) from failure
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
             error = StoreFull(message, retry_after=10)
