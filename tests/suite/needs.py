@@ -25,7 +25,7 @@ NEEDS = {
     "needs_chromium": "Chromium",
     "needs_node": "Node.js",
     "needs_programs": "programs of its own: a service, workers, commands",
-    "needs_histories": "a processor for a while, to play simulated histories from many seeds",
+    "needs_histories": "a processor for a while: simulated histories from many seeds, or long tables",
 }
 """Each mark, and what its tests need."""
 BY_FIXTURE = {

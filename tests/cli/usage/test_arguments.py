@@ -60,6 +60,7 @@ def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[st
     return [*path, "--url", "http://127.0.0.1:9", "--key", "key", *options, "--", *arguments]
 
 
+@pytest.mark.needs_histories
 @pytest.mark.parametrize("name", CASES)
 def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command ends with 2 and an error, or sends it as it is, and where it belongs."""
