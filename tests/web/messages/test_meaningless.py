@@ -10,9 +10,10 @@ from queuey.storage import Store
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
-CLAIMS_BY_BODY = ("POST", "q/claims", {"limit": 5, "ttl": 60}, {})
-MISSPELT = ("POST", "", {"queue_name": "x", "partitons": 4}, {})
-MISSPELT_IN_A_BATCH = ("POST", "q", {"messages": [{"body": "x", "tll": 60}]}, {})
+Case = tuple[str, str, Any, dict[str, str]]
+CLAIMS_BY_BODY: Case = ("POST", "q/claims", {"limit": 5, "ttl": 60}, {})
+MISSPELT: Case = ("POST", "", {"queue_name": "x", "partitons": 4}, {})
+MISSPELT_IN_A_BATCH: Case = ("POST", "q", {"messages": [{"body": "x", "tll": 60}]}, {})
 MISSPELT_HEADER = ("POST", "q", None, {"X_TLL": "60"})
 HEADER_OF_ANOTHER_OPERATION = ("POST", "q/claims", None, {"X_Delay": "60"})
 CASES = [CLAIMS_BY_BODY, MISSPELT, MISSPELT_IN_A_BATCH, MISSPELT_HEADER, HEADER_OF_ANOTHER_OPERATION]
