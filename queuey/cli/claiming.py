@@ -246,7 +246,7 @@ class ProgramFailed(Exception):
 class JobProgram:
     """A program that is run for one job after another, each time in a process group of its own.
 
-    The first signal to stop is sent to that group while the program runs; after that job there is no other. A second
+    The first signal to stop is sent to that group if the program runs, and the command ends after that job. A second
     signal kills the group. While no program runs, a signal ends the command.
 
     Attributes:

@@ -402,11 +402,10 @@ class Authorization:
 
         Raises:
             NotAuthenticated: A credential is not valid.
-            NotAllowed: There is no credential, so no right will ever open a queue.
+            NotAllowed: The request has no credential.
         """
         caller = self.caller(request)
-        if caller.anonymous:
-            raise _refusal(request, caller, "")
+        self.require_credential(request, caller)
         names = dict.fromkeys(
             grant.queues
             for grant in caller.grants

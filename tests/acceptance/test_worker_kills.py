@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,7 +44,10 @@ class Writer:
                 with suppress(ClientError):
                     self.acknowledged.append(client.send("q", "x").id)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         join(self._thread)
 
@@ -55,17 +59,16 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
     with Served(tmp_path, ["--workers", str(count)]) as served:
         with served.client() as client:
             client.create_queue("q")
-        writer = Writer(served)
-        for number in range(KILLS):
-            time.sleep(draw.uniform(0.0, LONGEST_LIFE))
-            found = workers(served)
-            for process in found if number % 4 == 0 else found[:1]:
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-        before = len(writer.acknowledged)
-        until(lambda: len(writer.acknowledged) > before + 10, process=served.process)
-        until(lambda: len(workers(served)) == count, process=served.process)
-        writer.end()
+        with Writer(served) as writer:
+            for number in range(KILLS):
+                time.sleep(draw.uniform(0.0, LONGEST_LIFE))
+                found = workers(served)
+                for process in found if number % 4 == 0 else found[:1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            before = len(writer.acknowledged)
+            until(lambda: len(writer.acknowledged) > before + 10, process=served.process)
+            until(lambda: len(workers(served)) == count, process=served.process)
         with served.client(rounds=100) as client:
             assert {message.id for message in client.read_all("q", delay=False)} >= set(writer.acknowledged)
         assert "Unexpected exit" in served.output

@@ -113,8 +113,12 @@ def redirect(address: str, *headers: Header) -> Response:
     return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
 
 
-_FILES = PackageLoader("queuey.web.console")
-_TEMPLATES = {name: _FILES.get_source(Environment(), name)[0] for name in _FILES.list_templates()}  # noqa: S701 - sources
+def _sources() -> dict[str, str]:
+    loader, environment = PackageLoader("queuey.web.console"), Environment(autoescape=True)
+    return {name: loader.get_source(environment, name)[0] for name in loader.list_templates()}
+
+
+_TEMPLATES = _sources()
 """Read at the start: an installation beside a running service replaces them."""
 
 

@@ -210,7 +210,7 @@ def test_every_argument(name: str, colour: str) -> None:
 
 
 def test_names_of_tasks_of_rqms() -> None:
-    """The same."""
+    """The id of a task is refused with an error that names it, or it arrives as it is."""
     assert list(_faults("jobid", lambda queue, text: queue.set(text, "usual"), "rqms")) == []
 
 

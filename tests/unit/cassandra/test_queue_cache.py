@@ -227,7 +227,7 @@ def test_ids_that_readers_have_passed_wait() -> None:
 
 @pytest.mark.xfail(strict=True, reason="A row does not say when it was raised, so only who raised it waits (D-5)")
 def test_ids_that_readers_have_passed_wait_for_a_change_of_another_process() -> None:
-    """The same holds if another process has raised the row just now and still waits."""
+    """A call waits, too, if another process has just raised the row and still waits."""
     cached = Cached(row_age=0.2, levels={})
     other = Cached(cached.driver, row_age=0.2, levels={})
     cached.rows.cover(cached.rows.current(QUEUE), (), 2 * SHORTEST)

@@ -132,7 +132,9 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await gate.wait()
 
-    with replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, 0.0):
+    with replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, 0.0), contextlib.ExitStack() as ended:
+        for gate in gates.values():
+            ended.callback(gate.set)  # A handler that swallows its cancellation would outlast a test that fails.
         worker = await handling(handle, None, None, SlowProgress(), by="header:key", stalled_after=0.2)
         both = zip(messages(2, 1), gates, strict=True)
         worker.feed(PARTITION, [replace(message, headers={"key": key}) for message, key in both])
@@ -150,11 +152,11 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
         if work.handing_over is not None:
             await work.handing_over
             worker.discard({PARTITION})
-    busy = []
-    for gate in (gates["ends"], gates["hangs"]):
-        busy.append(PARTITION in worker.busy)
-        gate.set()
-        for _ in range(3):
-            await asyncio.sleep(0)
-    assert busy == [True, False]
-    assert not worker._leaked
+        busy = []
+        for gate in (gates["ends"], gates["hangs"]):
+            busy.append(PARTITION in worker.busy)
+            gate.set()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert busy == [True, False]
+        assert not worker._leaked

@@ -317,7 +317,7 @@ def name(running: Served, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("closed_by", ["asyncio.run", "aclose"])
 def test_nothing_stays_of_event_loops(name: str, closed_by: str) -> None:
-    """After many loops that each have sent a call there is no loop, client or socket of them."""
+    """Many loops send a call each; afterwards their loops, clients and sockets are gone."""
     jobs = Jobs(name)
     kept: list[weakref.ref[Any]] = []
 
