@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -59,21 +57,20 @@ class StickyChoice:
     Threads may race on the state; the worst outcome is one more random choice.
     """
 
-    __slots__ = ("_clock", "_draw", "_hold", "_random", "_until")
+    __slots__ = ("_core", "_draw", "_hold", "_until")
 
-    def __init__(self, hold: float = 0.004, *, rng: random.Random | None = None) -> None:
+    def __init__(self, core: Core, hold: float = 0.004) -> None:
+        self._core = core
         self._hold = hold
-        self._clock = time.monotonic
-        self._random = (rng or random.Random()).random  # noqa: S311 - spreads load, guards nothing
         self._draw = 0.0
         self._until = 0.0
 
     def choose(self, partitions: int) -> int:
         if partitions == 1:
             return 1
-        now = self._clock()
+        now = self._core.boottime()
         if now >= self._until:
-            self._draw = self._random()
+            self._draw = self._core.chance.random()
             self._until = now + self._hold
         return int(self._draw * partitions) + 1
 
@@ -115,7 +112,7 @@ class MessageUseCases:
         self._core = core
         self._limits = limits
         self._metrics = metrics
-        self._sticky = StickyChoice()
+        self._sticky = StickyChoice(core)
         self._budget = RepeatBudget()
         self._clock_offset: float | None = None
         """Seconds by which the clock of ids was ahead of the boot time; None: not known yet."""

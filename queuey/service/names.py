@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -172,7 +171,7 @@ class Name:
     async def pause(self, number: int) -> None:
         """Waits a little, longer after each attempt."""
         with self._turns.place(self._queue.application, self._name):
-            await asyncio.sleep(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
+            await asyncio.sleep(PAUSE * (number + self._claims.core.chance.random()))
 
 
 class NameUseCases:

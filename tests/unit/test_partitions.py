@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.partitions import MAX_PARTITIONS, MOST_RUNS, by_key, spread
+from queuey.service.core import Core
 from queuey.service.messages import StickyChoice
 
 VECTORS = [
@@ -66,10 +67,17 @@ def test_keys_spread_evenly(count: int) -> None:
     assert evenly(Counter(by_key(f"user-{n}", count) for n in range(200 * count)), count)
 
 
+def seeded(seed: int) -> Core:
+    """Returns a core whose random numbers are those of a seed."""
+    core = Core()
+    core.chance = random.Random(seed)
+    return core
+
+
 @given(COUNTS, st.integers())
 def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
     """A choice is one of the queue's partitions, also when the count changes while it is held."""
-    choice = StickyChoice(hold=60.0, rng=random.Random(seed))
+    choice = StickyChoice(seeded(seed), hold=60.0)
     assert 1 <= choice.choose(count) <= count
     assert 1 <= choice.choose(max(count // 2, 1)) <= max(count // 2, 1)
     assert 1 <= choice.choose(count * 2) <= count * 2
@@ -77,20 +85,20 @@ def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
 
 def test_sticky_choice_is_held() -> None:
     """While it is held, everybody gets the same partition."""
-    choice = StickyChoice(hold=3600.0)
+    choice = StickyChoice(seeded(1), hold=3600.0)
     assert len({choice.choose(200) for _ in range(100)}) == 1
 
 
 @pytest.mark.parametrize("count", [2, 5, 200])
 def test_sticky_choice_is_uniform_over_holds(count: int) -> None:
     """Over many holds every partition is chosen alike."""
-    choice = StickyChoice(hold=0.0, rng=random.Random(4))
+    choice = StickyChoice(seeded(4), hold=0.0)
     assert evenly(Counter(choice.choose(count) for _ in range(200 * count)), count)
 
 
 def test_only_partition() -> None:
     """A queue of one partition has no choice."""
-    choice = StickyChoice(hold=0.0)
+    choice = StickyChoice(seeded(1), hold=0.0)
     assert {choice.choose(1) for _ in range(50)} == {1}
 
 

@@ -7,10 +7,8 @@ answer when they read the times.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
@@ -24,7 +22,6 @@ from tests.sim.cassandra import cql
 from tests.sim.cassandra.pace import SOON, Pace
 from tests.sim.cassandra.posts import PostSite, PostStorm
 from tests.sim.cassandra.threads import pause
-from tests.sim.world import Process
 
 LEASE, EVERY = 3.0, 0.5
 """Shorter here, so that a history is shorter."""
@@ -50,8 +47,6 @@ def short_lease() -> Iterator[None]:
         for module in (timing_in_force, stored_timing):
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
-        simulated = SimpleNamespace(sleep=pause, monotonic=_now, time=_now)
-        replaced.enter_context(replace_in(stored_timing, time, simulated))
         replaced.enter_context(replace(stored_timing.standing, standing))
         yield
 
@@ -60,11 +55,6 @@ def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standin
     """Reads the times alone: the simulated cluster has no scans of tables."""
     [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
     return stored_timing.Standing(timing.decode(text), {}, 1)
-
-
-def _now() -> float:
-    assert Process.present is not None
-    return Process.present.world.now
 
 
 class FollowingSite(PostSite):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import queue
+import random
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,7 @@ from tests.replacing import replace_in
 from tests.sim.world import TURN, Process
 
 PRODUCT = ("queuey.storage.cassandra", "queuey.storage.deadlines", "queuey.storage.watching")
-"""Where threads are simulated."""
+"""Where threads are simulated, with the clock that they wait by and their chance."""
 
 
 class SimulatedThread(greenlet):  # type: ignore[misc]  # it has no types
@@ -300,6 +302,20 @@ _THREADING = SimpleNamespace(
 )
 
 
+def _now() -> float:
+    return _present_process().world.now
+
+
+_TIME = SimpleNamespace(**{**vars(time), "monotonic": _now, "time": _now, "sleep": pause})
+
+
+def _random() -> float:
+    return _present_process().world.rng.random()
+
+
+_RANDOM = SimpleNamespace(random=_random)
+
+
 class _Pool:
     """See ``ThreadPoolExecutor``; work that finds no thread waits for one."""
 
@@ -333,6 +349,8 @@ def simulated_threads() -> Iterator[None]:
     """Has all threads of the Cassandra store be simulated."""
     instead = {
         threading: _THREADING,
+        time: _TIME,
+        random: _RANDOM,
         queue.SimpleQueue: SimpleQueue,
         ThreadPoolExecutor: _Pool,
         Deadline: SimulatedDeadline,
