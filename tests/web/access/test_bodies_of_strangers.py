@@ -51,8 +51,8 @@ def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
     """Who has no valid credential is refused before its body is read, by every route but those for public queues."""
     store.create_application("a")
     store.create_queue("a", "q", QueueSpec(partitions=1))
-    facades = {"emodb": EmodbFacade(beside=True), "sqs": SqsFacade(prefix="/sqs")}
-    served = Facades(app="a", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"), **facades)
+    mq, rqms, sqs = MqFacade(prefix="/mq"), RqmsFacade(prefix="/rqms"), SqsFacade(prefix="/sqs")
+    served = Facades(app="a", emodb=EmodbFacade(beside=True), mq=mq, rqms=rqms, sqs=sqs)
     app = make_app(store, served=served, secret=b"x" * 32, includes=[console(list)])
     targets = set(_targets(app))
 
