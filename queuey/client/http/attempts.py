@@ -35,7 +35,7 @@ Notice = Callable[[ClientError | None], None]
 """Called with the first error of failures in a row, and with None when reads work again."""
 NoticePause = Callable[[float, ClientError], None]
 LONG_PAUSE = 1.0
-"""Seconds of a pause from which on a user is told."""
+"""Min seconds of a pause that a user is told of."""
 
 _ERROR = 400
 _FAILURE = 500
