@@ -12,6 +12,7 @@ from qdo.errors import InvalidArgument
 from qdo.partitions import Queue
 from queuey.client.deadletters import SUFFIX
 
+QUEUE_NAME = r"^(?!\.{0,2}$|_)[^/\ud800-\udfff]+$"
 _SPECIAL = re.compile(r"[*?\[]")
 
 
@@ -70,8 +71,9 @@ def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", 
         raise InvalidArgument("queues and patterns are lists of texts")
     wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)
     for name in wanted.names:
-        if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
-            raise InvalidArgument(f"no queue can be named {name!r}")
+        if re.search(QUEUE_NAME, name) is None:
+            rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
+            raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
     if "" in wanted.patterns:
         raise InvalidArgument("an empty pattern matches no queue")
     return wanted

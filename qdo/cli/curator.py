@@ -13,6 +13,7 @@ from qdo.cli.opening import open_client
 from qdo.cli.options import MEETING, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
+from qdo.subscriptions import subscribe
 from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import group
@@ -179,15 +180,16 @@ def _note_left(count: int, samples: list[Left], what: str) -> None:
 
 def _in_chroot(place: QueuePlace, path: str) -> str:
     """Returns a path beside the queue's, counted from the root of the servers."""
-    if not path.startswith("/") or path.endswith("/"):
-        raise InvalidArgument(f"A lock path begins with / and names a node. {path!r} does not.")
-    return place.path.removesuffix(place.shown) + path
+    from qdo.coordination.zookeeper.connection_options import checked_path
+
+    return place.path.removesuffix(place.shown) + checked_path("lock_path", path)
 
 
 async def _target(client: AsyncClient, queue: str) -> Target:
     from qdo.consumer.rebalance.queue_discovery import identify
     from qdo.curator.drain import Target
 
+    subscribe([queue], ())  # Checks the name.
     return Target(await identify(client), client.application, queue)
 
 

@@ -58,6 +58,9 @@ async def redrive(
 
 
 def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
+    from qdo.cli.selection import subscription
+
+    subscription(settings)  # Checks the names.
     return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 

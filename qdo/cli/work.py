@@ -210,8 +210,9 @@ def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
     host, _, port = address.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry=registry)
-    except OSError as error:
-        raise QdoError(f"metrics cannot be served on {address}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise QdoError(f"metrics cannot be served on {address!r}: {reason}. Give another address") from error
     try:
         log.info("Metrics are at http://%s:%d/metrics", host, server.server_port)
         yield registry

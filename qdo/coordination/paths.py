@@ -16,17 +16,34 @@ its own node.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from functools import lru_cache
-from urllib.parse import quote, unquote
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from qdo.coordination.tree import Create, Operation
-from qdo.errors import CoordinationIncompatible
+from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
 EMPTY = "%"
 """The node of the empty name: no other is encoded as a percent sign alone."""
 RESERVED = frozenset({".", "..", "zookeeper"})
 QUEUES_REMEMBERED = 20_000
+_NO_NAME = re.compile("%00|%2f", re.IGNORECASE)
+"""Characters that no file or node has in its name: one that is encoded so is meant for another place."""
+
+
+def split_url(url: str, scheme: str, form: str) -> SplitResult:
+    """Returns the parts of a coordination service's URL.
+
+    Raises:
+        InvalidArgument: It has another scheme, or characters that :func:`urlsplit` drops; the error names the form.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme == scheme and url.isprintable() and "#" not in url and not _NO_NAME.search(parts.path):
+            return parts
+    raise InvalidArgument(f"coordination is {url!r}: give {form}")
 
 
 def encode(name: str) -> str:

@@ -12,7 +12,6 @@ of a queue that begins with ``queue-``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
@@ -21,12 +20,12 @@ import msgspec
 
 from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper import parse_url
+from qdo.coordination.zookeeper.connection_options import checked_path
 from qdo.coordination.zookeeper.driver import ZooKeeperLink
-from qdo.errors import CuratorError, InvalidArgument
+from qdo.errors import CuratorError
 
 T = TypeVar("T")
 
-_PATH = re.compile(r"(/[^/]+)+")
 WINDOW = 50
 """Max nodes that are read at a time: 50 MB with the default limit of the servers."""
 
@@ -94,8 +93,7 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
         InvalidArgument: The URL or the path cannot be used.
         CoordinationLost: No server answers.
     """
-    if _PATH.fullmatch(path) is None:
-        raise InvalidArgument(f"The path of a queue begins with / and names a node. {path!r} does not.")
+    checked_path("path", path)
     access = parse_url(url, session_timeout=session_timeout)
     link = ZooKeeperLink(access, None if access.tls is None else access.tls.context())
     try:

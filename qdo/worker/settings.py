@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from qdo.checked_settings import CheckedSettings
 from qdo.errors import InvalidArgument
+from qdo.subscriptions import QUEUE_NAME
 from qdo.worker.keys import key_by
 from queuey.client.deadletters import TTL
 
@@ -122,7 +123,7 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     on_failure: OnFailure = "dead-letter"
     time_limit: Annotated[float, Meta(ge=0.001, le=_DAY)] | None = None
     stalled_after: Annotated[float, Meta(ge=0.1, le=_DAY)] = 300.0
-    dead_queue: Annotated[str, Meta(min_length=1)] | None = None
+    dead_queue: Annotated[str, Meta(pattern=QUEUE_NAME)] | None = None
     dead_ttl: Annotated[int, Meta(ge=1, le=33_554_432)] = TTL
     bury_dead: bool = False
     commit_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000

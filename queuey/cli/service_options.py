@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuey.terminal import output
 from queuey.terminal.commands import COMPLETION_TIMEOUT, MAX_COMPLETIONS, offered, optional, with_parameters
 from queuey.terminal.output import Failed
 from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
-    from queuey.client import Client
+    from queuey.client import Client, ClientError
 
 MAX_NAMES = 1000
 """Max names of queues that a misspelled one is compared with."""
@@ -60,6 +61,10 @@ def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN
     return Client(url, key=key, application=app, token_file=token_file, verify=verify, **others)
 
 
+def _note_pause(pause: float, error: ClientError) -> None:
+    output.note(f"The request failed, and is sent again in {pause:.0f} s: {error}")
+
+
 def connected(command: Callable[..., None], *, receipts: bool = False, existing: bool = False) -> Callable[..., None]:
     """Gives a command, whose first parameter is an open client, the options that say where that connects to.
 
@@ -75,10 +80,11 @@ def connected(command: Callable[..., None], *, receipts: bool = False, existing:
     options = {"receipts": _RECEIPTS, **_OPTIONS} if receipts else _OPTIONS
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        from queuey.client import NotAllowed, NotAuthenticated, QueueNotFound
+        from queuey.client import NotAllowed, NotAuthenticated, QueueNotFound, Timing
 
         where = {option: values.pop(option) for option in _OPTIONS}
-        with open_client(where, receipts=values.pop("receipts", None)) as client:
+        timing = Timing(notice=_note_pause)
+        with open_client(where, receipts=values.pop("receipts", None), timing=timing) as client:
             try:
                 command(**{first.name: client}, **values)
             except QueueNotFound as error:

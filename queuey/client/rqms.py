@@ -248,9 +248,8 @@ class Queue:
                 self.task_done(item)
 
     def _send(self, call: Call[T]) -> T:
-        timing = self._timing
-        attempts = Attempts(call, self._choice, self._policy, TIMEOUT, clock=timing.clock, draw=timing.draw)
-        return self._sender.send_until_answered(call, attempts, _NOBODY, timing.sleep)
+        attempts = Attempts(call, self._choice, self._policy, TIMEOUT, self._timing)
+        return self._sender.send_until_answered(call, attempts, _NOBODY, self._timing.sleep)
 
 
 def _read(answer: HttpAnswer) -> list[_Fetched]:

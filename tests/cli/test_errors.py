@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
-from queuey.client import Client
-from tests.commands import Run
+from queuey import client
+from queuey.cli import main
+from queuey.client import Client, Timing
+from queuey.client._sync.sender import Sender
+from tests.client.scripted import Script
+from tests.commands import Run, runner
+from tests.replacing import replace, replace_in
 from tests.servers.served import Served
 
 RECEIPT = "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d"
@@ -150,3 +158,22 @@ def test_what_a_program_is_told(served: Served, queue: str, method: str, path: s
     connection.close()
     assert answer.status in {400, 404}
     assert said in text
+
+
+def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that waits because the service cannot store says why and for how long, and then goes on or fails."""
+    errors = {"StoreFull": "The disk is full."}
+    full = httpx2.Response(503, json={"status": "error", "error_msg": errors}, headers={"Retry-After": "10"})
+    script, slept = Script(full), list[float]()
+    begin = Sender.__init__
+
+    def scripted(sender: Sender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
+        begin(sender, servers, verify, most, httpx2.MockTransport(script))
+
+    run = runner("queuey", main, monkeypatch)
+    with replace(Sender.__init__, scripted), replace_in(client, Timing, partial(Timing, sleep=slept.append)):
+        ended = run("send", "--url", "http://127.0.0.1:9", "--key", "key", "q", "x")
+    waits = ended.err.splitlines()[:-1]
+    assert (ended.code, len(slept), len(waits)) == (1, 4, 4)
+    assert all(line.startswith("The request failed, and is sent again in 1") for line in waits)
+    assert all(line.endswith("The disk is full.") for line in ended.err.splitlines())

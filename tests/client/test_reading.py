@@ -85,6 +85,15 @@ def test_what_is_no_position_is_refused(connect: Connect, point: Any) -> None:  
     assert script.requests == []
 
 
+@pytest.mark.parametrize("position", ["", "a,2:b", f"{message_id(1)},2:{message_id(2)}", "1.5", "\ud800"])
+def test_positions_of_partitions_are_ids(connect: Connect, position: str) -> None:
+    """One that is no id is refused: it would be read as positions of other partitions, or as none."""
+    script = Script(page())
+    with pytest.raises(InvalidArgument, match="is not a message id"):
+        connect(script).read("q", since={1: position})
+    assert script.requests == []
+
+
 def test_all_options_reach_the_server(connect: Connect) -> None:
     """Every option of a read has its parameter."""
     script = Script(page(cursor_safe=False))

@@ -28,7 +28,7 @@ APPLICATION = "queuey"
 
 
 @pytest.fixture(scope="module")
-def filled(client: Client, served: Served) -> Client:
+def filled(client: Client, served: Served) -> Iterator[Client]:
     """Queues with messages, jobs, groups and dead letters, and another application."""
     with served.command("app", "create", "another", "--data", str(served.data)) as command:
         assert command.wait(60) == 0
@@ -38,13 +38,18 @@ def filled(client: Client, served: Served) -> Client:
     client.send("orders", b"\x00\x01\xfe", partition=1)
     client.create_queue("later")
     client.send("later", "x", delay=86_400)
+    client.create_queue("claimed")
+    client.send("claimed", "x")
+    jobs = client.job_queue("claimed").claim(ttl=3600)
+    next(jobs)
     client.create_queue("failed.dead")
     client.schedules.put("nightly", queue="later", message=PAYLOADS[0], cron="0 3 * * *", timezone="Europe/Berlin")
     client.schedules.run("nightly")
     said = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
     dead = {f"queuey-dead-{name}": text for name, text in said.items()}
     client.send("failed.dead", "x", headers=dead | {"queuey-dead-at": "2026-01-01T00:00:00.000Z"})
-    return client
+    yield client
+    jobs.close()
 
 
 def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) -> None:
@@ -180,6 +185,7 @@ ADDRESSES = [
     f"a/{APPLICATION}",
     f"a/{APPLICATION}/orders",
     f"a/{APPLICATION}/orders/parts/backlog",
+    f"a/{APPLICATION}/claimed",
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
     f"a/{APPLICATION}/orders/acts/send",
@@ -217,6 +223,8 @@ def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> Non
         expect(page.locator("pre")).to_be_visible()
     if address.endswith("/orders"):
         expect(page.locator("[data-live] canvas")).to_have_count(2)
+    if address.endswith("/claimed"):
+        expect(page.get_by_role("region", name="Jobs under way")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert accessibility(page, axe) == []
     page.emulate_media(color_scheme="dark")

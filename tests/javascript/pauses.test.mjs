@@ -73,6 +73,19 @@ test("a stream that lasts renews its token at once, each time", async () => {
   assert.deepEqual([count.issuer, pauses], [6, [0, 0, 0, 0, 0]]);
 });
 
+test("a function that gives tokens and fails is asked again, as a connection is that fails", async () => {
+  let asked = 0;
+  const token = () => {
+    if ((asked += 1) < 4) throw new TypeError("the issuer is away");
+    return "token";
+  };
+  const count = await streamed([() => open(event("expiring", {})), () => open(MESSAGE)], token);
+  assert.deepEqual([count.service, asked, pauses.length], [2, 5, 4]);
+  const away = new Queuey("http://127.0.0.1:9", "shop", { token: () => Promise.reject(new Error("away")) });
+  await assert.rejects(away.me(), ({ code, outcome, cause }) => code === "NoToken" && outcome === "none" && cause.message === "away");
+  assert.equal(pauses.length, 4 + 4);
+});
+
 test("a token that cannot be renewed is used to its end", async () => {
   const count = await streamed([() => open(event("expiring", {}) + MESSAGE)], "fixed");
   assert.deepEqual([count.service, pauses], [1, []]);

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
+from qdo.coordination.paths import split_url
 from qdo.errors import InvalidArgument
 
 SESSION_TIMEOUT = 3.0
 SHORTEST = 0.2
 """Min seconds of a session; a busy machine alone ends a shorter one."""
+_FORM = "local: or local:///path/to/file"
 SYNC = {"normal": False, "full": True}
 
 
@@ -52,10 +54,10 @@ def parse_url(url: str, *, session_timeout: float | None = None, **options: Any)
     Raises:
         InvalidArgument: It is something else.
     """
-    parts = urlsplit(url)
+    parts = split_url(url, "local", _FORM)
     path = unquote(parts.path)
-    if parts.scheme != "local" or parts.netloc or parts.fragment or (path and not path.startswith("/")):
-        raise InvalidArgument(f"local coordination is local: or local:///path/to/file, not {url!r}")
+    if parts.netloc or (path and not path.startswith("/")):
+        raise InvalidArgument(f"coordination is {url!r}: give {_FORM}")
     given = dict(parse_qsl(parts.query, keep_blank_values=True)) | options
     if unknown := given.keys() - {"sync"}:
         raise InvalidArgument(f"local coordination has no option {', '.join(sorted(unknown))}")

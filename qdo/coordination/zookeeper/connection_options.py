@@ -17,6 +17,7 @@ A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, ma
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from qdo.coordination.paths import split_url
 from qdo.errors import InvalidArgument
 from qdo.keepalive.relay import Encryption
 from queuey.extras import install_command
 
 SESSION_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 15.0
+_PATH = re.compile(r"(?!/zookeeper(?:/|$))(?:/(?!\.{1,2}(?:/|$))[^/]+)+")
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ class ConnectionOptions:
             raise InvalidArgument("no server of ZooKeeper is named")
         for host in self.servers:
             _check_host(host)
-        if self.chroot and (not self.chroot.startswith("/") or _has_bad_name(self.chroot)):
-            raise InvalidArgument(f"a chroot is a path such as /apps/qdo, not {self.chroot!r}")
+        if self.chroot:
+            checked_path("the chroot of coordination", self.chroot)
         for name in ("session_timeout", "connect_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InvalidArgument(f"{name} is a number of seconds above 0")
@@ -118,9 +121,11 @@ class ConnectionOptions:
         return self.login is not None if self.private is None else self.private
 
 
-def _has_bad_name(path: str) -> bool:
-    names = path[1:].split("/")
-    return names[0] == "zookeeper" or any(name in {"", ".", ".."} or not name.isprintable() for name in names)
+def checked_path(argument: str, path: str) -> str:
+    """Returns a path; raises InvalidArgument if a program cannot have a node of its own there."""
+    if _PATH.fullmatch(path) is None or not path.isprintable():
+        raise InvalidArgument(f"{argument} is {path!r}: give the path of a node, such as /apps/orders")
+    return path
 
 
 def _check_host(host: str) -> None:
@@ -149,9 +154,7 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
     Raises:
         InvalidArgument: An option is unknown, or has a value that cannot be used.
     """
-    parts = urlsplit(url)
-    if parts.scheme != SCHEME or parts.fragment:
-        raise InvalidArgument(f"ZooKeeper is named by {SCHEME}://host:port,host:port/chroot, not by {url!r}")
+    parts = split_url(url, SCHEME, f"{SCHEME}://host:port,host:port/chroot")
     login, _, hosts = parts.netloc.rpartition("@")
     values = _read(dict(parse_qsl(parts.query, keep_blank_values=True)) | options)
     timeouts = {"connect_timeout": values.pop("connect_timeout")} if "connect_timeout" in values else {}

@@ -114,4 +114,4 @@ class AsyncCaller:
         return await self._sender.send_until_answered(call, attempts, self._authorization, self._timing.sleep)
 
     def _attempts(self, call: Call[T], policy: RetryPolicy, timeout: float) -> Attempts[T]:
-        return Attempts(call, self._choice, policy, timeout, clock=self._timing.clock, draw=self._timing.draw)
+        return Attempts(call, self._choice, policy, timeout, self._timing)

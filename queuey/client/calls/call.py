@@ -231,7 +231,7 @@ def point_text(point: Point) -> str:
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns one position per partition as one text, without finished partitions (None)."""
-    return ",".join(f"{_partition(number)}:{text}" for number, text in positions.items() if text is not None)
+    return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:

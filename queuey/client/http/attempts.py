@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 Notice = Callable[[ClientError | None], None]
 """Called with the first error of failures in a row, and with None when reads work again."""
+NoticePause = Callable[[float, ClientError], None]
+LONG_PAUSE = 1.0
+"""Min seconds of a pause that a user is told of."""
 
 _ERROR = 400
 _FAILURE = 500
@@ -47,8 +50,7 @@ class Attempts(Generic[T]):
         choice: Chooses servers and remembers failures over calls.
         policy: The policy of retries.
         timeout: Max seconds of each step, apart from the time that the server was asked to wait.
-        clock: Monotonic seconds.
-        draw: Random numbers from 0 to 1.
+        timing: The clock, the random numbers, and who is told of long pauses.
     """
 
     def __init__(
@@ -57,17 +59,14 @@ class Attempts(Generic[T]):
         choice: ServerChoice,
         policy: RetryPolicy,
         timeout: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        draw: Callable[[], float] = random,
+        timing: Timing | AsyncTiming,
     ) -> None:
         self._call = call
         self._choice = choice
         self._policy = policy
         self._timeout = timeout
-        self._clock = clock
-        self._draw = draw
-        self._end = clock() + policy.deadline + call.wait
+        self._timing = timing
+        self._end = timing.clock() + policy.deadline + call.wait
         self._counted = 0
         self._tried: list[Server] = []
         self._may_be_done = False
@@ -82,7 +81,7 @@ class Attempts(Generic[T]):
     @property
     def times(self) -> Times:
         """The timeouts of the next attempt: of a step, and of the rest of the call."""
-        left = max(0.001, self._end - self._clock())
+        left = max(0.001, self._end - self._timing.clock())
         return Times(min(self._timeout + self._call.wait, left), left)
 
     def read(self, answer: HttpAnswer) -> T:
@@ -133,12 +132,14 @@ class Attempts(Generic[T]):
         pause = 0.0
         if not (other and isinstance(error, TransportError)):
             self._counted += 1
-            pause = self._policy.pause(self._counted, self._draw(), None if other else asked_pause(error))
-        if self._counted >= self._policy.rounds or self._clock() + pause >= self._end:
+            pause = self._policy.pause(self._counted, self._timing.draw(), None if other else asked_pause(error))
+        if self._counted >= self._policy.rounds or self._timing.clock() + pause >= self._end:
             return None
         self.server = self._choice.choose(self._tried)
         if not other:
             self._tried.clear()
+        if self._timing.notice is not None and pause >= LONG_PAUSE:
+            self._timing.notice(pause, error)
         return pause
 
 
@@ -213,11 +214,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         clock: Monotonic seconds.
         sleep: Waits for a number of seconds.
         draw: Random numbers from 0 to 1.
+        notice: Called before a pause of a second or more, with its length and the error before it.
     """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     draw: Callable[[], float] = random
+    notice: NoticePause | None = None
 
 
 async def _sleep(seconds: float) -> None:
@@ -243,3 +246,4 @@ class AsyncTiming(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = _sleep
     draw: Callable[[], float] = random
+    notice: NoticePause | None = None

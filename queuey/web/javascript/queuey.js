@@ -280,7 +280,13 @@ export class Queuey {
     if (key) return `Application ${headerText("key", key, "not shown")}`;
     if (!token) return "";
     if (typeof token === "string") return `Bearer ${headerText("token", token, "not shown")}`;
-    if (fresh || !this.#token) this.#token = await token({ refresh: fresh });
+    if (fresh || !this.#token) {
+      try {
+        this.#token = await token({ refresh: fresh });
+      } catch (error) {
+        throw new QueueyError("the function that gives tokens has failed", { code: "NoToken", outcome: "none" }, error);
+      }
+    }
     return `Bearer ${headerText("token", this.#token, "not shown")}`;
   }
 }

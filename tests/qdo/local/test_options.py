@@ -34,6 +34,9 @@ def test_a_url_names_the_file_and_what_it_does() -> None:
         "local:///a?sync=maybe",
         "local:///a?other=1",
         "local:///a#b",
+        "local:///a\nb",
+        "local:///a%2fb",
+        "local:///a%00b",
         "local:///a?sync",
     ],
 )
