@@ -136,7 +136,7 @@ WAYS = (by_client, by_console, by_move)
 
 def journeys() -> Iterator[Any]:
     """Gives each kind with each death and each way; those by which every pair of two of them is met are not slow."""
-    for (row, kind), (column, death), (number, way) in product(*map(enumerate, (KINDS, TARGETS, WAYS))):
+    for (row, kind), (column, death), (number, way) in product(enumerate(KINDS), enumerate(TARGETS), enumerate(WAYS)):
         paired = number == (row + column) % len(WAYS)
         name = f"{kind}-{death}-{way.__name__}"
         yield pytest.param(kind, death, way, id=name, marks=() if paired else pytest.mark.slow)
