@@ -21,6 +21,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,7 +78,27 @@ class SqliteLocation:
 
     def fresh(self) -> StoreLocation:
         """Makes another directory beside this one."""
-        return SqliteLocation(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
+        return made_ready(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
+
+
+@cache
+def _empty_store() -> bytes:
+    """Returns the file of a store without data, which is made once: its tables take longer than most tests."""
+    with tempfile.TemporaryDirectory() as directory:
+        SqliteLocation(Path(directory)).open().close()
+        [file] = Path(directory).iterdir()
+        return file.read_bytes()
+
+
+def made_ready(directory: Path) -> SqliteLocation:
+    """Puts an empty store into a directory, as the first process that opens one there leaves it."""
+    from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - only who uses it needs it
+
+    directory.mkdir(mode=0o700, exist_ok=True)
+    file = directory / FILE
+    file.touch(mode=0o600)
+    file.write_bytes(_empty_store())
+    return SqliteLocation(directory)
 
 
 @dataclass(frozen=True)
@@ -172,7 +193,7 @@ ROW_AGE = 0.1
 def sqlite_location(request: pytest.FixtureRequest) -> StoreLocation:
     """A fresh directory for one test."""
     path: Path = request.getfixturevalue("tmp_path")
-    return SqliteLocation(path / "data")
+    return made_ready(path / "data")
 
 
 def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:

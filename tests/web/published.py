@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from queuey.web.v1.spec import document
-
-PATHS_IN_ORDER = sorted(document()["paths"], key=lambda path: ("{ids}" in path, "{group}" in path, path))
-"""Fixed words before names in braces, as the routes are matched."""
-PATTERNS = [(re.compile(re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(path))), path) for path in PATHS_IN_ORDER]
-"""Made once: every request of the tests of the API is looked up here."""
-
 
 SOMETIMES = {201: {"Idempotent-Replayed"}, 409: {"Retry-After"}}
 """Headers that not every answer of a status has."""
@@ -30,6 +24,13 @@ def strict_document() -> dict[str, Any]:
     return found
 
 
+PATHS_IN_ORDER = sorted(strict_document()["paths"], key=lambda path: ("{ids}" in path, "{group}" in path, path))
+"""Fixed words before names in braces, as the routes are matched."""
+PATTERNS = [(re.compile(re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(path))), path) for path in PATHS_IN_ORDER]
+"""Made once: every request of the tests of the API is looked up here."""
+
+
+@lru_cache(maxsize=4096)
 def operation(method: str, path: str) -> dict[str, Any] | None:
     """Finds the documented operation of a request, None if there is none."""
     path = path.rstrip("/") or "/"

@@ -125,13 +125,19 @@ class Cluster:
     # Reads
 
     def _ask_one(
-        self, node: Node, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]
+        self,
+        node: Node,
+        request: Request | Encoded,
+        end: Callable[[Rows | None, StoreUnavailable | None], None],
+        values: Sequence[Any] | None = None,
     ) -> None:
         if request.statement == NOW:
             now = _uuid(self.world.now + node.offset)
             end([(now.time if isinstance(request, Encoded) else now,)], None)
             return
-        [(command, values)] = _calls(request)
+        command = cql.command(request.statement.cql)
+        if values is None:
+            [(_, values)] = _calls(request)
         end(self._answer(request, values, {place: node.data[place] for place in self._places(command, values)}), None)
 
     def _read(

@@ -222,11 +222,14 @@ class Partition:
         """
         keys = self._keys(table, where)
         for key in reversed(keys) if descending else keys:
-            names = dict(zip(table.clustering, key, strict=True))
-            covering = [span.stamp for span in self.spans if _holds(span.conditions, names)]
-            values = self.rows[key].alive(max([self.deleted, *covering]), now, marked=marked)
+            row, names, deleted = self.rows[key], dict(zip(table.clustering, key, strict=True)), self.deleted
+            for span in self.spans:
+                if span.stamp > deleted and _holds(span.conditions, names):
+                    deleted = span.stamp
+            values = row.alive(deleted, now, marked=marked)
             if values is not None:
-                yield names | values | self.rows[key].told([name for name in told if name in values], now)
+                found = names | values
+                yield found | row.told([name for name in told if name in values], now) if told else found
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
         """Returns keys in order: one if it is given, those in the range of the first column, or all."""
@@ -522,6 +525,8 @@ class Command:
         found = self._selected(values, there, now)
         if self.columns == ["count(id)"]:
             return [(sum(1 for _ in found),)]
+        if _AS_BLOB not in self.columns:
+            return [tuple(map(row.get, self.columns)) for row in islice(found, limit)]
         return [tuple(_column(row, name) for name in self.columns) for row in islice(found, limit)]
 
     def _selected(
@@ -537,7 +542,10 @@ class Command:
                 rows = partition.alive(self.table, now, on_rows, self._told, descending=self.descending)
             for row in rows:
                 whole = keys | statics | row
-                if all(self._selects(whole, *one) for one in on_rows):
+                for name, sign, value in on_rows:
+                    if not self._selects(whole, name, sign, value):
+                        break
+                else:
                     yield whole
 
     @cached_property
@@ -584,7 +592,10 @@ def values_of(request: Encoded) -> Iterator[list[Any]]:
     return (one.decoded(row) for row in request.rows)
 
 
+_AS_BLOB = "timeuuid_as_blob(id)"
+
+
 def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type
-    if name == "timeuuid_as_blob(id)":
+    if name == _AS_BLOB:
         return row["id"].bytes
     return row.get(name)

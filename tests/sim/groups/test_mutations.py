@@ -242,20 +242,20 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=23
     ),
     "version at a release": Mutation(
-        lambda: replace(Session._releasing, releasing_at_any_version), ("owner", "two"), first=51
+        lambda: replace(Session._releasing, releasing_at_any_version), ("owner", "two"), first=58
     ),
-    "version at a claim": Mutation(lambda: replace(Session._claiming, claiming_at_any_version), ("back",), first=33),
+    "version at a claim": Mutation(lambda: replace(Session._claiming, claiming_at_any_version), ("back",), first=208),
     "version of an owner's node": Mutation(
-        lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=25
+        lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=58
     ),
     "a member that was replaced claims nothing": Mutation(
         lambda: replace(Session._others, claiming_from_others), ("owner", "two", "fence", "back"), first=994
     ),
     "a member writes its own node": Mutation(
-        lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=40
+        lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=175
     ),
     "a claim in doubt": Mutation(
-        lambda: replace(PartitionTable.claim, forgetting_doubt), ("balance", "lost", "gone"), first=24
+        lambda: replace(PartitionTable.claim, forgetting_doubt), ("balance", "lost", "gone"), first=78
     ),
     "version of the target": Mutation(
         lambda: replace(StoredAssignments._transactions, setting_at_any_version), ("target",), first=329
@@ -296,9 +296,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a failed message is not handled": Mutation(
         lambda: replace(OrderedQueue.settle, going_on_after_a_failure), ("early", "order")
     ),
-    "order of a key": Mutation(lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), first=8),
+    "order of a key": Mutation(lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), first=14),
     "finish before handing back": Mutation(
-        lambda: replace(PartitionWork.until_quiet, waiting_for_nothing), ("two",), first=16
+        lambda: replace(PartitionWork.until_quiet, waiting_for_nothing), ("two",), first=50
     ),
     "late calls are of a former ownership": Mutation(
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53
@@ -309,7 +309,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a partition is read beside a hung handler": Mutation(
         lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=33
     ),
-    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",)),
+    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",), first=110),
     "look for queues": Mutation(
         lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=7
     ),

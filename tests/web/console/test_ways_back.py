@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import httpx2
@@ -130,9 +131,18 @@ def by_move(clients: Clients, target: str, _browser: Browser) -> None:
     assert clients.client.move(target, "q").wait(60).moved == 1
 
 
-@pytest.mark.parametrize("way", [by_client, by_console, by_move])
-@pytest.mark.parametrize("death", TARGETS)
-@pytest.mark.parametrize("kind", KINDS)
+WAYS = (by_client, by_console, by_move)
+
+
+def journeys() -> Iterator[Any]:
+    """Gives each kind with each death and each way; those by which every pair of two of them is met are not slow."""
+    for (row, kind), (column, death), (number, way) in product(enumerate(KINDS), enumerate(TARGETS), enumerate(WAYS)):
+        paired = number == (row + column) % len(WAYS)
+        name = f"{kind}-{death}-{way.__name__}"
+        yield pytest.param(kind, death, way, id=name, marks=() if paired else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "death", "way"), list(journeys()))
 def test_the_message_comes_back(
     clients: Clients, browser: Browser, kind: str, death: str, way: Callable[[Clients, str, Browser], None]
 ) -> None:

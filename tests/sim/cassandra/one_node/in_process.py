@@ -139,7 +139,7 @@ class InProcessCluster(Cluster):
     def _read(
         self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
     ) -> None:
-        self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []))
+        self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []), values)
 
     def _change_schema(self, text: str) -> None:
         """Records what was made; the columns of all tables are known from the files that make them."""
