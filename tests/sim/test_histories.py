@@ -63,8 +63,7 @@ def seeds(*, ordered: bool = False) -> list[int]:
 @pytest.fixture(scope="module")
 def histories() -> list[ClaimHistory]:
     """The first histories, which the guarantees and what histories should be are both read from."""
-    with little_at_a_time():
-        return [Storm(seed).run() for seed in range(SEEN)]
+    return [Storm(seed).run() for seed in range(SEEN)]
 
 
 def test_guarantees(histories: list[ClaimHistory]) -> None:
@@ -489,16 +488,10 @@ def short_scans(**limits: int) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def little_at_a_time() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def _little_at_a_time() -> Iterator[None]:
     """States keep hardly any covers, and dead letters are published one by one."""
     with replace_in(duplicates, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _little_at_a_time() -> Iterator[None]:
-    with little_at_a_time():
         yield
 
 

@@ -124,6 +124,9 @@ class Cell(NamedTuple):
         return (0, 0.0, compared(self.value)) if self.expires == math.inf else (1, self.expires, compared(self.value))
 
 
+_AS_BLOB = "timeuuid_as_blob(id)"
+
+
 @dataclass
 class Row:
     """A row; ``marker`` says that it is there without any cell."""
@@ -590,9 +593,6 @@ def values_of(request: Encoded) -> Iterator[list[Any]]:
     """Gives the values of each row of a request."""
     one = command(request.statement.cql)
     return (one.decoded(row) for row in request.rows)
-
-
-_AS_BLOB = "timeuuid_as_blob(id)"
 
 
 def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type
