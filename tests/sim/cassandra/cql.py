@@ -25,6 +25,7 @@ from tests.sim.cassandra.values import SIZE, compared, decode, encode
 
 SCHEMA = Path(__file__).parents[3] / "cql"
 NEVER = -math.inf
+ID_AS_BLOB = "timeuuid_as_blob(id)"
 Key = tuple[Any, ...]
 
 
@@ -122,9 +123,6 @@ class Cell(NamedTuple):
         if self.value is None:
             return 2, 0.0, b""
         return (0, 0.0, compared(self.value)) if self.expires == math.inf else (1, self.expires, compared(self.value))
-
-
-_AS_BLOB = "timeuuid_as_blob(id)"
 
 
 @dataclass
@@ -528,7 +526,7 @@ class Command:
         found = self._selected(values, there, now)
         if self.columns == ["count(id)"]:
             return [(sum(1 for _ in found),)]
-        if _AS_BLOB not in self.columns:
+        if ID_AS_BLOB not in self.columns:
             return [tuple(map(row.get, self.columns)) for row in islice(found, limit)]
         return [tuple(_column(row, name) for name in self.columns) for row in islice(found, limit)]
 
@@ -596,6 +594,6 @@ def values_of(request: Encoded) -> Iterator[list[Any]]:
 
 
 def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type
-    if name == _AS_BLOB:
+    if name == ID_AS_BLOB:
         return row["id"].bytes
     return row.get(name)
