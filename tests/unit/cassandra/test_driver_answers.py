@@ -16,7 +16,7 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
-from queuey.storage.cassandra.driver.fast_path import FastRequest
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 

@@ -25,11 +25,13 @@ from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import fast_path, requests
+from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
+from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import FastPath, FastRequest
+from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
@@ -327,15 +329,15 @@ class Driver:
         prepared = self._prepare(session, request.statement)
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
-            opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, request.markers, rows[0], level)
+            opcode, body = protocol.EXECUTE, protocol.execute(prepared.query_id, request.markers, rows[0], level)
         else:
-            opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, request.markers, rows, level)
+            opcode, body = protocol.BATCH, protocol.batch(prepared.query_id, request.markers, rows, level)
 
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             if request.host is not None:
                 tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
                 return
-            values = [fast_path.values_of(row) for row in rows]
+            values = [protocol.values_of(row) for row in rows]
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
 
@@ -361,8 +363,8 @@ class Driver:
         path = self._open_fast_path()
         path.send(
             FastRequest(
-                opcode=fast_path.BATCH,
-                body=fast_path.conditional_batch(statement),
+                opcode=protocol.BATCH,
+                body=protocol.conditional_batch(statement),
                 nodes=path.nodes_with(statement.routing_key),
                 timeout=self._patience(timeout, reads=False),
                 done=done,
