@@ -188,7 +188,7 @@ def packed(found: Rows, columns: int) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
-    """Returns id, body, expires and meta of each row of an answer to ``UP`` or ``DOWN`` (``driver.cql.protocol.ROWS``)."""
+    """Returns id, body, expires and meta of the rows of an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``."""
     columns, count = _shape(body, 8)
     if columns != COLUMNS:
         raise ValueError(f"{columns} columns, not {COLUMNS}")

@@ -74,6 +74,7 @@ class Node:
             try:
                 self.connection = await self._connect()
                 self.is_broken = False
+                self._client.count_nodes()
                 self._trouble.passed()
                 pause = FIRST_PAUSE
                 await self._until_broken(self.connection)
@@ -112,6 +113,7 @@ class Node:
     def _drop(self, error: Exception) -> None:
         self.is_broken = True
         connection, self.connection = self.connection, None
+        self._client.count_nodes()
         if connection is not None:
             connection.fail(error)
 
@@ -165,6 +167,9 @@ class CqlClient:
         local_dc: Data centre whose nodes are asked; all if None.
         connect: Makes connections; the loop's own if None.
         clock: Seconds, for timeouts and ``FastRequest.answered_at``.
+
+    Attributes:
+        is_usable: Some node is up.
     """
 
     def __init__(
@@ -183,6 +188,7 @@ class CqlClient:
         self.text_of = text_of
         self.connect: Connect = connect or loop.create_connection
         self.clock = clock
+        self.is_usable = False
         self._local_dc = local_dc
         self._cluster: Any = None
         self._nodes: dict[str, Node] = {}
@@ -207,10 +213,9 @@ class CqlClient:
             node.close()
         self._refresh()
 
-    @property
-    def is_usable(self) -> bool:
-        """Some node is up."""
-        return any(node.connection is not None for node in self._nodes.values())
+    def count_nodes(self) -> None:
+        """Called by a node when it has come or gone."""
+        self.is_usable = any(node.connection is not None for node in self._nodes.values())
 
     def is_up(self, address: str) -> bool | None:
         """Returns whether a node is up; None if that is not known yet. From any thread."""
@@ -275,7 +280,7 @@ class CqlClient:
 
     def send(self, request: FastRequest) -> None:
         """Sends a request. Its ``done`` is called in the loop's thread, later."""
-        request.into_loop = self._into_loop
+        request.into_loop = self.into_loop
         request.clock = self.clock
         request.began = self.clock()
         if not self._ask(request):
@@ -302,12 +307,12 @@ class CqlClient:
                 return True
         return False
 
-    def _into_loop(self, call: Callable[..., object], *args: object) -> None:
+    def into_loop(self, call: Callable[..., object], *args: object) -> None:
         """Makes a call in the loop's thread, from any thread."""
         try:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            log.debug("The event loop has ended; an answer was dropped.")
+            log.debug("The event loop has ended; a call was dropped.")
 
     def _set_timer(self, after: float) -> None:
         self._due = self.loop.time() + after

@@ -113,14 +113,13 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._is_paused = False
-        self._failed = False
         self._preparing: dict[bytes, asyncio.Future[Any]] = {}
 
     # Requests
 
     def send(self, opcode: int, body: bytes, taker: Taker) -> bool:
         """Sends a request with all others of this turn of the loop; returns False if it cannot take it."""
-        if self._failed or self._out_size > MOST_WAITING:
+        if self.ended.done() or self._out_size > MOST_WAITING:
             return False
         if self._free:
             stream = self._free.pop()
@@ -192,14 +191,12 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """Ends the connection; all that wait get the error."""
-        if self._failed:
+        if self.ended.done():
             return
-        self._failed = True
+        self.ended.set_result(None)
         if self._transport is not None:
             self._transport.abort()
         self._out.clear()
-        if not self.ended.done():
-            self.ended.set_result(None)
         waiting, self._waiting = self._waiting, {}
         for taker in waiting.values():
             _deliver(taker, error)
@@ -207,22 +204,22 @@ class Connection(asyncio.Protocol):
     # The transport's
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self._failed:
-            transport.abort()
+        self._transport = cast("asyncio.Transport", transport)
+        if self.ended.done():
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "" if exc is None else f" ({exc})"
         self.fail(ConnectionException(f"the connection to Cassandra node {self.address} broke{reason}"))
 
     def data_received(self, data: bytes) -> None:
-        if self._failed:
+        if self.ended.done():
             return
         self.heard = self._clock()
         try:
             for stream, flags, opcode, body in self._reader.feed(data):
                 self._answered(stream, flags, opcode, body)
-                if self._failed:
+                if self.ended.done():
                     return
         except BrokenFrame as error:
             log.warning("Cassandra node %s: %s; the connection is replaced.", self.address, error)
