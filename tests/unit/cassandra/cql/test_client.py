@@ -237,9 +237,9 @@ async def test_timeouts_and_late_answers(scene: Scene) -> None:
 
 async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
     """Without requests in flight nothing wakes the loop."""
-    assert not scene.has_timer
+    had_timer = scene.has_timer
     scene.send()
-    assert scene.has_timer
+    assert (had_timer, scene.has_timer) == (False, True)
     [wire] = await scene.arrived()
     wire.answer()
     await until_async(lambda: not scene.has_timer)
@@ -376,10 +376,10 @@ async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> 
     scene.send(idempotent=False)
     await scene.has_ended()
     assert (scene.fallbacks, scene.outcomes) == ([0], [None])
-    assert not scene.client.is_usable
+    was_usable = scene.client.is_usable
     node.breaks_at = None
     await scene.connected()
-    assert scene.client.is_usable
+    assert (was_usable, scene.client.is_usable) == (False, True)
     scene.client.close()
 
 
