@@ -28,6 +28,7 @@ from queuey.access import USERS_OF
 from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
+from queuey.storage import Store
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
@@ -142,6 +143,7 @@ class Gateway:
         service = application.registry.service
         self._metrics: Metrics = service.metrics
         self._core: Core = service.core
+        self._store: Store = service.store
         self._reads_wait = service.store.waits_for_network
         # One reading connection is left for the next tenant.
         self._most_reads = max(1, service.store.readers - 1)
@@ -171,6 +173,7 @@ class Gateway:
         # Where a store waits for a network, what is under way is what makes it fast.
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
         self._core.adopt(self._tell)
+        self._store.adopt(loop)
         self._threads.start(loop, self._tell)
         self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
         self._timer = loop.call_later(1.0, self._look_for_late)
@@ -180,6 +183,7 @@ class Gateway:
         self._timer.cancel()
         self._polls.stop()
         self._threads.stop()
+        self._store.adopt(None)
         self._core.adopt(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

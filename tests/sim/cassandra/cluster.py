@@ -345,6 +345,9 @@ class SimulatedDriver(Driver):
         self._answers = SimpleQueue()
         SimulatedThread(process, self._bring, "driver")
 
+    def adopt(self, _loop: object) -> None:
+        """Does nothing: all answers come from its thread."""
+
     def _bring(self) -> None:
         while True:
             self._answers.get()()
