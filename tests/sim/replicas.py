@@ -251,6 +251,9 @@ class ModelStore:
         """Itself, for those who want a store."""
         return cast("Store", self)
 
+    def adopt(self, _loop: object) -> None:
+        """See the contract: it calls back from any thread."""
+
     def claims_refusal(self, queue: Queue) -> str | None:
         """See the contract."""
         return None

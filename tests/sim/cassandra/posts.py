@@ -62,6 +62,7 @@ class PostSite(Site):
 
     def _start(self) -> None:
         self.core = ThreadedCore(self.process, 0.001)
+        self.store.adopt(self.core.loop)
         self.use_cases = MessageUseCases(self.store, Limits(), Metrics(), self.core)
         if self._generous:
             self.use_cases._budget = Generous()

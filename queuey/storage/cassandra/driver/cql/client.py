@@ -272,9 +272,10 @@ class CqlClient:
         hosts = {str(host.address): host for host in metadata.all_hosts() if self._local_dc in {None, host.datacenter}}
         for address in self._nodes.keys() - hosts.keys():
             self.loop.call_soon(self._nodes.pop(address).close)  # Its requests end outside of others' ``send``.
-        for address in hosts.keys() - self._nodes.keys():
-            port = hosts[address].endpoint.port
-            self._nodes[address] = Node(self, address, port, cluster.auth_provider, cluster.ssl_context)
+        for address, host in hosts.items():
+            if address not in self._nodes:
+                port = host.endpoint.port
+                self._nodes[address] = Node(self, address, port, cluster.auth_provider, cluster.ssl_context)
 
     # Requests
 
