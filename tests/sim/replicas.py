@@ -119,6 +119,8 @@ class Replicas:
         self.letter_places: dict[Position, set[Location]] = {}
         """Where these lie."""
         self.stored = Stored()
+        self.wrong: Sequence[str] = ()
+        """What those who ask have done that they must not."""
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 

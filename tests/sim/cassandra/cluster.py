@@ -10,7 +10,7 @@ send something.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +98,10 @@ class Cluster:
         self.sent = 0
         self.statements: dict[bytes, Statement] = {}
         """By the ids under which they were prepared."""
+        self.wrong: list[str] = []
+        """What drivers have done that they must not."""
+        self._appends: Counter[tuple[Any, ...]] = Counter()
+        """How often each was given to a driver, without those that a node has begun."""
         self._lying: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
         self._stamp = 0
 
@@ -108,6 +112,15 @@ class Cluster:
     def happens(self, chance: float) -> bool:
         """Returns whether something goes wrong that does so this often."""
         return self.world.rng.random() < chance
+
+    def note_append(self, request: Request | Encoded, count: int) -> None:
+        """Counts an append to a log: 1 when a driver is given it, -1 when it sends it or a node begins it."""
+        if isinstance(request, Request) and request.further:
+            calls = [(request.statement, request.values), *request.further]
+            content = tuple((statement.cql, *values) for statement, values in calls)
+            self._appends[content] += count
+            if self._appends[content] < 0:
+                self.wrong.append(f"sent: {content} was begun more often than it was asked for")
 
     def everything(self) -> Mapping[Place, Partition]:
         """Returns what is stored, all nodes together."""
@@ -401,8 +414,9 @@ class SimulatedDriver(Driver):
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
+        self._cluster_of_world.note_append(request, 1)
         if self._goes_over_client(request):
-            super().send(request, done)
+            super().send(request, self._told_once(request, done))
             return
         reads = request.statement.reads
         try:
@@ -425,9 +439,22 @@ class SimulatedDriver(Driver):
             return False
         return isinstance(request, Encoded) or (bool(request.further) and request.serial is not None)
 
+    def _told_once(self, request: Request | Encoded, done: Done) -> Done:
+        answers: list[object] = []
+
+        def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            answers.append((rows, error))
+            if len(answers) == 1:
+                done(rows, error)
+            else:
+                self._cluster_of_world.wrong.append(f"answers: {request.statement.cql} was answered with {answers}")
+
+        return tell
+
     def _send_by_thread(self, request: Request | Encoded, timeout: float, done: Done) -> None:
         cluster, world, process = self._cluster_of_world, self._process.world, self._process
         weather, reads = cluster.weather, request.statement.reads
+        cluster.note_append(request, -1)
         told: list[bool] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:

@@ -316,6 +316,7 @@ class PostStorm(MessageStorm):
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
+        yield from self.cluster.wrong
         for reader in [*self.readers, *self.last]:
             yield from reader.wrong
         for post in self.posts:

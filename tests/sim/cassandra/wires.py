@@ -172,6 +172,7 @@ class Wire(asyncio.Transport):
         request = sent.request(self._cluster.statements)
         if request.statement == NOW:
             request = request._replace(host=self._node.address)
+        self._cluster.note_append(request, -1)
         self._cluster.ask(request, partial(self._ended, stream, request))
 
     def _ended(

@@ -103,9 +103,9 @@ class Driver:
     # Connecting
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Sends frequent requests that come from this event loop's thread over the loop from now on; None: no more.
+        """Names the event loop over which frequent requests from its thread are sent, and end.
 
-        Their callbacks are called in that thread. Call it there; with None it does nothing unless that loop was named.
+        It is called in that thread. None ends that, if this loop was named last.
         """
         client = self._client
         if client is not None and (loop is not None or client.loop is asyncio.get_running_loop()):
@@ -147,8 +147,8 @@ class Driver:
     def _has_moved(self) -> bool:
         """Returns whether no node is left, and the names of the hosts stand for other addresses."""
         cluster = self._cluster
-        known = [] if cluster is None else cluster.metadata.all_hosts()
-        if any(host.is_up for host in known) or any(host.up for host in self.hosts()):
+        hosts = [] if cluster is None else cluster.metadata.all_hosts()
+        if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
             return False
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
@@ -500,8 +500,8 @@ class Driver:
 
     def _text_of(self, query_id: bytes) -> str | None:
         """Returns the statement that has this id."""
-        known = list(self._prepared.values())
-        return next((prepared.query_string for prepared in known if prepared.query_id == query_id), None)
+        statements = list(self._prepared.values())
+        return next((one.query_string for one in statements if one.query_id == query_id), None)
 
     def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
         if address is None:

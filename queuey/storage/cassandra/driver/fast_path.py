@@ -55,21 +55,21 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
 
 class _Attempt:
-    __slots__ = ("connection", "heard", "pool", "request")
+    __slots__ = ("answered_at", "connection", "pool", "request")
 
-    def __init__(self, request: FastRequest, pool: Any, connection: Any, heard: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
+    def __init__(self, request: FastRequest, pool: Any, connection: Any, answered_at: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
         self.request = request
         self.pool = pool
         self.connection = connection
-        self.heard = heard
+        self.answered_at = answered_at
 
     def answered(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
         """Called once, by the connection."""
-        self.heard[self.pool.host] = time.monotonic()
+        self.answered_at[self.pool.host] = time.monotonic()
         try:
             self.pool.return_connection(self.connection)
         finally:
-            self.request.take(answer)
+            self.request.receive(answer)
 
 
 class FastPath:
@@ -82,9 +82,9 @@ class FastPath:
         self._turn = itertools.count()
         self._pools: dict[str, Any] = {}
         """Of nodes that were asked by their address."""
-        self._heard: dict[Any, float] = {}
+        self._answered: dict[Any, float] = {}
         """When each node has last answered anything."""
-        self._in_flight = InFlight(self._ask, lambda host: self._heard.get(host, 0.0), patience)
+        self._in_flight = InFlight(self._ask, lambda host: self._answered.get(host, 0.0), patience)
         self._some = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._look, name="queuey-express", daemon=True)
@@ -128,11 +128,8 @@ class FastPath:
                 connection, stream = pool.borrow_connection(0)
             except Exception:  # noqa: BLE001, S112 - that node is busy or going away
                 continue
-            attempt = _Attempt(request, pool, connection, self._heard)
-            request.host = pool.host
-            with request.lock:
-                request.asked += 1
-                request.flying += 1
+            attempt = _Attempt(request, pool, connection, self._answered)
+            request.begin_attempt(pool.host)
             try:
                 connection.send_msg(
                     (request.opcode, request.body), stream, attempt.answered, _encode, _decode, request.metadata

@@ -96,7 +96,7 @@ class FastRequest:
     began: float = field(default_factory=time.monotonic)
     answered_at: float = 0.0
 
-    def take(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
         """Goes on with the end of one attempt."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
@@ -108,6 +108,13 @@ class FastRequest:
             self.lose(answer.to_exception())
         else:
             self.refuse(answer.to_exception())
+
+    def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - as ``nodes`` has it
+        """Records that a node gets it."""
+        self.host = host
+        with self.lock:
+            self.asked += 1
+            self.flying += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
         if isinstance(answer, bytes):
@@ -159,14 +166,16 @@ class InFlight:
 
     Args:
         ask: Sends a request to the next of its nodes; returns False if none has taken it.
-        heard: Returns when a node last answered anything.
+        last_answer: Returns when a node last answered anything.
         patience: Seconds after which an idempotent request goes to another node as well; a quarter of its timeout if
             that is less.
     """
 
-    def __init__(self, ask: Callable[[FastRequest], bool], heard: Callable[[Any], float], patience: float) -> None:
+    def __init__(
+        self, ask: Callable[[FastRequest], bool], last_answer: Callable[[Any], float], patience: float
+    ) -> None:
         self._ask = ask
-        self._heard = heard
+        self._last_answer = last_answer
         self._patience = round(patience / LOOK_EVERY)
         self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
         """By how many checks they wait before another node is asked; few different numbers."""
@@ -204,7 +213,7 @@ class InFlight:
 
     def _may_ask_another(self, request: FastRequest) -> bool:
         """Returns whether a request that waits is sent to another node as well: a silent node is not spared."""
-        if self._heard(request.host) < request.began:
+        if self._last_answer(request.host) < request.began:
             return True
         if self._spare < 1.0:
             return False

@@ -17,7 +17,9 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver import connection as connection_module
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
+from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
@@ -166,9 +168,9 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
     driver = adopted.driver
     session = SimpleNamespace(use_client_timestamp=True)
     with (
-        replace_in(connection_module, connection_module.new_cluster, lambda *_: cluster),
-        replace_in(connection_module, connection_module.FastPath, lambda *_: adopted.path),
-        replace_in(connection_module, connection_module.addresses_of, lambda *_: frozenset()),
+        replace_in(connection_module, new_cluster, lambda *_: cluster),
+        replace_in(connection_module, FastPath, lambda *_: adopted.path),
+        replace_in(connection_module, addresses_of, lambda *_: frozenset()),
     ):
         driver._start = lambda _: session  # type: ignore[method-assign,assignment]
         await asyncio.to_thread(driver._open)

@@ -7,7 +7,7 @@ has forgotten a statement is given it anew, and the request is sent to it again.
         ▲  └──(refused, or not in time)──────────────────────────────────────────────────────▲ │
         └──(a pause, twice as long each time)──────────────────────────────────────────────────┘
 
-The nodes, and which of them have a row, are those that the driver's metadata name at that moment.
+The driver's metadata say which nodes there are and which of them have a row.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from cassandra import OperationTimedOut
 from cassandra.connection import ConnectionException
 from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
 from queuey.storage.cassandra.driver.cql.connection import Connection
-from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS
 from queuey.storage.cassandra.driver.fast_request import LOOK_EVERY, FastRequest, InFlight
 from queuey.storage.troubles import Trouble
 
@@ -36,7 +33,9 @@ CONNECT_TIMEOUT = 3.0
 FIRST_PAUSE, MAX_PAUSE = 0.125, 1.0
 """Pauses between attempts to connect, in seconds."""
 HEARTBEAT = 3.0
-"""Seconds of silence after which a node is asked if it is there, and within which it must answer."""
+"""Max seconds of silence until a node is asked if it is there, and until it has answered."""
+READ_TIME = 0.001
+"""Interval between a timer and its check for timeouts, in seconds."""
 MAX_ROUTES = 100_000
 """Max routing keys whose replicas are remembered."""
 
@@ -52,14 +51,13 @@ class Node:
         is_broken: The last attempt to connect failed, or the connection did.
     """
 
-    def __init__(self, client: CqlClient, address: str, port: int, auth: Any, tls: ssl.SSLContext | None) -> None:  # noqa: ANN401 - the driver's
-        self.address = address
+    def __init__(self, client: CqlClient, cluster: Any, host: Any) -> None:  # noqa: ANN401 - the driver's
+        self.address = address = str(host.address)
         self.connection: Connection | None = None
         self.is_broken = False
         self._client = client
-        self._port = port
-        self._auth = auth
-        self._tls = tls
+        self._cluster = cluster
+        self._port = host.endpoint.port
         self._trouble = Trouble(log, f"The event loop's connection to Cassandra node {address}", quiet=0.0)
         self._task = client.loop.create_task(self._stay_connected())
 
@@ -79,23 +77,21 @@ class Node:
                 pause = FIRST_PAUSE
                 await self._until_broken(self.connection)
                 problem: Exception = ConnectionException("it broke")
-            except (*DRIVER_ERRORS, TimeoutError) as error:
-                problem = OperationTimedOut("no answer in time") if isinstance(error, TimeoutError) else error
-            except Exception as error:
-                log.exception("Connecting to Cassandra node %s failed.", self.address)
+            except Exception as error:  # noqa: BLE001 - logged, and tried again, whatever it is
                 problem = error
             self._drop(problem)
-            self._trouble.met("broken", f"{problem}; it is tried again until it answers")
+            text = str(problem) or type(problem).__name__
+            self._trouble.met("broken", f"{text}; it is tried again until it answers")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _connect(self) -> Connection:
-        client = self._client
+        client, cluster = self._client, self._cluster
         connection = Connection(client.loop, self.address, client.clock)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await client.connect(lambda: connection, self.address, self._port, ssl=self._tls)
-                await connection.start(self._auth, client.keyspace)
+                await client.connect(lambda: connection, self.address, self._port, ssl=cluster.ssl_context)
+                await connection.start(cluster.auth_provider, client.keyspace)
         except BaseException:
             connection.fail(ConnectionException("the connection could not be made"))
             raise
@@ -106,7 +102,7 @@ class Node:
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
             if connection.is_clogged:
                 raise ConnectionException("too many requests were never answered")
-            if not connection.ended.done() and self._client.clock() - connection.heard >= HEARTBEAT:
+            if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
                 async with asyncio.timeout(HEARTBEAT):
                     await connection.ask(OptionsMessage())
 
@@ -134,11 +130,11 @@ class _Attempt:
     def is_over(self) -> bool:
         return self._request.claim.locked()
 
-    def take(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
         request = self._request
-        request.answered_at = self._connection.heard
+        request.answered_at = self._connection.received_at
         if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
-            request.take(answer)
+            request.receive(answer)
 
     def _prepare(self, query_id: bytes) -> bool:
         """Prepares a statement that the node has forgotten, and then asks it again; returns False if it cannot."""
@@ -193,18 +189,16 @@ class CqlClient:
         self._cluster: Any = None
         self._nodes: dict[str, Node] = {}
         self._seen: tuple[Any, Any] = None, None
-        """The driver's token map, and what it says of the keyspace: others with each change."""
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
         """By routing key."""
         self._turn = itertools.count()
-        self._in_flight = InFlight(self._ask, _heard, patience)
+        self._in_flight = InFlight(self._ask, lambda connection: connection.received_at, patience)
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
 
     # The nodes
 
     def follow(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
-        """Goes by what this cluster of the driver knows, in the place of the former one; None: by nothing."""
+        """Replaces the cluster of the driver whose nodes are asked; without one no node is."""
         if cluster is self._cluster:
             return
         self._cluster = cluster
@@ -249,33 +243,33 @@ class CqlClient:
             self._replicas.clear()
         hosts = () if self._cluster is None else self._cluster.metadata.get_replicas(self.keyspace, routing_key)
         nodes = [self._nodes.get(str(host.address)) for host in hosts]
-        found = self._replicas[routing_key] = tuple(node for node in nodes if node is not None)
-        return found
+        replicas = self._replicas[routing_key] = tuple(node for node in nodes if node is not None)
+        return replicas
 
     def _refresh_if_changed(self) -> None:
-        token_map, ring = self._seen
-        known = None if self._cluster is None else self._cluster.metadata.token_map
-        if known is not token_map or (known is not None and known.tokens_to_hosts_by_ks.get(self.keyspace) is not ring):
+        if self._metadata() != self._seen:
             self._refresh()
 
+    def _metadata(self) -> tuple[Any, Any]:
+        """Returns the driver's token map, and the part for the keyspace: with each change of nodes, another one."""
+        token_map = None if self._cluster is None else self._cluster.metadata.token_map
+        return token_map, None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
+
     def _refresh(self) -> None:
-        self._seen = None, None
         self._replicas.clear()
         cluster = self._cluster
         if cluster is None:
+            self._seen = None, None
             return
         metadata = cluster.metadata
-        metadata.get_replicas(self.keyspace, b"")  # Makes the map of the keyspace.
-        token_map = metadata.token_map
-        if token_map is not None:
-            self._seen = token_map, token_map.tokens_to_hosts_by_ks.get(self.keyspace)
+        metadata.get_replicas(self.keyspace, b"")  # Makes the part for the keyspace.
+        self._seen = self._metadata()
         hosts = {str(host.address): host for host in metadata.all_hosts() if self._local_dc in {None, host.datacenter}}
         for address in self._nodes.keys() - hosts.keys():
             self.loop.call_soon(self._nodes.pop(address).close)  # Its requests end outside of others' ``send``.
         for address, host in hosts.items():
             if address not in self._nodes:
-                port = host.endpoint.port
-                self._nodes[address] = Node(self, address, port, cluster.auth_provider, cluster.ssl_context)
+                self._nodes[address] = Node(self, cluster, host)
 
     # Requests
 
@@ -289,7 +283,7 @@ class CqlClient:
             return
         self._in_flight.add(request)
         if self._timer is None:
-            self._set_timer(LOOK_EVERY)
+            self._set_timer()
 
     def close(self) -> None:
         """Ends all connections. Requests without an answer go through the driver, or end in doubt."""
@@ -302,9 +296,7 @@ class CqlClient:
         for node in request.nodes:
             connection = node.connection
             if connection.send(request.opcode, request.body, _Attempt(self, request, connection)):
-                request.host = connection
-                request.asked += 1
-                request.flying += 1
+                request.begin_attempt(connection)
                 return True
         return False
 
@@ -315,28 +307,18 @@ class CqlClient:
         except RuntimeError:
             log.debug("The event loop has ended; a call was dropped.")
 
-    def _set_timer(self, after: float) -> None:
-        self._due = self.loop.time() + after
-        self._timer = self.loop.call_later(after, self._check)
+    def _set_timer(self) -> None:
+        self._timer = self.loop.call_later(LOOK_EVERY, self._let_it_read)
+
+    def _let_it_read(self) -> None:
+        """Lets the loop read the answers that came during a long turn before they count as late."""
+        self._timer = self.loop.call_later(READ_TIME, self._check)
 
     def _check(self) -> None:
-        """Sees to timeouts. After a long turn of the loop it first lets it read the answers that have come."""
-        self._timer = None
-        if self.loop.time() - self._due > LOOK_EVERY:
-            self._due = self.loop.time()
-            self._timer = self.loop.call_later(LOOK_EVERY / 10, self._check_now)
-        else:
-            self._check_now()
-
-    def _check_now(self) -> None:
         self._timer = None
         try:
             self._in_flight.check(self.clock())
         except Exception:
             log.exception("The timeout of a request could not be delivered.")
         if self._in_flight:
-            self._set_timer(LOOK_EVERY)
-
-
-def _heard(connection: Connection) -> float:
-    return connection.heard
+            self._set_timer()

@@ -16,18 +16,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from cassandra import AuthenticationFailed, ConsistencyLevel
+from cassandra import protocol as messages
 from cassandra.connection import ConnectionException
-from cassandra.protocol import (
-    AuthChallengeMessage,
-    AuthenticateMessage,
-    AuthResponseMessage,
-    AuthSuccessMessage,
-    ErrorMessage,
-    PrepareMessage,
-    QueryMessage,
-    ReadyMessage,
-    StartupMessage,
-)
 
 from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of, body_of, header
 from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
@@ -41,8 +31,8 @@ _CQL_VERSION = "3.0.0"
 _CLIENT = {"DRIVER_NAME": "queuey"}
 
 
-class Taker(Protocol):
-    """Whoever waits for an answer.
+class Receiver(Protocol):
+    """A request that waits for its answer.
 
     Attributes:
         metadata: The result's columns, for answers that do not describe them.
@@ -55,7 +45,7 @@ class Taker(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def take(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
         """Called once with the answer, or with an exception. Never from within ``Connection.send``."""
 
 
@@ -73,10 +63,10 @@ class _Reply:
     def is_over(self) -> bool:
         return self.future.done()
 
-    def take(self, answer: Any) -> None:  # noqa: ANN401 - as above
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - as above
         if self.future.done():
             return
-        if isinstance(answer, ErrorMessage):
+        if isinstance(answer, messages.ErrorMessage):
             answer = answer.to_exception()
         if isinstance(answer, Exception):
             self.future.set_exception(answer)
@@ -91,22 +81,22 @@ class Connection(asyncio.Protocol):
     Args:
         loop: The event loop that it belongs to.
         address: The node's.
-        clock: Seconds, for ``heard``.
+        clock: Seconds, for ``received_at``.
 
     Attributes:
-        heard: When it last received anything.
+        received_at: When it last received anything.
         ended: Is done when it has failed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str, clock: Callable[[], float]) -> None:
         self.address = address
-        self.heard = clock()
+        self.received_at = clock()
         self.ended: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
-        self._waiting: dict[int, Taker] = {}
+        self._waiting: dict[int, Receiver] = {}
         self._free: list[int] = []
         self._used = 0
         """Streams that were ever taken; they are reused before another one is."""
@@ -117,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
-    def send(self, opcode: int, body: bytes, taker: Taker) -> bool:
+    def send(self, opcode: int, body: bytes, receiver: Receiver) -> bool:
         """Sends a request with all others of this turn of the loop; returns False if it cannot take it."""
         if self.ended.done() or self._out_size > MOST_WAITING:
             return False
@@ -128,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._used += 1
         else:
             return False
-        self._waiting[stream] = taker
+        self._waiting[stream] = receiver
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += (header(opcode, body, stream), body)
@@ -139,14 +129,14 @@ class Connection(asyncio.Protocol):
         """Sends a message of the driver; the future gets the answer, or an exception."""
         reply = _Reply(self._loop.create_future())
         if not self.send(message.opcode, body_of(message), reply):
-            reply.take(ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
+            reply.receive(ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
         return reply.future
 
     def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
         """Prepares a statement that the node has forgotten, once for all requests that find out."""
         future = self._preparing.get(query_id)
         if future is None:
-            future = self._preparing[query_id] = self.ask(PrepareMessage(cql))
+            future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
             future.add_done_callback(lambda _: self._preparing.pop(query_id))
         return future
 
@@ -154,7 +144,7 @@ class Connection(asyncio.Protocol):
     def is_clogged(self) -> bool:
         """Too many streams wait for an answer that nobody wants any more."""
         waiting = self._waiting.values()
-        return len(waiting) > MAX_ORPHANS and sum(taker.is_over for taker in waiting) > MAX_ORPHANS
+        return len(waiting) > MAX_ORPHANS and sum(receiver.is_over for receiver in waiting) > MAX_ORPHANS
 
     async def start(self, auth: Any, keyspace: str | None) -> None:  # noqa: ANN401 - the driver's plug-in
         """Opens a session: logs in, and uses a keyspace.
@@ -166,13 +156,13 @@ class Connection(asyncio.Protocol):
         Raises:
             DriverException, ErrorMessage: It was refused.
         """
-        answer = await self.ask(StartupMessage(_CQL_VERSION, _CLIENT))
-        if isinstance(answer, AuthenticateMessage):
+        answer = await self.ask(messages.StartupMessage(_CQL_VERSION, _CLIENT))
+        if isinstance(answer, messages.AuthenticateMessage):
             await self._log_in(auth, answer.authenticator)
-        elif not isinstance(answer, ReadyMessage):
+        elif not isinstance(answer, messages.ReadyMessage):
             raise ConnectionException(f"Cassandra node {self.address} answered STARTUP with {answer!r}")
         if keyspace is not None:
-            await self.ask(QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
+            await self.ask(messages.QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
 
     async def _log_in(self, auth: Any, server_authenticator: str) -> None:  # noqa: ANN401 - as above
         if auth is None:
@@ -181,11 +171,11 @@ class Connection(asyncio.Protocol):
         authenticator.server_authenticator_class = server_authenticator
         response = authenticator.initial_response()
         while True:
-            answer = await self.ask(AuthResponseMessage(response or b""))
-            if isinstance(answer, AuthSuccessMessage):
+            answer = await self.ask(messages.AuthResponseMessage(response or b""))
+            if isinstance(answer, messages.AuthSuccessMessage):
                 authenticator.on_authentication_success(answer.token)
                 return
-            if not isinstance(answer, AuthChallengeMessage):
+            if not isinstance(answer, messages.AuthChallengeMessage):
                 raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
             response = authenticator.evaluate_challenge(answer.challenge)
 
@@ -198,8 +188,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._out.clear()
         waiting, self._waiting = self._waiting, {}
-        for taker in waiting.values():
-            _deliver(taker, error)
+        for receiver in waiting.values():
+            _deliver(receiver, error)
 
     # The transport's
 
@@ -215,7 +205,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.ended.done():
             return
-        self.heard = self._clock()
+        self.received_at = self._clock()
         try:
             for stream, flags, opcode, body in self._reader.feed(data):
                 self._answered(stream, flags, opcode, body)
@@ -226,15 +216,15 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
-        taker = self._waiting.pop(stream, None)
-        if taker is None:
+        receiver = self._waiting.pop(stream, None)
+        if receiver is None:
             raise BrokenFrame(f"an answer names stream {stream}, on which nothing was asked")
         self._free.append(stream)
         try:
-            answer = answer_of(flags, opcode, body, taker.metadata)
+            answer = answer_of(flags, opcode, body, receiver.metadata)
         except Exception as error:  # noqa: BLE001 - passed to whoever waits
             answer = error
-        _deliver(taker, answer)
+        _deliver(receiver, answer)
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -250,8 +240,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
 
-def _deliver(taker: Taker, answer: Any) -> None:  # noqa: ANN401 - as above
+def _deliver(receiver: Receiver, answer: Any) -> None:  # noqa: ANN401 - as above
     try:
-        taker.take(answer)
+        receiver.receive(answer)
     except Exception:
         log.exception("An answer of Cassandra could not be delivered.")

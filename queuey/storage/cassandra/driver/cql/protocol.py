@@ -143,18 +143,18 @@ class FrameReader:
                 return
             data = b"".join(self._chunks)
             self._chunks.clear()
-        at, end = 0, len(data)
-        while end - at >= _HEADER_SIZE:
-            version, flags, stream, opcode, size = _header_at(data, at)
+        start, end = 0, len(data)
+        while end - start >= _HEADER_SIZE:
+            version, flags, stream, opcode, size = _header_at(data, start)
+            body = start + _HEADER_SIZE
             if version != _ANSWER or not 0 <= size <= MAX_BODY:
-                raise BrokenFrame(f"an answer begins with {data[at : at + _HEADER_SIZE].hex()}")
-            begin = at + _HEADER_SIZE
-            if begin + size > end:
-                self._missing = begin + size - end
+                raise BrokenFrame(f"an answer begins with {data[start:body].hex()}")
+            if body + size > end:
+                self._missing = body + size - end
                 break
-            at = begin + size
-            yield stream, flags, opcode, data[begin:at]
+            start = body + size
+            yield stream, flags, opcode, data[body:start]
         else:
-            self._missing = _HEADER_SIZE - (end - at)
-        if at < end:
-            self._chunks.append(data[at:])
+            self._missing = _HEADER_SIZE - (end - start)
+        if start < end:
+            self._chunks.append(data[start:])
