@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from tests.sim.world import ProcessLoop
 
 USER, PASSWORD = "queuey", "secret"
-RARELY = 0.25
-"""How often a connection breaks before a request arrives, and a node has forgotten a statement, beside lost answers."""
+RARELY = 0.1
+"""How often other things go wrong, beside answers to requests: an answer of a handshake is lost, a connection breaks
+before a request arrives, a node has forgotten a statement."""
 CUT = 0.2
 """How often an answer comes in two pieces."""
 SOON = 1e-9
@@ -143,7 +144,7 @@ class Wire(asyncio.Transport):
             if opcode in {EXECUTE, BATCH}:
                 self._carry_out(stream, frames.sent(opcode, body))
             else:
-                self._answer(stream, *self._of_session(opcode, body))
+                self._answer(stream, *self._of_session(opcode, body), often=RARELY)
 
     def _of_session(self, opcode: int, body: bytes) -> tuple[int, bytes]:
         if opcode == frames.STARTUP:
@@ -185,10 +186,10 @@ class Wire(asyncio.Transport):
         else:
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
 
-    def _answer(self, stream: int, opcode: int, body: bytes) -> None:
-        """Sends an answer, unless it is lost."""
+    def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
+        """Sends an answer, unless it is lost; ``often``: how often that is, beside those to requests."""
         data, rng, cluster = frames.frame(stream, opcode, body), self._world.rng, self._cluster
-        if not cluster.happens(cluster.weather.lost):
+        if not cluster.happens(often * cluster.weather.lost):
             self._send(data)
             return
         fate = rng.choice(("none", "late", "late", "half", "broken"))
