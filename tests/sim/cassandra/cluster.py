@@ -98,6 +98,8 @@ class Cluster:
         self.sent = 0
         self.statements: dict[bytes, Statement] = {}
         """By the ids under which they were prepared."""
+        self.faults: Counter[str] = Counter()
+        """What happened to requests on connections, how often."""
         self.wrong: list[str] = []
         """What drivers have done that they must not."""
         self._appends: Counter[tuple[Any, ...]] = Counter()

@@ -111,6 +111,7 @@ class Wire(asyncio.Transport):
         """Sends requests. The connection may break before they arrive."""
         if self._is_open:
             if self._cluster.happens(RARELY * self._cluster.weather.lost):
+                self._cluster.faults["unsent"] += 1
                 self._to_node.lose()
                 self._break()
             else:
@@ -164,6 +165,7 @@ class Wire(asyncio.Transport):
     def _carry_out(self, stream: int, sent: frames.Sent) -> None:
         forgotten = self._node.forgotten
         if self._cluster.happens(RARELY * self._cluster.weather.lost):
+            self._cluster.faults["forgotten"] += 1
             forgotten.add(sent.rows[0][0])
         for query_id, _ in sent.rows:
             if query_id in forgotten:
@@ -193,6 +195,7 @@ class Wire(asyncio.Transport):
             self._send(data)
             return
         fate = rng.choice(("none", "late", "late", "half", "broken"))
+        cluster.faults[fate] += 1
         if fate == "late":
             self._world.at(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
         elif fate == "half" and self._is_open:
