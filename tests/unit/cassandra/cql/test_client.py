@@ -524,3 +524,15 @@ async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
     scene.send(only=scene.nodes[0].address)
     await scene.has_ended()
     assert scene.fallbacks == [0]
+
+
+async def test_a_loop_that_ends(scene: Scene) -> None:
+    """A loop that cancels its tasks at its end gets all connections closed, though nobody has closed the client."""
+    scene.send(idempotent=False)
+    wires = await scene.arrived()
+    for node in scene.nodes:
+        scene.client._nodes[node.address]._task.cancel()
+    await scene.has_ended()
+    assert scene.outcomes == ["unknown"]
+    assert not any(wire.is_open for wire in wires)
+    assert not any(node.wire.is_open for node in scene.nodes)

@@ -79,6 +79,9 @@ class Node:
                 problem: Exception = ConnectionException("it broke")
             except Exception as error:  # noqa: BLE001 - logged, and tried again, whatever it is
                 problem = error
+            except asyncio.CancelledError:
+                self.close()  # The loop may be ending: uvloop cannot close with a connection that is in use.
+                raise
             self._drop(problem)
             text = str(problem) or type(problem).__name__
             self._trouble.met("broken", f"{text}; it is tried again until it answers")
