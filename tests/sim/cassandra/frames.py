@@ -95,7 +95,7 @@ class Sent(NamedTuple):
             return Request(first, values, self.consistency, self.serial, further=further)
         decode = (lambda body: body) if first.reads else None
         count = len(cql.command(first.cql).markers)
-        return Encoded(first, count, [values for _, values in found], b"", self.consistency, decode)  # type: ignore[arg-type,return-value]
+        return Encoded(first, count, [values for _, values in found], b"", self.consistency, decode)
 
 
 def sent(opcode: int, body: bytes) -> Sent:

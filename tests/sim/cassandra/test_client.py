@@ -17,6 +17,7 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Rows, fast_request
 from queuey.storage.cassandra.driver.cql.connection import Connection
+from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from tests.replacing import replace, replace_in
 from tests.sim import storm
@@ -101,7 +102,7 @@ MUTATIONS = {
     ),
     "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=25),
     "a lost append is in doubt": Mutation(
-        ("G6",), partial(replace_in, fast_request, fast_request.translate, without_effect), first=1
+        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=1
     ),
     "a request is answered once": Mutation(
         ("answers",), partial(replace, FastRequest.tell, whenever_there_is_an_answer), first=3
