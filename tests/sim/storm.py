@@ -490,8 +490,9 @@ def violations(
     """Runs histories until so many guarantees were broken, of those that are named; says which, with the seed."""
     found: list[str] = []
     for seed in seeds:
-        broken = check(Storm(seed, setup).run(), SIMULATED)
-        found += [f"seed {seed}: {rule}: {text}" for rule, text in broken if rule.startswith(breaking)]
+        storm = Storm(seed, setup)
+        broken = [f"{rule}: {text}" for rule, text in check(storm.run(), SIMULATED)]
+        found += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
         if len(found) >= enough:
             break
     return found

@@ -14,35 +14,28 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Done, Rows
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.fast_request import FastRequest
+from tests.sim.cassandra.frames import (
+    AUTH_RESPONSE,
+    AUTH_SUCCESS,
+    AUTHENTICATE,
+    ERROR,
+    OPTIONS,
+    PREPARE,
+    QUERY,
+    READY,
+    STARTUP,
+    SUPPORTED,
+    VERSIONS,
+    error,
+    frame,
+    prepared,
+    text,
+    used,
+)
 from tests.waiting import until_async
 
-ERROR, STARTUP, READY, AUTHENTICATE, OPTIONS, SUPPORTED, QUERY = 0, 1, 2, 3, 5, 6, 7
-PREPARE, AUTH_RESPONSE, AUTH_SUCCESS = 9, 15, 16
-OVERLOADED, BOOTSTRAPPING, UNAVAILABLE, UNPREPARED = 0x1001, 0x1002, 0x1000, 0x2500
 QUERY_ID, CQL = b"id", "SELECT a FROM t"
 ROW = protocol.ROWS[0] + struct.pack(">iii", 1, 1, 1) + b"a"
-
-
-def text(words: str) -> bytes:
-    """A string of the protocol."""
-    return struct.pack(">H", len(words)) + words.encode()
-
-
-def error(code: int, rest: bytes = b"") -> bytes:
-    """The body of an error."""
-    return struct.pack(">i", code) + text("no") + rest
-
-
-def frame(stream: int, opcode: int, body: bytes) -> bytes:
-    """An answer."""
-    return struct.pack(">BBhBi", 0x84, 0, stream, opcode, len(body)) + body
-
-
-PREPARED = struct.pack(">i", 4) + text("id") + struct.pack(">iiiii", 4, 0, 0, 4, 0)
-"""A result that says under which id a statement is prepared; without columns."""
-
-
-VERSIONS = b"\0\2" + text("CQL_VERSION") + b"\0\1" + text("3.4.7") + text("COMPRESSION") + b"\0\0"
 
 
 class Wire(asyncio.Transport):
@@ -150,9 +143,9 @@ class ScriptedNode:
             return (AUTH_SUCCESS, struct.pack(">i", -1)) if right else (ERROR, error(0x100))
         if opcode == PREPARE:
             self.prepared.append(body[4:].decode())
-            return protocol.RESULT, PREPARED
+            return protocol.RESULT, prepared(QUERY_ID)
         if opcode == QUERY:
-            return protocol.RESULT, struct.pack(">i", 3) + text("k")
+            return protocol.RESULT, used("k")
         return {STARTUP: (READY, b""), OPTIONS: (SUPPORTED, VERSIONS)}[opcode]
 
 

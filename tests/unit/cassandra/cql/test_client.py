@@ -14,25 +14,22 @@ from queuey.storage.cassandra.driver.cql import connection as connection_module
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.connection import Connection
 from tests.replacing import replace_in
-from tests.unit.cassandra.cql.scripted_node import (
+from tests.sim.cassandra.frames import (
     AUTH_RESPONSE,
     BOOTSTRAPPING,
-    CQL,
     ERROR,
     OPTIONS,
     OVERLOADED,
     PREPARE,
     QUERY,
-    ROW,
     STARTUP,
     UNAVAILABLE,
     UNPREPARED,
-    Scene,
-    ScriptedNode,
     error,
     frame,
     text,
 )
+from tests.unit.cassandra.cql.scripted_node import CQL, ROW, Scene, ScriptedNode
 from tests.waiting import until_async
 
 FORGOTTEN = error(UNPREPARED, text("id"))

@@ -270,8 +270,9 @@ class CqlClient:
         hosts = {str(host.address): host for host in metadata.all_hosts() if self._local_dc in {None, host.datacenter}}
         for address in self._nodes.keys() - hosts.keys():
             self.loop.call_soon(self._nodes.pop(address).close)  # Its requests end outside of others' ``send``.
-        for address in hosts.keys() - self._nodes.keys():
-            self._nodes[address] = Node(self, cluster, hosts[address])
+        for address, host in hosts.items():
+            if address not in self._nodes:
+                self._nodes[address] = Node(self, cluster, host)
 
     # Requests
 
