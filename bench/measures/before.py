@@ -142,6 +142,7 @@ class Side:
         asked: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
             "GET of 1": traffic.gets([f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]),
+            f"POST of {BATCH}": traffic.posts_of_many(f"{service.BASE}/bench", traffic.bodies(1000), BATCH),
             f"GET of {BATCH}": traffic.gets(
                 [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in self._places], BATCH
             ),

@@ -20,7 +20,7 @@ import typer
 
 from queuey.cli.queues import backlog_text
 from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, note_absence
-from queuey.cli.service_options import Queue, connected, on_existing, queue_names
+from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.output import Json
 from queuey.terminal.signals import handled
@@ -52,7 +52,7 @@ Receipts = Annotated[
 ]
 
 
-@connected
+@waiting
 def claim(
     client: Client,
     queue: Queue,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from queuey.cli.service_options import Queue, connected
+from queuey.cli.service_options import Queue, connected, waiting
 from queuey.terminal import output, time_parsing, times
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural, printable
@@ -81,7 +81,7 @@ def read(
         _note_later(client, queue, page)
 
 
-@connected
+@waiting
 def tail(
     client: Client,
     queue: Queue,

@@ -65,13 +65,16 @@ def _note_pause(pause: float, error: ClientError) -> None:
     output.note(f"The request failed, and is sent again in {pause:.0f} s: {error}")
 
 
-def connected(command: Callable[..., None], *, receipts: bool = False, existing: bool = False) -> Callable[..., None]:
+def connected(
+    command: Callable[..., None], *, receipts: bool = False, existing: bool = False, waits: bool = False
+) -> Callable[..., None]:
     """Gives a command, whose first parameter is an open client, the options that say where that connects to.
 
     Args:
         command: Does the work.
         receipts: It stores messages, of which receipts can be kept.
         existing: Its queue has to be there already: creating it is no next step.
+        waits: It goes on for as long as it is let, and says itself when the service is away.
     """
     name = next(iter(command.__annotations__))
     # The client's type is only there for type checkers, so that --help does not import the client.
@@ -83,7 +86,7 @@ def connected(command: Callable[..., None], *, receipts: bool = False, existing:
         from queuey.client import NotAllowed, NotAuthenticated, QueueNotFound, Timing
 
         where = {option: values.pop(option) for option in _OPTIONS}
-        timing = Timing(notice=_note_pause)
+        timing = Timing(notice=None if waits else _note_pause)
         with open_client(where, receipts=values.pop("receipts", None), timing=timing) as client:
             try:
                 command(**{first.name: client}, **values)
@@ -105,6 +108,7 @@ def connected(command: Callable[..., None], *, receipts: bool = False, existing:
 
 recorded = partial(connected, receipts=True)
 on_existing = partial(connected, existing=True)
+waiting = partial(connected, waits=True)
 
 
 def _explain_missing(client: Client, error: Exception, values: Iterable[object], *, existing: bool) -> None:

@@ -35,6 +35,8 @@ from queuey.storage.contracts.progress import Ledger, Offsets, exchange
 from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:
+    import asyncio
+
     from queuey.messages import Acknowledgement, Queue
 
 __all__ = [
@@ -84,6 +86,13 @@ class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets,
         """Finishes the writes that were accepted, then closes; afterwards every call raises ``StoreClosed``.
 
         Idempotent. Writes still waiting after ``timeout`` seconds are refused with outcome ``none`` or ``unknown``.
+        """
+
+    @never_waits
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Names the event loop in whose thread calls are begun, so that a store may use it; None at its end.
+
+        It is called in that thread. The default does nothing: calls that are begun call back from any thread.
         """
 
     @abstractmethod

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from cassandra import cqltypes
-
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.storage import cassandra as store
@@ -24,6 +22,7 @@ from queuey.storage.cassandra.write.step_run import RowStatements
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, SimulatedDriver, Weather
 from tests.sim.cassandra.cql import Command, command
+from tests.sim.cassandra.values import CQL_TYPES
 from tests.sim.world import Process, World
 
 TIMEOUT = 60.0
@@ -54,15 +53,6 @@ NEW_VALUES: dict[str, Any] = {
 """Values that are not among these."""
 TIMESTAMPS = (1, 2, NEWER, NEWER + 1)
 LIMITS = (1, 2, 100)
-_TYPES = {
-    "bigint": cqltypes.LongType,
-    "int": cqltypes.Int32Type,
-    "tinyint": cqltypes.ByteType,
-    "double": cqltypes.DoubleType,
-    "text": cqltypes.UTF8Type,
-    "blob": cqltypes.BytesType,
-    "timeuuid": cqltypes.TimeUUIDType,
-}
 
 
 class Both:
@@ -223,5 +213,5 @@ def _sized(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
         items = [_sized(kind.removeprefix("list "), one) for one in value]
         data = struct.pack(">i", len(items)) + b"".join(items)
     else:
-        data = _TYPES[kind].serialize(value, 4)
+        data = CQL_TYPES[kind].serialize(value, 4)
     return struct.pack(">i", len(data)) + data

@@ -58,7 +58,7 @@ def test_errors_say_what_to_do(run: Run, client: Client, queue: str, line: str, 
 def test_no_service(run: Run) -> None:
     """If nobody answers on this machine, the error names the command that starts a service."""
     ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
-    assert ended.err.startswith("queuey: http://127.0.0.1:9: no connection (")
+    assert ended.err.splitlines()[-1].startswith("queuey: http://127.0.0.1:9: no connection (")
     assert ended.err.endswith(". Start the service: queuey serve\n")
 
 

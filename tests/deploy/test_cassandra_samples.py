@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -25,8 +26,10 @@ from queuey.storage import cassandra
 from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.clocks import light_checks
+from queuey.storage.cassandra.driver import Driver, Encoded, Statement
 from queuey.storage.cassandra.timing import PATIENT
+from tests.waiting import until_async
 
 ROOT = Path(__file__).parents[2]
 LINES, SECURE = (ROOT / "deploy" / "cassandra" / name for name in ("queuey.yaml", "secure.yaml"))
@@ -204,6 +207,30 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
         assert [message.body for message in found] == ["first", "second"]
         assert store.acknowledgement().level == "fsync"
         assert store.purge_queue(queue).qid != queue.qid
+
+
+def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCentreTarget, connect: Connect) -> None:
+    """The service's own connections use the same certificates and password as the driver's."""
+
+    async def ask(driver: Driver) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        driver.adopt(loop)
+        client = driver._client
+        assert client is not None
+        await until_async(lambda: client.is_usable)
+        answer: asyncio.Future[list[Any]] = loop.create_future()
+        [address] = [host.address for host in driver.hosts()]
+        request = Encoded(light_checks.NOW, 0, (b"",), b"", "ONE", light_checks.decode, host=address)
+        driver.send(request, lambda rows, _: answer.set_result(rows or []))
+        found = await asyncio.wait_for(answer, 60)
+        driver.adopt(None)
+        return found
+
+    migrations.migrate(prepared, connect("queuey", "change-me-2"))
+    with closing(Driver(prepared, connect("queuey", "change-me-2"))) as driver:
+        assert driver.ready(100), driver.problem()
+        driver.prepare([light_checks.NOW])
+        assert len(asyncio.run(ask(driver))) == 1
 
 
 def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Connect) -> None:

@@ -119,6 +119,8 @@ class Replicas:
         self.letter_places: dict[Position, set[Location]] = {}
         """Where these lie."""
         self.stored = Stored()
+        self.wrong: Sequence[str] = ()
+        """What those who ask have done that they must not."""
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 
@@ -250,6 +252,9 @@ class ModelStore:
     def store(self) -> Store:
         """Itself, for those who want a store."""
         return cast("Store", self)
+
+    def adopt(self, _loop: object) -> None:
+        """See the contract: it calls back from any thread."""
 
     def claims_refusal(self, queue: Queue) -> str | None:
         """See the contract."""

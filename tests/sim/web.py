@@ -59,6 +59,7 @@ class Web:
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
+        store.adopt(self.core.loop)
         claims = ClaimUseCases(
             store,
             self._setup.limits,

@@ -303,6 +303,9 @@ class Stub:
         self.metrics = Metrics()
         self.endpoint = Endpoint("stub", self.metrics, self.views(), original=True)
 
+    def adopt(self, _loop: object) -> None:
+        """Needs no loop."""
+
     def views(self) -> dict[str, View]:
         """Answers reads with a page, and all else."""
         other = View(self.answer, asks=True)

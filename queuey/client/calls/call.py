@@ -6,6 +6,7 @@ list of ids in a DELETE would name the queue.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -167,6 +168,9 @@ def queue_segment(name: str) -> str:
         raise InvalidArgument(f"no queue can be named {name!r}: it has no UTF-8 form") from error
 
 
+_is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
+
+
 def id_text(text: str) -> str:
     """Returns a message id as 32 lower-case hex digits."""
     try:
@@ -231,7 +235,11 @@ def point_text(point: Point) -> str:
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns one position per partition as one text, without finished partitions (None)."""
-    return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
+    return ",".join(
+        f"{_partition(number)}:{text if _is_id_text(str(text)) else id_text(text)}"
+        for number, text in positions.items()
+        if text is not None
+    )
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:

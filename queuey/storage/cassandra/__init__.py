@@ -21,6 +21,7 @@ What promises what:
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,9 @@ class CassandraStore(
         if not self._driver.ready(timeout):
             return False
         return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._driver.adopt(loop)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         return self._deadline.result(begin, "Cassandra did not finish the write in time")

@@ -90,7 +90,7 @@ INSERTED, DELETED, RANGED = 9, 5, 6
 
 
 def key_of(qid: int, partition: int, bucket: int) -> bytes:
-    """Returns the encoded values of a Cassandra partition's key (see ``driver.fast_path``)."""
+    """Returns the encoded values of a Cassandra partition's key (see ``driver.cql.protocol``)."""
     return _pack_key(8, qid, 4, partition, 8, bucket)
 
 
@@ -188,7 +188,7 @@ def packed(found: Rows, columns: int) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
-    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.fast_path.ROWS``): id, body, expires, meta."""
+    """Returns id, body, expires and meta of the rows of an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``."""
     columns, count = _shape(body, 8)
     if columns != COLUMNS:
         raise ValueError(f"{columns} columns, not {COLUMNS}")

@@ -2,8 +2,7 @@
 
 :meth:`Gateway.serve` reads from top to bottom: which resource, whose request, how many it may make, its turn, its body,
 the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
-(:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs, as with 64
-threads most of the time goes into handing the interpreter lock around.
+(:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
 
 A long poll is a request whose view may find nothing to answer. Then it waits on the loop, without a thread, and its
 view is tried again when that is worthwhile (:mod:`queuey.web.gateway.long_polls`).
@@ -28,6 +27,7 @@ from queuey.access import USERS_OF
 from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
+from queuey.storage import Store
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
@@ -142,9 +142,9 @@ class Gateway:
         service = application.registry.service
         self._metrics: Metrics = service.metrics
         self._core: Core = service.core
-        self._reads_wait = service.store.waits_for_network
-        # One reading connection is left for the next tenant.
-        self._most_reads = max(1, service.store.readers - 1)
+        self._store: Store = service.store
+        self._reads_wait = self._store.waits_for_network
+        self._most_reads = max(1, self._store.readers - 1)  # One is left for the next tenant.
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
@@ -168,9 +168,9 @@ class Gateway:
         self._loop = loop
         self._tell = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
-        # Where a store waits for a network, what is under way is what makes it fast.
-        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
+        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)  # What is under way makes that fast.
         self._core.adopt(self._tell)
+        self._store.adopt(loop)
         self._threads.start(loop, self._tell)
         self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
         self._timer = loop.call_later(1.0, self._look_for_late)
@@ -180,6 +180,7 @@ class Gateway:
         self._timer.cancel()
         self._polls.stop()
         self._threads.stop()
+        self._store.adopt(None)
         self._core.adopt(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

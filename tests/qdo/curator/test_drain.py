@@ -234,8 +234,8 @@ def test_peek_shows_the_first_messages_of_a_node(run: Run, curator: CuratorQueue
     ("arguments", "code", "error"),
     [
         (["peek", "/nothing"], 1, "ZooKeeper has no node '/nothing'"),
-        (["peek", "orders"], 2, "'orders' does not"),
-        (["peek", "/queues/orders", "--lock-path", "locks"], 2, "'locks' does not"),
+        (["peek", "orders"], 2, "path is 'orders': give"),
+        (["peek", "/queues/orders", "--lock-path", "locks"], 2, "lock_path is 'locks': give"),
         (["drain", "/queues/orders", "nothing"], 1, "nothing"),
         (["drain", "/queues/orders", "q", "--coordination", "local:"], 2, "the coordination is 'local:'"),
     ],

@@ -95,7 +95,7 @@ class ChangingStorm(PostStorm):
         if not self._begun:
             self._begun = True
             self._insert(settled(self.before, "first"))
-        return FollowingSite(self.world, self.cluster, generous=self._generous)
+        return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
         """Has times stand in the keyspace from the beginning."""

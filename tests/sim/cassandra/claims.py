@@ -57,6 +57,11 @@ class ClusterReplicas:
         self.cluster.weather = Weather(faults.slow, lost, faults.stuck, faults.late)
 
     @property
+    def wrong(self) -> Sequence[str]:
+        """What its drivers have done that they must not."""
+        return self.cluster.wrong
+
+    @property
     def messages(self) -> dict[int, dict[Position, str]]:
         """What is there, by partition."""
         found: dict[int, dict[Position, str]] = {}

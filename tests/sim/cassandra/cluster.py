@@ -9,13 +9,17 @@ send something.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.query import PreparedStatement
 from greenlet import getcurrent
 
 from queuey import ids
@@ -23,15 +27,18 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.light_checks import NOW
-from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, InDoubt, Request, Rows
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
-from tests.sim.cassandra import cql
+from tests.sim.cassandra import cql, frames
 from tests.sim.cassandra.cql import Change, Partition, Place
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.threads import SimpleQueue, SimulatedThread, pause
-from tests.sim.world import Process, World
+from tests.sim.cassandra.wires import PASSWORD, USER, connector
+from tests.sim.world import Process, ProcessLoop, World
 
+TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
 NODES = 3
 NEEDED = {"ONE": 1, "LOCAL_ONE": 1, "TWO": 2, "QUORUM": 2, "LOCAL_QUORUM": 2, "EACH_QUORUM": 2, "THREE": 3, "ALL": 3}
 SERIAL = {"SERIAL", "LOCAL_SERIAL"}
@@ -66,6 +73,8 @@ class Node:
         self.offset = offset
         self.away_until = 0.0
         self.data: defaultdict[Place, Partition] = defaultdict(Partition)
+        self.forgotten: set[bytes] = set()
+        """The ids of statements that must be prepared anew."""
 
 
 class Cluster:
@@ -87,12 +96,33 @@ class Cluster:
         self.committed: defaultdict[Place, Partition] = defaultdict(Partition)
         """What conditional writes have made of partitions."""
         self.sent = 0
+        self.statements: dict[bytes, Statement] = {}
+        """By the ids under which they were prepared."""
+        self.faults: Counter[str] = Counter()
+        """What happened to requests on connections, how often."""
+        self.wrong: list[str] = []
+        """What drivers have done that they must not."""
+        self._appends: Counter[tuple[Any, ...]] = Counter()
+        """How often each was given to a driver, without those that a node has begun."""
         self._lying: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
         self._stamp = 0
 
     def up(self) -> list[Node]:
         """Returns the nodes that are there."""
         return [node for node in self.nodes if node.away_until <= self.world.now]
+
+    def happens(self, chance: float) -> bool:
+        """Returns whether something goes wrong that does so this often."""
+        return self.world.rng.random() < chance
+
+    def note_append(self, request: Request | Encoded, count: int) -> None:
+        """Counts an append to a log: 1 when a driver is given it, -1 when it sends it or a node begins it."""
+        if isinstance(request, Request) and request.further:
+            calls = [(request.statement, request.values), *request.further]
+            content = tuple((statement.cql, *values) for statement, values in calls)
+            self._appends[content] += count
+            if self._appends[content] < 0:
+                self.wrong.append(f"sent: {content} was begun more often than it was asked for")
 
     def everything(self) -> Mapping[Place, Partition]:
         """Returns what is stored, all nodes together."""
@@ -132,8 +162,7 @@ class Cluster:
         values: Sequence[Any] | None = None,
     ) -> None:
         if request.statement == NOW:
-            now = _uuid(self.world.now + node.offset)
-            end([(now.time if isinstance(request, Encoded) else now,)], None)
+            end(self._as_asked(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
         command = cql.command(request.statement.cql)
         if values is None:
@@ -169,8 +198,12 @@ class Cluster:
 
     def _answer(self, request: Request | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]) -> Rows:
         command = cql.command(request.statement.cql)
-        found = command.rows(values, there, self.world.now)
-        return request.decode(command.body(found)) if isinstance(request, Encoded) and request.decode else found
+        return self._as_asked(request, command.rows(values, there, self.world.now))
+
+    def _as_asked(self, request: Request | Encoded, rows: Rows) -> Rows:
+        if isinstance(request, Encoded) and request.decode is not None:
+            return request.decode(cql.command(request.statement.cql).body(rows))
+        return rows
 
     def _places(self, command: cql.Command, values: Sequence[Any]) -> list[Place]:
         """Returns the partitions that are read; all of a table by their keys, where Cassandra goes by their hashes."""
@@ -318,8 +351,26 @@ class Machine:
             self.node.offset = self._node_apart + wrong
 
 
+class SimulatedHost:
+    """A node as the driver knows it."""
+
+    datacenter = "dc1"
+    endpoint = SimpleNamespace(port=9042)
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self.address = node.address
+        self._cluster = cluster
+        self._node = node
+
+    @property
+    def is_up(self) -> bool:
+        return self._node in self._cluster.up()
+
+
 class SimulatedDriver(Driver):
     """One process's way to the cluster; one thread brings all answers.
+
+    What the loop's client is for goes over that, as bytes, once a loop is adopted.
 
     Args:
         cluster: Where to.
@@ -332,6 +383,7 @@ class SimulatedDriver(Driver):
     def __init__(
         self, cluster: Cluster, process: Process, machine: Machine, deadline: Deadline, timeout: float
     ) -> None:
+        self.target = TARGET
         self._cluster_of_world = cluster
         self._process = process
         self._life = process.life
@@ -339,11 +391,27 @@ class SimulatedDriver(Driver):
         self._opened = process.world.now + 0.3 * cluster.pace.scale
         """Until then only the node near by can be asked by name, if there is one."""
         self._deadline = deadline
-        self._timeout = timeout
+        self._options = CassandraOptions(timeout=timeout)
         self._ended = False
+        self._client: CqlClient | None = None
+        self._cluster = _known_of(cluster)
+        self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0
         self._answers = SimpleQueue()
         SimulatedThread(process, self._bring, "driver")
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """See the base class; connections and time are simulated."""
+        assert isinstance(loop, ProcessLoop)
+        self._client = CqlClient(
+            loop,
+            TARGET.keyspace,
+            self._options.speculative,
+            self._text_of,
+            connect=connector(self._cluster_of_world, loop),
+            clock=loop.time,
+        )
+        self._follow(self._client)
 
     def _bring(self) -> None:
         while True:
@@ -354,19 +422,47 @@ class SimulatedDriver(Driver):
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
+        self._cluster_of_world.note_append(request, 1)
+        if self._goes_over_client(request):
+            super().send(request, self._told_once(request, done))
+            return
         reads = request.statement.reads
         try:
-            timeout = self._deadline.left(self._timeout) if request.timeout is None else request.timeout
+            timeout = self._deadline.left(self._options.timeout) if request.timeout is None else request.timeout
         except StoreUnavailable as error:
             done(None, error)
             return
         if not reads:
             self._deadline.sent()
         self.requests += 1
-        cluster, world, process = self._cluster_of_world, self._process.world, self._process
-        weather = cluster.weather
-        if weather.stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < weather.stalls:
+        cluster, world = self._cluster_of_world, self._process.world
+        stalls = cluster.weather.stalls
+        if stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < stalls:
             pause(world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale)
+        self._send_by_thread(request, timeout, done)
+
+    def _goes_over_client(self, request: Request | Encoded) -> bool:
+        client = self._client
+        if client is None or asyncio._get_running_loop() is not client.loop or not client.is_usable:
+            return False
+        return isinstance(request, Encoded) or (bool(request.further) and request.serial is not None)
+
+    def _told_once(self, request: Request | Encoded, done: Done) -> Done:
+        answers: list[object] = []
+
+        def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            answers.append((rows, error))
+            if len(answers) == 1:
+                done(rows, error)
+            else:
+                self._cluster_of_world.wrong.append(f"answers: {request.statement.cql} was answered with {answers}")
+
+        return tell
+
+    def _send_by_thread(self, request: Request | Encoded, timeout: float, done: Done) -> None:
+        cluster, world, process = self._cluster_of_world, self._process.world, self._process
+        weather, reads = cluster.weather, request.statement.reads
+        cluster.note_append(request, -1)
         told: list[bool] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -375,7 +471,7 @@ class SimulatedDriver(Driver):
                 self._answers.put(partial(done, rows, error))
 
         def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if world.rng.random() >= weather.lost:
+            if not cluster.happens(weather.lost):
                 process.soon(way * world.some(weather.slow), partial(tell, rows, error), self._life)
 
         way = 0.1 if request.host is not None and request.host == self._near else 1.0
@@ -386,6 +482,36 @@ class SimulatedDriver(Driver):
         late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
         process.soon(timeout, partial(tell, None, late), self._life)
 
+    # What the base class needs of the real driver for requests over the client
+
+    def _open_session(self) -> None:
+        """See the base class."""
+
+    def _path(self) -> CqlClient:
+        """See the base class."""
+        assert self._client is not None
+        return self._client
+
+    def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
+        """See the base class. All nodes know a statement that the driver has prepared."""
+        prepared = self._prepared.get(statement)
+        if prepared is None:
+            prepared = self._prepared[statement] = frames.prepared_statement(statement, TARGET.keyspace)
+            self._cluster_of_world.statements[prepared.query_id] = statement
+        return prepared
+
+    def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
+        """See the base class. A write that a node may have begun is in doubt whatever others say."""
+
+        def judged(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            if error is not None and not reads and attempts:
+                error = InDoubt(str(error))
+            done(rows, error)
+
+        self._send_by_thread(frames.bound_request(statement, self._cluster_of_world.statements), timeout, judged)
+
+    # The rest
+
     def ready(self, timeout: float) -> bool:
         """See the base class."""
         return True
@@ -393,11 +519,6 @@ class SimulatedDriver(Driver):
     def problem(self) -> str | None:
         """See the base class."""
         return "the store is closed" if self._ended else None
-
-    def hosts(self) -> list[Host]:
-        """See the base class."""
-        up = self._cluster_of_world.up()
-        return [Host(node.address, "dc1", up=node in up) for node in self._cluster_of_world.nodes]
 
     def replication(self) -> Mapping[str, int]:
         """See the base class."""
@@ -409,6 +530,19 @@ class SimulatedDriver(Driver):
     def close(self) -> None:
         """See the base class."""
         self._ended = True
+        if self._client is not None:
+            self._client.into_loop(self._client.close)
+
+
+def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster
+    hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
+    metadata = SimpleNamespace(
+        all_hosts=lambda: hosts,
+        get_replicas=lambda *_: hosts,
+        token_map=SimpleNamespace(tokens_to_hosts_by_ks={TARGET.keyspace: object()}),
+    )
+    auth = PlainTextAuthProvider(USER, PASSWORD)
+    return SimpleNamespace(metadata=metadata, auth_provider=auth, ssl_context=None)
 
 
 def open_store(

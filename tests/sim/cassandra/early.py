@@ -7,8 +7,8 @@ purged they go on with the cursors that they have.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from queuey.errors import QueueChanged
 from queuey.ids import FIRST, LOW_MIN, Position
@@ -20,11 +20,6 @@ from queuey.service.streams import Cursor, Stream
 from queuey.service.watching import Waiter
 from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site
 from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
-from tests.sim.cassandra.threads import Event
-from tests.sim.world import begin
-from tests.waiting import PATIENCE_SECONDS
-
-T = TypeVar("T")
 
 
 class EarlySite(PostSite):
@@ -42,22 +37,6 @@ class EarlySite(PostSite):
                 raise QueueChanged(queue.name)
 
         return QueueAccess(self.store, queue, check, self.core.in_thread)
-
-    def result_of(self, call: Coroutine[Any, Any, T]) -> T:
-        """Has the present thread wait for a call on the loop."""
-        ended = Event()
-        found: list[Any] = []
-
-        def done(*end: object) -> None:
-            found.extend(end)
-            ended.set()
-
-        begin(self.core, call, done)
-        assert ended.wait(PATIENCE_SECONDS)
-        result, error = found
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
 
     def read(self, access: QueueAccess, wanted: Range) -> Reading:
         """Reads as the service does: without a thread if that can be."""
@@ -209,9 +188,10 @@ class EarlyStorm(PostStorm):
     """One history."""
 
     sites: list[EarlySite]  # type: ignore[assignment]
+    always_on_loop = True
 
     def _new_site(self) -> EarlySite:
-        return EarlySite(self.world, self.cluster, generous=self._generous)
+        return EarlySite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _read(self, site: Site, queue: Queue | None = None) -> None:
         super()._read(site, queue)

@@ -60,6 +60,10 @@ class Site:
         """Does something in a thread."""
         SimulatedThread(self.process, work)
 
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Begins to read without a thread, if that can be."""
+        return self.store.begin_read(queue, part, done)
+
 
 @dataclass
 class Post:
@@ -136,7 +140,7 @@ def page_of(site: Site, queue: Queue, part: Slice) -> Page:
         found.extend(end)
         ended.set()
 
-    if not site.store.begin_read(queue, part, done):
+    if not site.begin_read(queue, part, done):
         return site.store.read(queue, [part])[0]
     assert ended.wait(PATIENCE_SECONDS)
     page, error = found

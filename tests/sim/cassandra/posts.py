@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import PostResult, Queue, QueueSpec, Slice
+from queuey.messages import Page, PostResult, Queue, QueueSpec, Slice
 from queuey.metrics import Metrics
 from queuey.service import Draft, Limits, QueueAccess
 from queuey.service.core import GivenUp
@@ -34,8 +35,13 @@ from tests.sim.cassandra.messages import (
     page_of,
 )
 from tests.sim.cassandra.pace import SOON, Pace
-from tests.sim.cassandra.threads import pause
+from tests.sim.cassandra.threads import Event, pause
 from tests.sim.world import World, begin
+from tests.waiting import PATIENCE_SECONDS
+
+T = TypeVar("T")
+ON_LOOP = (5, 7)
+"""The seeds, modulo 8, of histories whose sites read on their loops."""
 
 
 class Generous(RepeatBudget):
@@ -52,16 +58,20 @@ class PostSite(Site):
 
     Args:
         generous: It may repeat as much as it likes.
+        on_loop: It reads on its loop, whose requests go over the client.
     """
 
-    def __init__(self, world: World, cluster: Cluster, *, generous: bool) -> None:
+    def __init__(self, world: World, cluster: Cluster, *, generous: bool, on_loop: bool) -> None:
         super().__init__(world, cluster)
         self._generous = generous
+        self._on_loop = on_loop
         self.repeated = 0
         self._start()
 
     def _start(self) -> None:
         self.core = ThreadedCore(self.process, 0.001)
+        if self._on_loop:
+            self.store.adopt(self.core.loop)
         self.use_cases = MessageUseCases(self.store, Limits(), Metrics(), self.core)
         if self._generous:
             self.use_cases._budget = Generous()
@@ -71,6 +81,30 @@ class PostSite(Site):
         self.repeated += self.use_cases._budget.repeated
         super().crash()
         self._start()
+
+    def result_of(self, call: Coroutine[Any, Any, T]) -> T:
+        """Has the present thread wait for a call on the loop."""
+        ended = Event()
+        found: list[Any] = []
+
+        def done(*end: object) -> None:
+            found.extend(end)
+            ended.set()
+
+        begin(self.core, call, done)
+        assert ended.wait(PATIENCE_SECONDS)
+        result, error = found
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the base class."""
+
+        async def read() -> bool:
+            return super(PostSite, self).begin_read(queue, part, done)
+
+        return self.result_of(read()) if self._on_loop else super().begin_read(queue, part, done)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
         """Posts as a request does."""
@@ -142,15 +176,17 @@ class PostReader(Reader):
 
 
 class PostStorm(MessageStorm):
-    """One history."""
+    """One history. In a quarter of them sites read on their loops, over the client."""
 
     sites: list[PostSite]  # type: ignore[assignment]
     posts: list[Sent]  # type: ignore[assignment]
     readers: list[PostReader]  # type: ignore[assignment]
     last: list[PostReader]  # type: ignore[assignment]
+    always_on_loop = False
 
     def __init__(self, seed: int, pace: Pace = SOON) -> None:
         self._generous = seed % 4 > 0
+        self._on_loop = self.always_on_loop or seed % 8 in ON_LOOP
         super().__init__(seed, pace)
         rng = self.world.rng
         self.weather.lost, self.weather.late = rng.choice((0.0, 0.05, 0.15)), rng.choice((0.0, 0.2, 0.4))
@@ -163,7 +199,7 @@ class PostStorm(MessageStorm):
         return sum(site.repeated + site.use_cases._budget.repeated for site in self.sites)
 
     def _new_site(self) -> PostSite:
-        return PostSite(self.world, self.cluster, generous=self._generous)
+        return PostSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _planned(self) -> dict[Callable[[], None], int]:
         rng = self.world.rng
@@ -280,6 +316,7 @@ class PostStorm(MessageStorm):
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
+        yield from self.cluster.wrong
         for reader in [*self.readers, *self.last]:
             yield from reader.wrong
         for post in self.posts:

@@ -117,6 +117,8 @@ def test_early_readers(early_storms: list[EarlyStorm]) -> None:
     again = [position in reader.shown for reader, position in given if position < reader.cursor]
     assert again.count(True) > len(again) / 2
     assert again.count(False) > 0
+    faults = {fault for one in early_storms for fault in one.cluster.faults}
+    assert faults == {"none", "late", "half", "broken", "unsent", "forgotten"}
 
 
 def test_ordered_queues(ordered_storms: list[OrderedStorm]) -> None:

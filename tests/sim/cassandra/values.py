@@ -6,10 +6,24 @@ import struct
 from typing import Any
 from uuid import UUID
 
+from cassandra import cqltypes
+
 SIZE = struct.Struct(">i")
 _FORMATS = {
     kind: struct.Struct(text) for kind, text in {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}.items()
 }
+
+CQL_TYPES = {
+    "bigint": cqltypes.LongType,
+    "blob": cqltypes.BytesType,
+    "boolean": cqltypes.BooleanType,
+    "double": cqltypes.DoubleType,
+    "int": cqltypes.Int32Type,
+    "text": cqltypes.UTF8Type,
+    "timeuuid": cqltypes.TimeUUIDType,
+    "tinyint": cqltypes.ByteType,
+}
+"""The driver's types by their names in CQL."""
 
 
 def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type

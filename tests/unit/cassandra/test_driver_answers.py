@@ -16,7 +16,7 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
-from queuey.storage.cassandra.driver.fast_path import FastRequest
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 
@@ -59,7 +59,7 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
     """Of two attempts that come to an end the first one is told, and the second is not."""
     told: list[tuple[Any, StoreUnavailable | None]] = []
     driver = object.__new__(Driver)
-    driver._session, driver._usable = Attempts(ends), True
+    driver._session, driver._usable, driver._client = Attempts(ends), True, None
     driver._send(None, 1.0, lambda found, error: told.append((found, error)), reads=False)
     ((found, error),) = told
     assert found == rows
@@ -94,7 +94,7 @@ def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailab
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
     driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}
-    driver._thread = Thread()
+    driver._thread, driver._client = Thread(), None
     driver._options, driver._deadline, driver.requests = CassandraOptions(), Deadline(math.inf), 0
     return driver, []
 

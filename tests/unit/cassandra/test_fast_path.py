@@ -16,8 +16,10 @@ from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQue
 from cassandra.query import BatchStatement, BatchType
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import UNSET, Done, Rows, fast_path
-from queuey.storage.cassandra.driver.fast_path import FastPath, FastRequest
+from queuey.storage.cassandra.driver import UNSET, Done, Rows, fast_request
+from queuey.storage.cassandra.driver.cql import protocol
+from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
@@ -95,7 +97,7 @@ class Asked:
 
         self.path.send(
             FastRequest(
-                opcode=fast_path.BATCH,
+                opcode=protocol.BATCH,
                 body=b"",
                 nodes=self.path.nodes_with(b"key"),
                 timeout=timeout,
@@ -161,7 +163,7 @@ def test_what_would_compete_with_itself_is_not_sent_to_a_second_node(asking: Cal
 
 def test_what_is_slow_everywhere_does_not_become_more(asking: Callable[..., Asked]) -> None:
     """Of requests to nodes that do answer others few are sent a second time; a silent node is not spared."""
-    with replace_in(fast_path, fast_path.MOST_SPARE, 2.0):
+    with replace_in(fast_request, fast_request.MOST_SPARE, 2.0):
         asked = asking(patience=PATIENCE)
     first, second = asked.nodes
     for _ in range(12):
@@ -242,4 +244,4 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
     expected = io.BytesIO()
     BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
     request.consistency_level, request.serial_consistency_level = levels
-    assert fast_path.conditional_batch(request) == expected.getvalue()
+    assert protocol.conditional_batch(request) == expected.getvalue()

@@ -14,7 +14,8 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import LONGEST_NAME, Message, Meta, NewMessage
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import UNSET, fast_path
+from queuey.storage.cassandra.driver import UNSET
+from queuey.storage.cassandra.driver.cql import protocol
 from tests import strategies
 
 metas = st.builds(
@@ -106,7 +107,7 @@ def serialized(*values: int | bytes) -> list[bytes]:
 def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
     """The encoded key holds the same values as the routing key, whose parts end with a zero byte each."""
     qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
-    assert fast_path.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
+    assert protocol.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
     parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
     assert message_codec.routing_of(*key) == b"".join(parts)
 
@@ -124,9 +125,9 @@ def test_an_encoded_insert_holds_the_columns(
     """What is sent for a new message are the values that its statement takes, in order."""
     data, column = message_codec.encode(body, meta)
     encoded = message_codec.key_of(*key)
-    found = fast_path.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
+    found = protocol.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
     assert len(found) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
-    assert found[:3] == fast_path.values_of(encoded)
+    assert found[:3] == protocol.values_of(encoded)
     assert found[3:5] == [message_codec.id_bytes(*position), data]
     assert found[6] is UNSET if column is UNSET else found[6] == column
     assert [found[5], *found[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
@@ -136,9 +137,9 @@ def test_an_encoded_insert_holds_the_columns(
 def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
     """What is sent to delete a message are the values that its statement takes, in order."""
     encoded = message_codec.key_of(*key)
-    found = fast_path.values_of(message_codec.encoded_delete(encoded, position, stamp))
+    found = protocol.values_of(message_codec.encoded_delete(encoded, position, stamp))
     assert len(found) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
-    assert found == [*serialized(stamp), *fast_path.values_of(encoded), message_codec.id_bytes(*position)]
+    assert found == [*serialized(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
 
 
 @given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
@@ -147,12 +148,12 @@ def test_an_encoded_range_holds_its_bounds(
 ) -> None:
     """What is sent to read a range are the values that its statements take, in order."""
     encoded = message_codec.key_of(*key)
-    found = fast_path.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
+    found = protocol.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
     assert (
         len(found) == message_codec.RANGED == message_codec.UP[0].cql.count("?") == message_codec.DOWN[0].cql.count("?")
     )
     bounds = [message_codec.id_bytes(*lower), message_codec.id_bytes(*upper)]
-    assert found == [*fast_path.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
+    assert found == [*protocol.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
 
 
 def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMNS) -> bytes:
@@ -160,7 +161,7 @@ def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_code
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
-    return fast_path.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+    return protocol.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
 
 
 @given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))

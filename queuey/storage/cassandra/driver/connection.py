@@ -12,6 +12,7 @@ hosts stand for other addresses than when it connected, it is connected anew.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -25,11 +26,13 @@ from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import fast_path, requests
+from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
+from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import FastPath, FastRequest
+from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
@@ -82,6 +85,7 @@ class Driver:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._fast_path: FastPath | None = None
+        self._client: CqlClient | None = None
         self._addresses: frozenset[str] = frozenset()
         """What the names of the hosts stood for when it connected."""
         self._usable = False
@@ -97,6 +101,27 @@ class Driver:
         self._thread.start()
 
     # Connecting
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Names the event loop over which frequent requests from its thread are sent, and end.
+
+        It is called in that thread. None ends that, if this loop was named last.
+        """
+        client = self._client
+        if client is not None and (loop is not None or client.loop is asyncio.get_running_loop()):
+            self._client = None
+            client.into_loop(client.close)
+        if loop is not None:
+            options = self._options
+            self._client = CqlClient(
+                loop, self.target.keyspace, options.speculative, self._text_of, local_dc=options.local_dc
+            )
+            self._follow(self._client)
+
+    def _follow(self, client: CqlClient) -> None:
+        """Has the client go by the present cluster, in the loop's thread."""
+        if client is self._client:
+            client.follow(self._cluster)
 
     def wait(self, acquire: Callable[..., bool]) -> None:
         """Waits within the time of the call, as :meth:`Deadline.wait`."""
@@ -121,7 +146,9 @@ class Driver:
 
     def _has_moved(self) -> bool:
         """Returns whether no node is left, and the names of the hosts stand for other addresses."""
-        if any(host.up for host in self.hosts()):
+        cluster = self._cluster
+        hosts = [] if cluster is None else cluster.metadata.all_hosts()
+        if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
             return False
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
@@ -160,6 +187,9 @@ class Driver:
         self._end()
         self._fast_path = FastPath(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session, self._addresses = cluster, session, addresses
+        client = self._client
+        if client is not None:
+            client.into_loop(self._follow, client)
 
     def _end(self) -> None:
         """Ends the connection to the cluster, if there is one."""
@@ -194,16 +224,22 @@ class Driver:
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
         self._end()
+        client, self._client = self._client, None
+        if client is not None:
+            client.into_loop(client.close)
 
     # The cluster as the driver knows it
 
     def hosts(self) -> list[Host]:
-        cluster = self._cluster
+        cluster, client = self._cluster, self._client
         if cluster is None:
             return []
-        return [
-            Host(str(host.address), str(host.datacenter), up=bool(host.is_up)) for host in cluster.metadata.all_hosts()
-        ]
+        hosts = []
+        for host in cluster.metadata.all_hosts():
+            address = str(host.address)
+            is_up = None if client is None else client.is_up(address)
+            hosts.append(Host(address, str(host.datacenter), up=bool(host.is_up) if is_up is None else is_up))
+        return hosts
 
     def await_pools(self, timeout: float) -> None:
         """Waits until the nodes that are up can be asked by name: the first one that answers makes a session usable."""
@@ -245,8 +281,8 @@ class Driver:
     def send(self, request: Request | Encoded, done: Done) -> None:
         """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
 
-        A write's error is :class:`InDoubt` if it may have been made. Nothing is waited for, but that a statement is
-        prepared when it is first used.
+        Frequent requests from the thread of the adopted loop end in that thread. A write's error is :class:`InDoubt` if
+        it may have been made. Nothing is waited for, but that a statement is prepared when it is first used.
         """
         try:
             session = self._open_session()
@@ -327,19 +363,19 @@ class Driver:
         prepared = self._prepare(session, request.statement)
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
-            opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, request.markers, rows[0], level)
+            opcode, body = protocol.EXECUTE, protocol.execute(prepared.query_id, request.markers, rows[0], level)
         else:
-            opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, request.markers, rows, level)
+            opcode, body = protocol.BATCH, protocol.batch(prepared.query_id, request.markers, rows, level)
 
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             if request.host is not None:
                 tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
                 return
-            values = [fast_path.values_of(row) for row in rows]
+            values = [protocol.values_of(row) for row in rows]
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
 
-        path = self._open_fast_path()
+        path = self._path()
         sent = FastRequest(
             opcode=opcode,
             body=body,
@@ -358,11 +394,11 @@ class Driver:
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
-        path = self._open_fast_path()
+        path = self._path()
         path.send(
             FastRequest(
-                opcode=fast_path.BATCH,
-                body=fast_path.conditional_batch(statement),
+                opcode=protocol.BATCH,
+                body=protocol.conditional_batch(statement),
                 nodes=path.nodes_with(statement.routing_key),
                 timeout=self._patience(timeout, reads=False),
                 done=done,
@@ -432,7 +468,11 @@ class Driver:
             raise self._refusal()
         return session
 
-    def _open_fast_path(self) -> FastPath:
+    def _path(self) -> FastPath | CqlClient:
+        """Returns the way to a node for the thread that asks."""
+        client = self._client
+        if client is not None and asyncio._get_running_loop() is client.loop and client.is_usable:  # noqa: SLF001 - the quick form of get_running_loop
+            return client
         path = self._fast_path
         if path is None:
             raise self._refusal()
@@ -457,6 +497,11 @@ class Driver:
                     if session is self._session:
                         self._prepared[statement] = prepared
         return prepared
+
+    def _text_of(self, query_id: bytes) -> str | None:
+        """Returns the statement that has this id."""
+        statements = list(self._prepared.values())
+        return next((one.query_string for one in statements if one.query_id == query_id), None)
 
     def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
         if address is None:

@@ -13,7 +13,8 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
 from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
 
-from queuey.storage.cassandra.driver import fast_path, policies
+from queuey.storage.cassandra.driver import policies
+from queuey.storage.cassandra.driver.cql.protocol import PROTOCOL
 from queuey.storage.cassandra.driver.fast_path import BufferedConnection
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
@@ -88,7 +89,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
     return Cluster(
         target.hosts,
         port=target.port,
-        protocol_version=fast_path.PROTOCOL,
+        protocol_version=PROTOCOL,
         connection_class=BufferedConnection,
         auth_provider=auth,
         ssl_context=tls(options),

@@ -70,7 +70,7 @@ class ScanPage(NamedTuple):
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
-    """Finds the rows of an answer (see ``driver.fast_path.ROWS``) of ``columns`` columns."""
+    """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns."""
     found, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
     if found != columns:
         msg = f"{found} columns, not {columns}"

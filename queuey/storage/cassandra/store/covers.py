@@ -107,7 +107,7 @@ def _sized(value: bytes) -> bytes:
 
 
 def _decode(body: bytes) -> Rows:
-    """Returns the rows of an answer (see ``driver.fast_path.ROWS``): digests and numbers."""
+    """Returns the rows of an answer (see ``driver.cql.protocol.ROWS``): digests and numbers."""
     (count,) = _size_at(body, 12)
     at = 16
     found: Rows = []

@@ -37,7 +37,7 @@ _END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
 def encoded_inserts(
     qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
 ) -> list[bytes]:
-    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.fast_path.Encoded``)."""
+    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.requests.Encoded``)."""
     ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
     body, meta = batch.column(3), batch.column(4)
     head = np.empty(len(batch), _HEAD)

@@ -77,7 +77,7 @@ class RowStatements:
 
 
 def decode_row(body: bytes) -> Rows:
-    """Returns the row of an answer (see ``driver.fast_path.ROWS``), if there is one."""
+    """Returns the row of an answer (see ``driver.cql.protocol.ROWS``), if there is one."""
     (count,), at = _size_at(body, 12), 16
     if not count:
         return []

@@ -194,6 +194,9 @@ class InProcessDriver(Driver):
         self._thread.start()
         self._problem_found = verify(self) if keyspace else None
 
+    def adopt(self, _loop: object) -> None:
+        """Does nothing: all answers come from its thread."""
+
     def _bring(self) -> None:
         while (answer := self._answers.get()) is not None:
             answer()

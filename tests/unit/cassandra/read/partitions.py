@@ -12,7 +12,8 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, WIDTHS, Bucket
-from queuey.storage.cassandra.driver import TooManyDead, fast_path
+from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import BucketSource, Gathered, Probe, Rounds
 from tests.sim.cassandra import cql
@@ -147,10 +148,10 @@ def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an enco
     """Has large pages of bodies be too slow, and ids of many hours be among too many dead rows."""
     if "body" in request.statement.cql:
         return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
-    low, high = (message_codec.position_of(value)[0] for value in fast_path.values_of(request.rows[0])[3:5])
+    low, high = (message_codec.position_of(value)[0] for value in protocol.values_of(request.rows[0])[3:5])
     return TooManyDead("too many") if high - low > HOUR else None
 
 
 def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
     """How many rows a request asks for."""
-    return int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big")
+    return int.from_bytes(protocol.values_of(request.rows[0])[-1], "big")

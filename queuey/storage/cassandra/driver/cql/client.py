@@ -1,0 +1,327 @@
+"""The client: connections of its own to the nodes of the local data centre, and requests over them.
+
+All of it runs in the event loop's thread and never waits. What becomes of a request: :mod:`..fast_request`. A node that
+has forgotten a statement is given it anew, and the request is sent to it again. States of a node::
+
+    connecting ──(logged in)──► up ──(the connection failed, or is silent though asked)──► broken
+        ▲  └──(refused, or not in time)──────────────────────────────────────────────────────▲ │
+        └──(a pause, twice as long each time)──────────────────────────────────────────────────┘
+
+The driver's metadata say which nodes there are and which of them have a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from cassandra.connection import ConnectionException
+from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
+
+from queuey.storage.cassandra.driver.cql.connection import Connection
+from queuey.storage.cassandra.driver.fast_request import LOOK_EVERY, FastRequest, InFlight
+from queuey.storage.troubles import Trouble
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT = 3.0
+FIRST_PAUSE, MAX_PAUSE = 0.125, 1.0
+"""Pauses between attempts to connect, in seconds."""
+HEARTBEAT = 3.0
+"""Max seconds of silence until a node is asked if it is there, and until it has answered."""
+READ_TIME = 0.001
+"""Interval between a timer and its check for timeouts, in seconds."""
+MAX_ROUTES = 100_000
+"""Max routing keys whose replicas are remembered."""
+
+Connect = Callable[..., Any]
+"""Makes a connection: as ``create_connection`` of an event loop."""
+
+
+class Node:
+    """A node, and the connection to it.
+
+    Attributes:
+        connection: None unless the node is up.
+        is_broken: The last attempt to connect failed, or the connection did.
+    """
+
+    def __init__(self, client: CqlClient, cluster: Any, host: Any) -> None:  # noqa: ANN401 - the driver's
+        self.address = address = str(host.address)
+        self.connection: Connection | None = None
+        self.is_broken = False
+        self._client = client
+        self._cluster = cluster
+        self._port = host.endpoint.port
+        self._trouble = Trouble(log, f"The event loop's connection to Cassandra node {address}", quiet=0.0)
+        self._task = client.loop.create_task(self._stay_connected())
+
+    def close(self) -> None:
+        """Ends the connection; requests that wait for an answer are lost."""
+        self._task.cancel()
+        self._drop(ConnectionException("the connection was closed"))
+
+    async def _stay_connected(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                self.connection = await self._connect()
+                self.is_broken = False
+                self._client.count_nodes()
+                self._trouble.passed()
+                pause = FIRST_PAUSE
+                await self._until_broken(self.connection)
+                problem: Exception = ConnectionException("it broke")
+            except Exception as error:  # noqa: BLE001 - logged, and tried again, whatever it is
+                problem = error
+            except asyncio.CancelledError:
+                self.close()  # The loop may be ending: uvloop cannot close with a connection that is in use.
+                raise
+            self._drop(problem)
+            text = str(problem) or type(problem).__name__
+            self._trouble.met("broken", f"{text}; it is tried again until it answers")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+
+    async def _connect(self) -> Connection:
+        client, cluster = self._client, self._cluster
+        connection = Connection(client.loop, self.address, client.clock)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await client.connect(lambda: connection, self.address, self._port, ssl=cluster.ssl_context)
+                await connection.start(cluster.auth_provider, client.keyspace)
+        except BaseException:
+            connection.fail(ConnectionException("the connection could not be made"))
+            raise
+        return connection
+
+    async def _until_broken(self, connection: Connection) -> None:
+        while not connection.ended.done():
+            await asyncio.wait([connection.ended], timeout=HEARTBEAT)
+            if connection.is_clogged:
+                raise ConnectionException("too many requests were never answered")
+            if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
+                async with asyncio.timeout(HEARTBEAT):
+                    await connection.ask(OptionsMessage())
+
+    def _drop(self, error: Exception) -> None:
+        self.is_broken = True
+        connection, self.connection = self.connection, None
+        self._client.count_nodes()
+        if connection is not None:
+            connection.fail(error)
+
+
+class _Attempt:
+    """A request at one node; what waits for the answer."""
+
+    __slots__ = ("_client", "_connection", "_forgotten", "_request", "metadata")
+
+    def __init__(self, client: CqlClient, request: FastRequest, connection: Connection) -> None:
+        self.metadata = request.metadata
+        self._client = client
+        self._request = request
+        self._connection = connection
+        self._forgotten: tuple[bytes, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return self._request.claim.locked()
+
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+        request = self._request
+        request.answered_at = self._connection.received_at
+        if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
+            request.receive(answer)
+
+    def _prepare(self, query_id: bytes) -> bool:
+        """Prepares a statement that the node has forgotten, and then asks it again; returns False if it cannot."""
+        cql = self._client.text_of(query_id)
+        if cql is None or query_id in self._forgotten:
+            return False
+        self._forgotten += (query_id,)
+        self._connection.prepare(query_id, cql).add_done_callback(partial(self._prepared, query_id))
+        return True
+
+    def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
+        request = self._request
+        good = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
+        if not self.is_over and not (good and self._connection.send(request.opcode, request.body, self)):
+            request.turn()
+
+
+class CqlClient:
+    """Sends frequent requests over an event loop. All methods are for the loop's thread, but ``is_up``.
+
+    Args:
+        loop: The event loop.
+        keyspace: Where the rows are; the driver's connections use it as well.
+        patience: Seconds after which an idempotent request also goes to a second node.
+        text_of: Returns the statement of an id, or None.
+        local_dc: Data centre whose nodes are asked; all if None.
+        connect: Makes connections; the loop's own if None.
+        clock: Seconds, for timeouts and ``FastRequest.answered_at``.
+
+    Attributes:
+        is_usable: Some node is up.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        keyspace: str,
+        patience: float,
+        text_of: Callable[[bytes], str | None],
+        *,
+        local_dc: str | None = None,
+        connect: Connect | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loop = loop
+        self.keyspace = keyspace
+        self.text_of = text_of
+        self.connect: Connect = connect or loop.create_connection
+        self.clock = clock
+        self.is_usable = False
+        self._local_dc = local_dc
+        self._cluster: Any = None
+        self._nodes: dict[str, Node] = {}
+        self._seen: tuple[Any, Any] = None, None
+        self._replicas: dict[bytes, tuple[Node, ...]] = {}
+        """By routing key."""
+        self._turn = itertools.count()
+        self._in_flight = InFlight(self._ask, lambda connection: connection.received_at, patience)
+        self._timer: asyncio.TimerHandle | None = None
+
+    # The nodes
+
+    def follow(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
+        """Replaces the cluster of the driver whose nodes are asked; without one no node is."""
+        if cluster is self._cluster:
+            return
+        self._cluster = cluster
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            node.close()
+        self._refresh()
+
+    def count_nodes(self) -> None:
+        """Called by a node when it has come or gone."""
+        self.is_usable = any(node.connection is not None for node in self._nodes.values())
+
+    def is_up(self, address: str) -> bool | None:
+        """Returns whether a node is up; None if that is not known yet. From any thread."""
+        node = self._nodes.get(address)
+        if node is None or (node.connection is None and not node.is_broken):
+            return None
+        return node.connection is not None
+
+    def nodes_with(self, routing_key: bytes) -> Iterator[Node]:
+        """Yields the nodes with a row that are up, each time another one first."""
+        self._refresh_if_changed()
+        replicas = self._replicas.get(routing_key)
+        if replicas is None:
+            replicas = self._find_replicas(routing_key)
+        count = len(replicas)
+        first = next(self._turn)
+        for step in range(count):
+            node = replicas[(first + step) % count]
+            if node.connection is not None:
+                yield node
+
+    def only(self, address: str) -> Iterator[Node]:
+        """Yields the node with this address, if it is up."""
+        self._refresh_if_changed()
+        node = self._nodes.get(address)
+        if node is not None and node.connection is not None:
+            yield node
+
+    def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
+        if len(self._replicas) >= MAX_ROUTES:
+            self._replicas.clear()
+        hosts = () if self._cluster is None else self._cluster.metadata.get_replicas(self.keyspace, routing_key)
+        nodes = [self._nodes.get(str(host.address)) for host in hosts]
+        replicas = self._replicas[routing_key] = tuple(node for node in nodes if node is not None)
+        return replicas
+
+    def _refresh_if_changed(self) -> None:
+        if self._metadata() != self._seen:
+            self._refresh()
+
+    def _metadata(self) -> tuple[Any, Any]:
+        """Returns the driver's token map, and the part for the keyspace: with each change of nodes, another one."""
+        token_map = None if self._cluster is None else self._cluster.metadata.token_map
+        return token_map, None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
+
+    def _refresh(self) -> None:
+        self._replicas.clear()
+        cluster = self._cluster
+        if cluster is None:
+            self._seen = None, None
+            return
+        metadata = cluster.metadata
+        metadata.get_replicas(self.keyspace, b"")  # Makes the part for the keyspace.
+        self._seen = self._metadata()
+        hosts = {str(host.address): host for host in metadata.all_hosts() if self._local_dc in {None, host.datacenter}}
+        for address in self._nodes.keys() - hosts.keys():
+            self.loop.call_soon(self._nodes.pop(address).close)  # Its requests end outside of others' ``send``.
+        for address, host in hosts.items():
+            if address not in self._nodes:
+                self._nodes[address] = Node(self, cluster, host)
+
+    # Requests
+
+    def send(self, request: FastRequest) -> None:
+        """Sends a request. Its ``done`` is called in the loop's thread, later."""
+        request.into_loop = self.into_loop
+        request.clock = self.clock
+        request.began = self.clock()
+        if not self._ask(request):
+            request.turn()
+            return
+        self._in_flight.add(request)
+        if self._timer is None:
+            self._set_timer()
+
+    def close(self) -> None:
+        """Ends all connections. Requests without an answer go through the driver, or end in doubt."""
+        self.follow(None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ask(self, request: FastRequest) -> bool:
+        """Sends a request to the next of its nodes; returns whether there was one that took it."""
+        for node in request.nodes:
+            connection = node.connection
+            if connection.send(request.opcode, request.body, _Attempt(self, request, connection)):
+                request.begin_attempt(connection)
+                return True
+        return False
+
+    def into_loop(self, call: Callable[..., object], *args: object) -> None:
+        """Makes a call in the loop's thread, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("The event loop has ended; a call was dropped.")
+
+    def _set_timer(self) -> None:
+        self._timer = self.loop.call_later(LOOK_EVERY, self._let_it_read)
+
+    def _let_it_read(self) -> None:
+        """Lets the loop read the answers that came during a long turn before they count as late."""
+        self._timer = self.loop.call_later(READ_TIME, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        try:
+            self._in_flight.check(self.clock())
+        except Exception:
+            log.exception("The timeout of a request could not be delivered.")
+        if self._in_flight:
+            self._set_timer()

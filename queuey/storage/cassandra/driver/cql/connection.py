@@ -1,0 +1,247 @@
+"""One connection to a node, in the event loop's thread.
+
+Requests are pipelined: each takes a stream until its answer comes, also when nobody waits for that any more. All
+requests of one turn of the loop leave in one write. While the transport accepts no bytes they are held here. States::
+
+    made ──(start: logged in)──► in use ──(it breaks, sends nonsense, is ended)──► failed
+
+All that wait when it fails get the error, each once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from cassandra import AuthenticationFailed, ConsistencyLevel
+from cassandra import protocol as messages
+from cassandra.connection import ConnectionException
+
+from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of, body_of, header
+from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 1 << 15
+MAX_ORPHANS = MAX_STREAMS * 3 // 4
+"""Max streams that wait for an answer which nobody wants any more; the connection is replaced then."""
+_CQL_VERSION = "3.0.0"
+_CLIENT = {"DRIVER_NAME": "queuey"}
+
+
+class Receiver(Protocol):
+    """A request that waits for its answer.
+
+    Attributes:
+        metadata: The result's columns, for answers that do not describe them.
+        is_over: Nobody wants the answer any more.
+    """
+
+    @property
+    def metadata(self) -> Any: ...  # noqa: ANN401 - the driver's
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+        """Called once with the answer, or with an exception. Never from within ``Connection.send``."""
+
+
+class _Reply:
+    """Answer to a message of the driver."""
+
+    __slots__ = ("future",)
+
+    metadata = None
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - as above
+        if self.future.done():
+            return
+        if isinstance(answer, messages.ErrorMessage):
+            answer = answer.to_exception()
+        if isinstance(answer, Exception):
+            self.future.set_exception(answer)
+            self.future.exception()  # Nobody may await it any more.
+        else:
+            self.future.set_result(answer)
+
+
+class Connection(asyncio.Protocol):
+    """A connection to a node.
+
+    Args:
+        loop: The event loop that it belongs to.
+        address: The node's.
+        clock: Seconds, for ``received_at``.
+
+    Attributes:
+        received_at: When it last received anything.
+        ended: Is done when it has failed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str, clock: Callable[[], float]) -> None:
+        self.address = address
+        self.received_at = clock()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader()
+        self._waiting: dict[int, Receiver] = {}
+        self._free: list[int] = []
+        self._used = 0
+        """Streams that were ever taken; they are reused before another one is."""
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._is_paused = False
+        self._preparing: dict[bytes, asyncio.Future[Any]] = {}
+
+    # Requests
+
+    def send(self, opcode: int, body: bytes, receiver: Receiver) -> bool:
+        """Sends a request with all others of this turn of the loop; returns False if it cannot take it."""
+        if self.ended.done() or self._out_size > MOST_WAITING:
+            return False
+        if self._free:
+            stream = self._free.pop()
+        elif self._used < MAX_STREAMS:
+            stream = self._used
+            self._used += 1
+        else:
+            return False
+        self._waiting[stream] = receiver
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += (header(opcode, body, stream), body)
+        self._out_size += len(body)
+        return True
+
+    def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
+        """Sends a message of the driver; the future gets the answer, or an exception."""
+        reply = _Reply(self._loop.create_future())
+        if not self.send(message.opcode, body_of(message), reply):
+            reply.receive(ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
+        return reply.future
+
+    def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
+        """Prepares a statement that the node has forgotten, once for all requests that find out."""
+        future = self._preparing.get(query_id)
+        if future is None:
+            future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
+            future.add_done_callback(lambda _: self._preparing.pop(query_id))
+        return future
+
+    @property
+    def is_clogged(self) -> bool:
+        """Too many streams wait for an answer that nobody wants any more."""
+        waiting = self._waiting.values()
+        return len(waiting) > MAX_ORPHANS and sum(receiver.is_over for receiver in waiting) > MAX_ORPHANS
+
+    async def start(self, auth: Any, keyspace: str | None) -> None:  # noqa: ANN401 - the driver's plug-in
+        """Opens a session: logs in, and uses a keyspace.
+
+        Args:
+            auth: The driver's ``AuthProvider``, or None.
+            keyspace: As for the driver's own connections, or the ids of prepared statements would differ.
+
+        Raises:
+            DriverException, ErrorMessage: It was refused.
+        """
+        answer = await self.ask(messages.StartupMessage(_CQL_VERSION, _CLIENT))
+        if isinstance(answer, messages.AuthenticateMessage):
+            await self._log_in(auth, answer.authenticator)
+        elif not isinstance(answer, messages.ReadyMessage):
+            raise ConnectionException(f"Cassandra node {self.address} answered STARTUP with {answer!r}")
+        if keyspace is not None:
+            await self.ask(messages.QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
+
+    async def _log_in(self, auth: Any, server_authenticator: str) -> None:  # noqa: ANN401 - as above
+        if auth is None:
+            raise AuthenticationFailed(f"Cassandra node {self.address} requires a user and a password")
+        authenticator = auth.new_authenticator(self.address)
+        authenticator.server_authenticator_class = server_authenticator
+        response = authenticator.initial_response()
+        while True:
+            answer = await self.ask(messages.AuthResponseMessage(response or b""))
+            if isinstance(answer, messages.AuthSuccessMessage):
+                authenticator.on_authentication_success(answer.token)
+                return
+            if not isinstance(answer, messages.AuthChallengeMessage):
+                raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
+            response = authenticator.evaluate_challenge(answer.challenge)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the connection; all that wait get the error."""
+        if self.ended.done():
+            return
+        self.ended.set_result(None)
+        if self._transport is not None:
+            self._transport.abort()
+        self._out.clear()
+        waiting, self._waiting = self._waiting, {}
+        for receiver in waiting.values():
+            _deliver(receiver, error)
+
+    # The transport's
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self.ended.done():
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "" if exc is None else f" ({exc})"
+        self.fail(ConnectionException(f"the connection to Cassandra node {self.address} broke{reason}"))
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        self.received_at = self._clock()
+        try:
+            for stream, flags, opcode, body in self._reader.feed(data):
+                self._answered(stream, flags, opcode, body)
+                if self.ended.done():
+                    return
+        except BrokenFrame as error:
+            log.warning("Cassandra node %s: %s; the connection is replaced.", self.address, error)
+            self.fail(error)
+
+    def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
+        receiver = self._waiting.pop(stream, None)
+        if receiver is None:
+            raise BrokenFrame(f"an answer names stream {stream}, on which nothing was asked")
+        self._free.append(stream)
+        try:
+            answer = answer_of(flags, opcode, body, receiver.metadata)
+        except Exception as error:  # noqa: BLE001 - passed to whoever waits
+            answer = error
+        _deliver(receiver, answer)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None and not self._is_paused:
+            out, self._out = self._out, []
+            self._out_size = 0
+            self._transport.write(b"".join(out))
+
+
+def _deliver(receiver: Receiver, answer: Any) -> None:  # noqa: ANN401 - as above
+    try:
+        receiver.receive(answer)
+    except Exception:
+        log.exception("An answer of Cassandra could not be delivered.")

@@ -1,0 +1,160 @@
+"""Requests and answers as bytes of the native protocol, version 4.
+
+The protocol's specification describes them in sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT). Values come
+serialized, each behind its length, as their callers pack them. Messages that are rare are the driver's.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cassandra.connection import ConnectionException
+from cassandra.protocol import ProtocolHandler
+from cassandra.query import BatchStatement
+
+from queuey.storage.cassandra.driver.requests import UNSET
+
+PROTOCOL = 4
+EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
+VOID = struct.pack(">i", 1)
+"""A result without rows."""
+ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
+"""How a result begins that has rows, no further page and no description of its columns (of one table or not)."""
+MAX_BODY = 256 << 20
+"""Max bytes of an answer; Cassandra itself sends less."""
+
+Frame = tuple[int, int, int, bytes]
+"""An answer: stream, flags, opcode and body."""
+
+_HEADER = struct.Struct(">BBhBi")
+_HEADER_SIZE = 9
+_ANSWER = PROTOCOL | 0x80
+_header_at = _HEADER.unpack_from
+_short = struct.Struct(">H").pack
+_size = struct.Struct(">i").pack
+_size_at = struct.Struct(">i").unpack_from
+_values_and_no_description = b"\x03"
+_no_flags = b"\0"
+_serial = b"\x10"
+_unlogged = b"\x01"
+_prepared = b"\x01"
+
+
+class BrokenFrame(ConnectionException):  # type: ignore[misc] # the driver ships no types
+    """A node sent bytes that are not an answer; the connection cannot be read any further."""
+
+
+def header(opcode: int, body: bytes, stream: int) -> bytes:
+    return _HEADER.pack(PROTOCOL, 0, stream, opcode, len(body))
+
+
+def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> bytes:
+    """Returns the body of an EXECUTE whose answer is one page without a description of its columns."""
+    return b"".join(
+        (
+            _short(len(query_id)),
+            query_id,
+            _short(consistency),
+            _values_and_no_description,
+            _short(count),
+            values,
+        )
+    )
+
+
+def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
+    each = _prepared + _short(len(query_id)) + query_id + _short(count)
+    return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
+
+
+def conditional_batch(request: BatchStatement) -> bytes:
+    """Returns the body of an unlogged BATCH of several statements with a condition, as the driver has bound them."""
+    statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
+    parts = [_unlogged, _short(len(statements))]
+    for _, query_id, values in statements:
+        parts += [_prepared, _short(len(query_id)), query_id, _short(len(values)), *map(_value, values)]
+    levels = _short(request.consistency_level), _serial, _short(request.serial_consistency_level)
+    return b"".join([*parts, *levels])
+
+
+def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
+    if data is None or data is UNSET:
+        return _size(-1 if data is None else -2)
+    return _size(len(data)) + bytes(data)
+
+
+def values_of(encoded: bytes) -> list[Any]:
+    """Returns serialized values without their lengths, as the driver's own requests take them."""
+    found: list[Any] = []
+    at = 0
+    while at < len(encoded):
+        (size,) = _size_at(encoded, at)
+        at += 4
+        found.append(encoded[at : at + size] if size >= 0 else (None if size == -1 else UNSET))
+        at += max(0, size)
+    return found
+
+
+def body_of(message: Any) -> bytes:  # noqa: ANN401 - of the driver
+    """Returns the body of one of the driver's messages."""
+    body = io.BytesIO()
+    message.send_body(body, PROTOCOL)
+    return body.getvalue()
+
+
+def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any:  # noqa: ANN401 - the driver's
+    """Returns the body of a usual result, which its caller decodes, or the driver's message for any other answer.
+
+    Args:
+        flags: From the header of the frame.
+        opcode: From the header of the frame.
+        body: The body of the frame.
+        metadata: The columns of the result, for an answer that does not describe them.
+    """
+    if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):
+        return body
+    return ProtocolHandler.decode_message(PROTOCOL, {}, 0, flags, opcode, body, None, metadata)
+
+
+class FrameReader:
+    """Splits the bytes of a connection into frames, wherever the network has cut them."""
+
+    __slots__ = ("_chunks", "_missing")
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        """The beginning of a frame."""
+        self._missing = 0
+        """Bytes to wait for: up to the end of the frame, or of its header."""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yields the frames that these bytes complete. The caller takes them all before it feeds more.
+
+        Raises:
+            BrokenFrame: A header is not that of an answer.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        start, end = 0, len(data)
+        while end - start >= _HEADER_SIZE:
+            version, flags, stream, opcode, size = _header_at(data, start)
+            body = start + _HEADER_SIZE
+            if version != _ANSWER or not 0 <= size <= MAX_BODY:
+                raise BrokenFrame(f"an answer begins with {data[start:body].hex()}")
+            if body + size > end:
+                self._missing = body + size - end
+                break
+            start = body + size
+            yield stream, flags, opcode, data[body:start]
+        else:
+            self._missing = _HEADER_SIZE - (end - start)
+        if start < end:
+            self._chunks.append(data[start:])

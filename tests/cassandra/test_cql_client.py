@@ -1,0 +1,239 @@
+"""The client for an event loop against a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import LogEntry, NewMessage, QueueSpec, Slice
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver.cql import CqlClient
+from queuey.storage.cassandra.options import parse_url
+from tests.cassandra.conftest import OpenStore
+from tests.replacing import replace as replaced
+from tests.servers.keyspaces import OPTIONS
+from tests.servers.plugin import unique_name
+from tests.waiting import PATIENCE_SECONDS, until_async
+
+
+def blob(data: bytes) -> bytes:
+    """A value behind its length."""
+    return struct.pack(">i", len(data)) + data
+
+
+def decode(body: bytes) -> Rows:
+    """The rows of an answer with one column."""
+    (count,) = struct.unpack_from(">i", body, 12)
+    rows, at = [], 16
+    for _ in range(count):
+        (size,) = struct.unpack_from(">i", body, at)
+        rows.append((body[at + 4 : at + 4 + size],))
+        at += 4 + size
+    return rows
+
+
+class Table:
+    """A table of its own, and requests to it from the loop's thread.
+
+    Args:
+        driver: Is connected, and has adopted the loop.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.name = unique_name("cql")
+        self.insert = Statement(f"INSERT INTO {self.name} (k, n, v) VALUES (?, ?, ?)")
+        self.select = Statement(f"SELECT v FROM {self.name} WHERE k = ?")
+        self.change = Statement(f"UPDATE {self.name} SET v = ? WHERE k = ? AND n = ? IF v = ?", idempotent=False)
+        self.remove = Statement(f"DELETE FROM {self.name} WHERE k = ? AND n = ?", idempotent=False)
+
+    @property
+    def client(self) -> CqlClient:
+        """The client of the loop."""
+        client = self.driver._client
+        assert client is not None
+        return client
+
+    def run(self, text: str) -> None:
+        """Changes the schema."""
+        self.driver.run(Statement.unprepared(text), timeout=60.0)
+
+    def make(self) -> None:
+        """Makes the table, and prepares what is asked of it."""
+        keyspace = self.driver.target.keyspace
+        self.run(f"CREATE TABLE {keyspace}.{self.name} (k blob, n int, v blob, PRIMARY KEY (k, n))")
+        self.driver.prepare([self.insert, self.select, self.change, self.remove])
+
+    async def ask(self, request: Request | Encoded) -> Rows | None:
+        """Sends a request from the loop's thread; returns the rows, which are told in it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Rows | None] = loop.create_future()
+
+        def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            assert asyncio.get_running_loop() is loop
+            if error is None:
+                future.set_result(rows)
+            else:
+                future.set_exception(error)
+
+        self.driver.send(request, done)
+        return await asyncio.wait_for(future, PATIENCE_SECONDS)
+
+    async def write(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Writes rows of one partition."""
+        encoded = [blob(b"key") + blob(struct.pack(">i", number)) + blob(value) for number, value in rows]
+        await self.ask(Encoded(self.insert, 3, encoded, b"key", "QUORUM"))
+
+    async def read(self) -> list[bytes]:
+        """Reads the values of the partition."""
+        rows = await self.ask(Encoded(self.select, 1, [blob(b"key")], b"key", "QUORUM", decode))
+        return [value for (value,) in rows or ()]
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop of the service."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+async def table(contract_keyspace: str) -> AsyncIterator[Table]:
+    """A table whose driver goes over the loop, and cannot ask again by itself."""
+    driver = Driver(parse_url(contract_keyspace), replace(OPTIONS, speculative=0.0))
+    try:
+        assert await asyncio.to_thread(driver.ready, 60), driver.problem()
+        table = Table(driver)
+        await asyncio.to_thread(table.make)
+        driver.adopt(asyncio.get_running_loop())
+        await until_async(lambda: table.client.is_usable)
+
+        def ask_again(*_args: object, **_named: object) -> None:
+            raise AssertionError("the driver was asked in the client's place")
+
+        with replaced(Driver._ask_again, ask_again):
+            yield table
+        driver.adopt(None)
+    finally:
+        await asyncio.to_thread(driver.close)
+
+
+async def test_rows_are_written_and_read(table: Table) -> None:
+    """One row, many rows of a partition at once, and a page of them, over the loop."""
+    await table.write([(0, b"zero")])
+    await table.write([(number, b"%d" % number) for number in range(1, 100)])
+    assert await table.read() == [b"zero", *(b"%d" % number for number in range(1, 100))]
+    assert await asyncio.gather(*(table.read() for _ in range(200))) == [await table.read()] * 200
+    assert next(table.client._turn) > 200
+
+
+async def test_long_bodies(table: Table) -> None:
+    """Requests and answers of a megabyte, several at once."""
+    await asyncio.gather(*(table.write([(number, bytes([number]) * (1 << 20))]) for number in range(4)))
+    assert [len(value) for value in await table.read()] == [1 << 20] * 4
+
+
+async def test_conditional_batches(table: Table) -> None:
+    """Several statements of which one has a condition: all of them take effect, or none, and the answer says which."""
+    await table.write([(1, b"old"), (2, b"other")])
+
+    async def change(expected: bytes) -> bool:
+        changed = table.change, (b"new", b"key", 1, expected)
+        removed = table.remove, (b"key", 2)
+        request = Request(*changed, "QUORUM", "SERIAL", further=[removed])
+        rows = await table.ask(request)
+        assert rows is not None
+        return bool(rows[0][0])
+
+    assert not await change(b"unexpected")
+    assert await table.read() == [b"old", b"other"]
+    assert await change(b"old")
+    assert await table.read() == [b"new"]
+
+
+async def test_the_schema_changes(table: Table) -> None:
+    """Nodes forget the statements of a table that is altered; they get them again, and nobody else is asked."""
+    await table.write([(1, b"one")])
+    keyspace = table.driver.target.keyspace
+    await asyncio.to_thread(table.run, f"ALTER TABLE {keyspace}.{table.name} ADD more text")
+    await asyncio.gather(*(table.write([(number, b"more")]) for number in range(2, 6)))
+    assert await table.read() == [b"one", *[b"more"] * 4]
+    changed = Request(
+        table.change, (b"new", b"key", 1, b"one"), "QUORUM", "SERIAL", further=[(table.remove, (b"key", 5))]
+    )
+    assert await table.ask(changed)
+    assert await table.read() == [b"new", *[b"more"] * 3]
+
+
+async def test_errors_of_the_node(table: Table) -> None:
+    """What a node refuses is the store's error, and certainly without effect."""
+    bad = Encoded(table.insert, 3, [blob(b"key") + blob(b"not an int") + blob(b"v")], b"key", "QUORUM")
+    with pytest.raises(StoreUnavailable, match="refused the request") as refused:
+        await table.ask(bad)
+    assert refused.value.outcome == "none"
+
+
+async def test_a_connection_that_breaks_is_made_anew(table: Table) -> None:
+    """The client finds its node again by itself, and the driver's list of nodes says so."""
+    [node] = table.client._nodes.values()
+    connection = node.connection
+    assert connection is not None
+    connection._transport.abort()  # type: ignore[union-attr]
+    await until_async(lambda: table.client.is_up(node.address) is False)
+    assert not any(host.up for host in table.driver.hosts())
+    await until_async(lambda: table.client.is_up(node.address))
+    assert node.connection is not connection
+    await table.write([(1, b"one")])
+    assert await table.read() == [b"one"]
+
+
+async def test_requests_to_one_node(table: Table) -> None:
+    """A node may be asked by its address, and others are not known."""
+    [address] = [host.address for host in table.driver.hosts()]
+    now = Encoded(table.select, 1, [blob(b"key")], b"", "ONE", decode, host=address)
+    assert await table.ask(now) == []
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        await table.ask(now._replace(host="127.9.9.9"))
+
+
+async def test_a_store_reads_and_claims_over_the_loop(open_with: OpenStore, application: str) -> None:
+    """With the loop named, pages and entries of claim logs are asked for over it, and nobody else calls back."""
+    store = open_with()
+    queue, _ = await asyncio.to_thread(store.create_queue, application, "q", QueueSpec())
+    await asyncio.to_thread(store.append, queue, [NewMessage(body="first", partition=1, ttl=600)])
+    part = Slice(1, delayed=False, early=True)
+    loop = asyncio.get_running_loop()
+    store.adopt(loop)
+    client = store._driver._client
+    assert client is not None
+    await until_async(lambda: client.is_usable)
+
+    async def ended(begin: Callable[[Callable[..., None]], object]) -> Any:  # noqa: ANN401 - the result
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def done(result: object, error: Exception | None) -> None:
+            assert asyncio.get_running_loop() is loop
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        assert begin(done) is not False
+        return await asyncio.wait_for(future, PATIENCE_SECONDS)
+
+    turns = next(client._turn)
+    await asyncio.to_thread(store.read, queue, [part])  # Queue and buckets are in memory now.
+    page = await ended(partial(store.begin_read, queue, part))
+    assert [message.body for message in page.messages] == ["first"]
+    for number in range(1, 4):
+        entry = LogEntry(number, b"entry")
+        assert await ended(partial(store.begin_append_entry, queue, 1, entry))
+    assert not await ended(partial(store.begin_append_entry, queue, 1, LogEntry(3, b"other")))
+    assert next(client._turn) > turns + 4
+    store.adopt(None)

@@ -1,0 +1,125 @@
+"""The client on a process's loop, in histories of claims and early readers; each of its rules is needed.
+
+When an answer was received is a rule that no history shows, for nothing goes by it yet:
+``tests/unit/cassandra/cql/test_client.py`` does (``test_answers_are_stamped_when_they_are_received``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import Rows, fast_request
+from queuey.storage.cassandra.driver.cql.connection import Connection
+from queuey.storage.cassandra.driver.errors import translate
+from queuey.storage.cassandra.driver.fast_request import FastRequest
+from tests.replacing import replace, replace_in
+from tests.sim import storm
+from tests.sim.cassandra import histories
+from tests.sim.cassandra.claims import ON_CLUSTER
+from tests.sim.cassandra.test_posts import HarshEarlyStorm
+from tests.sim.cassandra.threads import simulated_threads
+
+ENOUGH = 200
+"""Histories in which a rule that is missing must have been missed."""
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    with simulated_threads():
+        yield
+
+
+def of_claims(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
+    """Plays histories of claims."""
+    return storm.violations(seeds, ON_CLUSTER, breaking=breaking)
+
+
+of_early_readers = partial(histories.violations, storm=HarshEarlyStorm)
+
+
+# Taken out
+
+
+def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, taker: Any) -> bool:  # noqa: ANN401
+    """Takes the stream of a request that was given up, though its answer may still come."""
+    for stream, waiting in connection._waiting.items():
+        if waiting.is_over:
+            del connection._waiting[stream]
+            connection._free.append(stream)
+            break
+    return REAL_SEND(connection, opcode, body, taker)
+
+
+def again(request: FastRequest, _error: BaseException) -> None:
+    """Sends a request again through the driver, whatever it is."""
+    request.turn()
+
+
+def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
+    """Takes what failed for undone."""
+    return StoreUnavailable(str(error), outcome="none")
+
+
+def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    """Answers a request as often as an attempt ends."""
+    request.claim.acquire(blocking=False)
+    request.done(rows, error)
+
+
+REAL_SEND = Connection.send
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A rule that is taken out.
+
+    Attributes:
+        breaks: The promises of which one fails without it.
+        instead: Takes it out.
+        first: The history to begin with: one that shows it.
+        violations: Plays histories.
+    """
+
+    breaks: tuple[str, ...]
+    instead: Callable[[], AbstractContextManager[None]]
+    first: int
+    violations: Callable[[Sequence[int], tuple[str, ...]], list[str]] = of_claims
+
+
+MUTATIONS = {
+    "a stream is taken until its answer comes": Mutation(
+        ("horizon", "attempt", "order", "early", "missed", "G1"),
+        partial(replace, Connection.send, on_a_stream_that_waits),
+        first=13,
+        violations=of_early_readers,
+    ),
+    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=25),
+    "a lost append is in doubt": Mutation(
+        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=1
+    ),
+    "a request is answered once": Mutation(
+        ("answers",), partial(replace, FastRequest.tell, whenever_there_is_an_answer), first=3
+    ),
+}
+
+
+def test_with_all_rules() -> None:
+    """The histories in which the others see that a rule is missing keep every promise."""
+    for mutation in MUTATIONS.values():
+        assert mutation.violations([mutation.first], ("",)) == []
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_each_rule_is_needed(name: str) -> None:
+    """Without any one of them some history breaks a promise that it is for."""
+    mutation = MUTATIONS[name]
+    with mutation.instead():
+        seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+        assert mutation.violations(seeds, mutation.breaks)

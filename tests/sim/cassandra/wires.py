@@ -1,0 +1,251 @@
+"""Connections to the nodes of the simulated cluster that carry bytes, for the client on a process's loop.
+
+Bytes go both ways, each in order and some time later, cut anywhere. A node answers requests in any order. What goes
+wrong is what goes wrong for the driver, :class:`.cluster.Weather`: an answer that is lost never comes, or comes after
+its request was given up, or the connection breaks at that moment: before the request arrived, after it was carried out,
+or within its answer. A node that is away reads nothing and sends nothing until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.driver import Encoded, Request, Rows
+from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
+from tests.sim.cassandra import frames
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.cassandra.cluster import Cluster, Node
+    from tests.sim.world import ProcessLoop
+
+USER, PASSWORD = "queuey", "secret"
+RARELY = 0.1
+"""How often other things go wrong, beside answers to requests: an answer of a handshake is lost, a connection breaks
+before a request arrives, a node has forgotten a statement."""
+CUT = 0.2
+"""How often an answer comes in two pieces."""
+SOON = 1e-9
+"""Seconds that do not count: times are sums of others."""
+
+
+class Direction:
+    """One of the two directions of a connection.
+
+    Args:
+        world: The time.
+        later: Calls something after so many seconds.
+        deliver: Gets all that has arrived, as one piece; None is the end.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        later: Callable[[float, Callable[[], None]], object],
+        deliver: Callable[[bytes | None], None],
+    ) -> None:
+        self._world = world
+        self._later = later
+        self._deliver = deliver
+        self._last = 0.0
+        self._chunks: deque[tuple[float, bytes | None]] = deque()
+
+    def send(self, seconds: float, data: bytes | None) -> None:
+        """Sends bytes, which take so many seconds, or longer if there are others before them; None ends it."""
+        now = self._world.now
+        self._last = max(self._last, now + seconds)
+        self._chunks.append((self._last, data))
+        self._later(self._last - now, self._arrive)
+
+    def lose(self) -> None:
+        """Loses what has not arrived."""
+        self._chunks.clear()
+
+    def _arrive(self) -> None:
+        chunks, now, arrived = self._chunks, self._world.now + SOON, bytearray()
+        while chunks and chunks[0][0] <= now:
+            _, data = chunks.popleft()
+            if data is None:
+                self.lose()
+                if arrived:
+                    self._deliver(bytes(arrived))
+                self._deliver(None)
+                return
+            arrived += data
+        if arrived:
+            self._deliver(bytes(arrived))
+
+
+class Wire(asyncio.Transport):
+    """A connection of a process to a node, and what the node makes of the requests.
+
+    Args:
+        cluster: Where requests are carried out.
+        node: Which node.
+        loop: The process's.
+        client: The protocol at its end.
+    """
+
+    def __init__(self, cluster: Cluster, node: Node, loop: ProcessLoop, client: asyncio.Protocol) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._world = cluster.world
+        self._node = node
+        self._loop = loop
+        self._client = client
+        self._is_open, self._is_aborted = True, False
+        self._requests = bytearray()
+        self._to_node = Direction(self._world, self._world.at, self._read)
+        self._to_client = Direction(self._world, loop.call_later, self._received)
+
+    # The client's side
+
+    def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
+        """Sends requests. The connection may break before they arrive."""
+        if self._is_open:
+            if self._cluster.happens(RARELY * self._cluster.weather.lost):
+                self._cluster.faults["unsent"] += 1
+                self._to_node.lose()
+                self._break()
+            else:
+                self._to_node.send(self._way(), bytes(data))
+
+    def abort(self) -> None:
+        """Ends the connection. What was written may arrive."""
+        self._is_aborted = True
+        if self._is_open:
+            self._is_open = False
+            self._loop.call_soon(self._client.connection_lost, None)
+
+    def _received(self, data: bytes | None) -> None:
+        if data is None:
+            self._client.connection_lost(ConnectionResetError("reset by the simulated node"))
+        elif not self._is_aborted:
+            self._client.data_received(data)
+
+    # The node's side
+
+    def _read(self, data: bytes | None) -> None:
+        assert data is not None
+        self._requests += data
+        self._work()
+
+    def _work(self) -> None:
+        if (away := self._away()) > 0.0:
+            self._world.at(away, self._work)
+            return
+        for stream, opcode, body in frames.requests_in(self._requests):
+            if opcode in {EXECUTE, BATCH}:
+                self._carry_out(stream, frames.sent(opcode, body))
+            else:
+                self._answer(stream, *self._of_session(opcode, body), often=RARELY)
+
+    def _of_session(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+        if opcode == frames.STARTUP:
+            return frames.AUTHENTICATE, frames.text("org.apache.cassandra.auth.PasswordAuthenticator")
+        if opcode == frames.AUTH_RESPONSE:
+            assert body[4:] == f"\0{USER}\0{PASSWORD}".encode()
+            return frames.AUTH_SUCCESS, struct.pack(">i", -1)
+        if opcode == frames.PREPARE:
+            query_id = frames.id_of(body[4:].decode())
+            self._node.forgotten.discard(query_id)
+            return RESULT, frames.prepared(query_id)
+        if opcode == frames.QUERY:
+            return RESULT, frames.used("queuey")
+        assert opcode == frames.OPTIONS
+        return frames.SUPPORTED, frames.VERSIONS
+
+    def _carry_out(self, stream: int, sent: frames.Sent) -> None:
+        forgotten = self._node.forgotten
+        if self._cluster.happens(RARELY * self._cluster.weather.lost):
+            self._cluster.faults["forgotten"] += 1
+            forgotten.add(sent.rows[0][0])
+        for query_id, _ in sent.rows:
+            if query_id in forgotten:
+                body = frames.error(frames.UNPREPARED, frames.short_bytes(query_id))
+                self._answer(stream, frames.ERROR, body)
+                return
+        request = sent.request(self._cluster.statements)
+        if request.statement == NOW:
+            request = request._replace(host=self._node.address)
+        self._cluster.note_append(request, -1)
+        self._cluster.ask(request, partial(self._ended, stream, request))
+
+    def _ended(
+        self, stream: int, request: Request | Encoded, rows: Rows | None, failure: StoreUnavailable | None
+    ) -> None:
+        if failure is not None:
+            self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
+        elif isinstance(request, Request):
+            self._answer(stream, RESULT, frames.decision(request, rows or []))
+        else:
+            self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
+
+    def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
+        """Sends an answer, unless it is lost; ``often``: how often that is, beside those to requests."""
+        data, rng, cluster = frames.frame(stream, opcode, body), self._world.rng, self._cluster
+        if not cluster.happens(often * cluster.weather.lost):
+            self._send(data)
+            return
+        fate = rng.choice(("none", "late", "late", "half", "broken"))
+        cluster.faults[fate] += 1
+        if fate == "late":
+            self._world.at(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
+        elif fate == "half" and self._is_open:
+            self._to_client.send(self._way(), data[: rng.randrange(1, len(data))])
+        if fate in {"half", "broken"}:
+            self._break()
+
+    def _send(self, data: bytes) -> None:
+        if not self._is_open:
+            return
+        if (away := self._away()) > 0.0:
+            self._world.at(away, partial(self._send, data))
+            return
+        rng = self._world.rng
+        if rng.random() < CUT:
+            at = rng.randrange(1, len(data))
+            self._to_client.send(self._way(), data[:at])
+            data = data[at:]
+        self._to_client.send(self._way(), data)
+
+    # The network
+
+    def _way(self) -> float:
+        """Returns the seconds that something takes to the other side."""
+        return self._world.some(self._cluster.weather.slow)
+
+    def _away(self) -> float:
+        """Returns the seconds until the node is there."""
+        return self._node.away_until - self._world.now
+
+    def _break(self) -> None:
+        """Breaks the connection; the client finds out."""
+        if self._is_open:
+            self._is_open = False
+            self._to_client.send(self._way(), None)
+
+
+def connector(cluster: Cluster, loop: ProcessLoop) -> Callable[..., Any]:
+    """Returns what makes connections of a process, as ``create_connection`` of its loop would."""
+
+    async def connect(
+        make: Callable[[], asyncio.Protocol], address: str, _port: int, *, ssl: None
+    ) -> tuple[Wire, asyncio.Protocol]:
+        node = next(node for node in cluster.nodes if node.address == address)
+        await asyncio.sleep(cluster.world.some(cluster.weather.slow))
+        if node not in cluster.up():
+            raise ConnectionRefusedError("the simulated node is away")
+        client = make()
+        wire = Wire(cluster, node, loop, client)
+        client.connection_made(wire)
+        return wire, client
+
+    return connect

@@ -1,0 +1,1 @@
+"""The client for an event loop, without a node."""

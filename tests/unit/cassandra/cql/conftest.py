@@ -1,0 +1,24 @@
+"""A client and nodes of which tests say what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.cassandra.cql.scripted_node import Scene
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The client is for asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    """Two nodes, each with all rows, and a client that is connected to both."""
+    scene = Scene()
+    await scene.connected()
+    yield scene
+    scene.client.close()

@@ -1,0 +1,271 @@
+"""Nodes that speak the native protocol over transports in memory, and answer what a test tells them to."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from cassandra.auth import PlainTextAuthProvider
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import Done, Rows
+from queuey.storage.cassandra.driver.cql import CqlClient, protocol
+from queuey.storage.cassandra.driver.fast_request import FastRequest
+from tests.sim.cassandra.frames import (
+    AUTH_RESPONSE,
+    AUTH_SUCCESS,
+    AUTHENTICATE,
+    ERROR,
+    OPTIONS,
+    PREPARE,
+    QUERY,
+    READY,
+    STARTUP,
+    SUPPORTED,
+    VERSIONS,
+    error,
+    frame,
+    prepared,
+    text,
+    used,
+)
+from tests.waiting import until_async
+
+QUERY_ID, CQL = b"id", "SELECT a FROM t"
+ROW = protocol.ROWS[0] + struct.pack(">iii", 1, 1, 1) + b"a"
+
+
+class Wire(asyncio.Transport):
+    """One connection, as its node sees it.
+
+    Attributes:
+        asked: Requests that have no answer yet: stream, opcode and body.
+        writes: How often the client has written.
+        is_open: Neither side has ended it.
+    """
+
+    def __init__(self, node: ScriptedNode, client: Any) -> None:  # noqa: ANN401 - the client's protocol
+        super().__init__()
+        self.node, self.client = node, client
+        self.asked: list[tuple[int, int, bytes]] = []
+        self.writes = 0
+        self.is_open = True
+        self._rest = b""
+
+    def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
+        """Takes requests from the client, perhaps."""
+        if not self.is_open:
+            return
+        self.writes += 1
+        self._rest += bytes(data)
+        while len(self._rest) >= 9:
+            version, flags, stream, opcode, size = struct.unpack_from(">BBhBi", self._rest)
+            assert (version, flags) == (4, 0)
+            if len(self._rest) < 9 + size:
+                return
+            body, self._rest = self._rest[9 : 9 + size], self._rest[9 + size :]
+            self.node.take(self, stream, opcode, body)
+
+    def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
+        """Answers a request, the oldest one by default."""
+        stream, _, _ = self.asked.pop(at)
+        self.send(frame(stream, opcode, body))
+
+    def send(self, data: bytes) -> None:
+        """Sends bytes."""
+        if self.is_open:
+            self.client.data_received(data)
+
+    def send_soon(self, data: bytes) -> None:
+        """Sends bytes in a later turn of the loop."""
+        asyncio.get_running_loop().call_soon(self.send, data)
+
+    def abort(self) -> None:
+        """Ends the connection, from either side."""
+        if self.is_open:
+            self.is_open = False
+            asyncio.get_running_loop().call_soon(self.client.connection_lost, None)
+
+
+class ScriptedNode:
+    """A node.
+
+    Attributes:
+        password: What it requires; None lets everybody in.
+        breaks_at: The connection breaks at this message of the handshake; None: never.
+        is_silent: It answers nothing, not even what it answers by itself otherwise.
+        wires: All connections that were made to it.
+        prepared: Statements that it was asked to prepare.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.password: str | None = None
+        self.is_reachable = True
+        self.is_silent = False
+        self.breaks_at: int | None = None
+        self.prepared: list[str] = []
+        self.messages: list[int] = []
+        self.wires: list[Wire] = []
+
+    @property
+    def wire(self) -> Wire:
+        """The connection that was made last."""
+        return self.wires[-1]
+
+    async def is_connected_again(self, wire: Wire) -> None:
+        """Waits until another connection has taken the place of this one."""
+        await until_async(lambda: self.wire is not wire)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer."""
+        return sum(len(wire.asked) for wire in self.wires if wire.is_open)
+
+    def take(self, wire: Wire, stream: int, opcode: int, body: bytes) -> None:
+        """Answers messages of a session, and keeps requests for the test to answer."""
+        self.messages.append(opcode)
+        if opcode == self.breaks_at:
+            wire.abort()
+        elif self.is_silent or opcode in {protocol.EXECUTE, protocol.BATCH}:
+            wire.asked.append((stream, opcode, body))
+        else:
+            wire.send_soon(frame(stream, *self._answer(opcode, body)))
+
+    def _answer(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+        if opcode == STARTUP and self.password is not None:
+            return AUTHENTICATE, text("org.apache.cassandra.auth.PasswordAuthenticator")
+        if opcode == AUTH_RESPONSE:
+            right = body[4:] == f"\0user\0{self.password}".encode()
+            return (AUTH_SUCCESS, struct.pack(">i", -1)) if right else (ERROR, error(0x100))
+        if opcode == PREPARE:
+            self.prepared.append(body[4:].decode())
+            return protocol.RESULT, prepared(QUERY_ID)
+        if opcode == QUERY:
+            return protocol.RESULT, used("k")
+        return {STARTUP: (READY, b""), OPTIONS: (SUPPORTED, VERSIONS)}[opcode]
+
+
+class Scene:
+    """Nodes, a client, and what becomes of its requests.
+
+    Attributes:
+        now: The client's clock.
+        fallbacks: How many nodes had each request that went through the driver.
+        ended: Rows and error of each request, in the order in which they ended.
+    """
+
+    def __init__(self, nodes: int = 2, patience: float = 0.0, password: str | None = None) -> None:
+        self.nodes = [ScriptedNode(f"10.0.0.{number}") for number in range(1, nodes + 1)]
+        self.now = 100.0
+        self.fallbacks: list[int] = []
+        self.ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
+        self.loop = asyncio.get_running_loop()
+        self.dcs: dict[str, str] = {}
+        self.auth = None if password is None else PlainTextAuthProvider("user", password)
+        self.cluster = self.new_cluster(self.nodes)
+        self.client = CqlClient(
+            self.loop,
+            "k",
+            patience,
+            {QUERY_ID: CQL}.get,
+            local_dc="dc",
+            connect=self._connect,
+            clock=lambda: self.now,
+        )
+        self.client.follow(self.cluster)
+
+    async def _connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
+        assert (port, ssl) == (9042, None)
+        node = next(node for node in self.nodes if node.address == address)
+        if not node.is_reachable:
+            raise ConnectionRefusedError
+        client = make()
+        node.wires.append(Wire(node, client))
+        client.connection_made(node.wire)
+        return node.wire, client
+
+    def new_cluster(self, nodes: Iterable[ScriptedNode]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
+        """What the driver knows of nodes, of which each has all rows."""
+
+        def hosts() -> list[Any]:
+            return [
+                SimpleNamespace(
+                    address=node.address,
+                    endpoint=SimpleNamespace(port=9042),
+                    datacenter=self.dcs.get(node.address, "dc"),
+                )
+                for node in known
+            ]
+
+        known = list(nodes)
+        token_map = SimpleNamespace(tokens_to_hosts_by_ks={"k": object()})
+        metadata = SimpleNamespace(all_hosts=hosts, get_replicas=lambda *_: hosts(), token_map=token_map)
+        return SimpleNamespace(metadata=metadata, auth_provider=self.auth, ssl_context=None, known=known)
+
+    def change_nodes(self, nodes: list[ScriptedNode]) -> None:
+        """The driver learns of other nodes."""
+        self.cluster.known[:] = self.nodes = nodes
+        self.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={"k": object()})
+
+    async def connected(self) -> None:
+        """Waits until the client is connected to all nodes."""
+        await until_async(lambda: all(self.client.is_up(node.address) for node in self.nodes))
+
+    def send(
+        self,
+        *,
+        idempotent: bool = True,
+        timeout: float = 60.0,
+        reads: bool = False,
+        only: str | None = None,
+        body: bytes = b"body",
+        done: Done | None = None,
+    ) -> FastRequest:
+        """Sends a request."""
+
+        def driver_fallback(tell: Done, attempts: int, _left: float) -> None:
+            self.fallbacks.append(attempts)
+            tell([("driver",)], None)
+
+        request = FastRequest(
+            opcode=protocol.EXECUTE,
+            body=body,
+            nodes=self.client.nodes_with(b"key") if only is None else self.client.only(only),
+            timeout=timeout,
+            done=done or (lambda *end: self.ended.append(end)),
+            driver_fallback=driver_fallback,
+            decode=lambda answer: [(answer[-1:],)],
+            reads=reads,
+            idempotent=idempotent,
+        )
+        self.client.send(request)
+        return request
+
+    async def turn(self, count: int = 3) -> None:
+        """Lets the loop turn a few times."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async def arrived(self, count: int = 1) -> list[Wire]:
+        """Waits until so many requests wait at the nodes; returns the connections on which they do."""
+        await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
+        return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.asked]
+
+    async def has_ended(self, count: int = 1) -> None:
+        """Waits until so many requests have ended."""
+        await until_async(lambda: len(self.ended) >= count)
+
+    @property
+    def has_timer(self) -> bool:
+        """The client will see to timeouts."""
+        timer = self.client._timer
+        return timer is not None and not timer.cancelled()
+
+    @property
+    def outcomes(self) -> list[str | None]:
+        """The outcome of each request that has ended; None of those that did not fail."""
+        return [None if error is None else error.outcome for _, error in self.ended]

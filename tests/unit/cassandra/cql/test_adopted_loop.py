@@ -1,0 +1,230 @@
+"""A driver that has adopted an event loop: what goes over the client, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra.cqltypes import BytesType
+from cassandra.protocol import ColumnMetadata
+from cassandra.query import PreparedStatement
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver import connection as connection_module
+from queuey.storage.cassandra.driver.cql import CqlClient, protocol
+from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.deadlines import Deadline
+from tests.replacing import replace_in
+from tests.sim.cassandra.frames import ERROR, UNPREPARED, error, text
+from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene
+from tests.waiting import join, until_async
+
+STATEMENT = Statement(CQL)
+CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
+COLUMN = ColumnMetadata("k", "t", "a", BytesType)
+ENCODED = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM", lambda body: [(body[-1:],)])
+CONDITIONAL = Request(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE, (b"c", b"d"))])
+
+
+class ThreadPath:
+    """The way to a node for other threads."""
+
+    def __init__(self) -> None:
+        self.sent: list[FastRequest] = []
+
+    def nodes_with(self, _key: bytes) -> Any:  # noqa: ANN401 - an iterator
+        """Knows no node."""
+        return iter(())
+
+    def send(self, request: FastRequest) -> None:
+        """Keeps a request."""
+        self.sent.append(request)
+
+    def close(self) -> None:
+        """Keeps what it has."""
+
+
+class Adopted:
+    """A driver that is connected and has adopted the loop, whose client is that of a scene."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.path = ThreadPath()
+        self.deadline = Deadline(math.inf)
+        self.ended: list[tuple[Rows | None, StoreUnavailable | None, int]] = []
+        driver = self.driver = object.__new__(Driver)
+        driver.target, driver._options = DataCentreTarget(("10.0.0.1",), "k"), CassandraOptions()
+        driver._deadline, driver.requests, driver._usable, driver._problem = self.deadline, 0, True, "away"
+        driver._session, driver._fast_path, driver._cluster = self, self.path, scene.cluster  # type: ignore[assignment]
+        driver._prepared = {
+            STATEMENT: PreparedStatement([COLUMN], QUERY_ID, None, CQL, "k", 4, [], None),
+            CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
+        }
+        driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
+
+    def send(self, request: Request | Encoded) -> None:
+        """Sends a request from this thread."""
+        self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
+
+    def execute_async(self, *_args: object, **_named: object) -> Any:  # noqa: ANN401 - as of a session
+        """Calls back with rows at once, in another thread."""
+
+        def add_callbacks(good: Any, _bad: Any) -> None:  # noqa: ANN401 - callbacks
+            thread = threading.Thread(target=good, args=([("driver",)],))
+            thread.start()
+            join(thread)
+
+        return SimpleNamespace(attempted_hosts=(), _paging_state=None, add_callbacks=add_callbacks)
+
+
+@pytest.fixture
+def adopted(scene: Scene) -> Adopted:
+    """A driver with the client of the scene."""
+    return Adopted(scene)
+
+
+@pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
+async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Request | Encoded) -> None:
+    """Frequent requests and conditional batches go over the client and end in the loop's thread."""
+    adopted.send(request_)
+    [wire] = await adopted.scene.arrived()
+    assert not adopted.ended
+    wire.answer(ROW)
+    [(rows, refused, thread)] = adopted.ended
+    assert (bool(rows), refused, thread) == (request_ is ENCODED, None, threading.get_ident())
+    assert adopted.path.sent == []
+
+
+async def test_requests_from_other_threads(adopted: Adopted) -> None:
+    """They take the fast path, and so do those from the loop while the client is connected to no node."""
+    await asyncio.to_thread(adopted.send, ENCODED)
+    assert len(adopted.path.sent) == 1
+    for node in adopted.scene.nodes:
+        node.is_reachable = False
+        node.wire.abort()
+    await until_async(lambda: not adopted.scene.client.is_usable)
+    adopted.send(ENCODED)
+    assert len(adopted.path.sent) == 2
+
+
+async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
+    """What the call has left when it sends, in the thread in which it sends."""
+    with adopted.deadline.running(adopted.deadline._clock() + 0.5):
+        adopted.send(ENCODED)
+    await adopted.scene.arrived()
+    adopted.scene.now += 0.6
+    await until_async(lambda: adopted.ended)
+    [(_, refused, _)] = adopted.ended
+    assert refused is not None
+    assert refused.outcome == "none"
+
+
+async def test_what_the_driver_answers_instead(adopted: Adopted) -> None:
+    """Where the driver sends it again, the answer comes in the loop's thread all the same."""
+    adopted.send(ENCODED)
+    [wire] = await adopted.scene.arrived()
+    wire.abort()
+    await until_async(lambda: adopted.ended)
+    assert adopted.ended == [([("driver",)], None, threading.get_ident())]
+
+
+async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
+    """The client prepares what the driver has prepared."""
+    client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._text_of)
+    assert client.text_of(QUERY_ID) == CQL
+    assert client.text_of(b"other") is None
+    adopted.send(ENCODED)
+    [wire] = await adopted.scene.arrived()
+    wire.answer(error(UNPREPARED, text("id")), ERROR)
+    [wire] = await adopted.scene.arrived()
+    assert wire.node.prepared == [CQL]
+
+
+async def test_hosts_by_the_clients_own_connections(adopted: Adopted) -> None:
+    """A node is up if the client is connected to it; of one that it does not know the driver's word counts."""
+    first, second = adopted.scene.nodes
+    first.is_reachable = False
+    first.wire.abort()
+    await until_async(lambda: adopted.scene.client.is_up(first.address) is False)
+    far = SimpleNamespace(address="10.9.9.9", datacenter="far", is_up=True)
+    near = [SimpleNamespace(address=node.address, datacenter="dc", is_up=True) for node in (first, second)]
+    adopted.driver._cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [*near, far]))
+    assert [host.up for host in adopted.driver.hosts()] == [False, True, True]
+
+
+async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
+    """The client goes by the new cluster, in the loop's thread; the former connections are given back."""
+    former = [node.wire for node in adopted.scene.nodes]
+    cluster = adopted.scene.new_cluster(adopted.scene.nodes[1:])
+    cluster.register_listener = cluster.shutdown = lambda *_: None
+    adopted.scene.cluster.shutdown = lambda: None
+    driver = adopted.driver
+    session = SimpleNamespace(use_client_timestamp=True)
+    with (
+        replace_in(connection_module, new_cluster, lambda *_: cluster),
+        replace_in(connection_module, FastPath, lambda *_: adopted.path),
+        replace_in(connection_module, addresses_of, lambda *_: frozenset()),
+    ):
+        driver._start = lambda _: session  # type: ignore[method-assign,assignment]
+        await asyncio.to_thread(driver._open)
+    await until_async(lambda: not any(wire.is_open for wire in former))
+    await until_async(lambda: adopted.scene.client.is_usable)
+    assert adopted.scene.client.is_up(adopted.scene.nodes[0].address) is None
+
+
+async def test_close(adopted: Adopted) -> None:
+    """What waits is answered in the loop's thread: as closed, or in doubt; the connections are given back."""
+    adopted.send(ENCODED)
+    adopted.send(CONDITIONAL)
+    wires = await adopted.scene.arrived(2)
+    adopted.driver._thread = threading.Thread(target=lambda: None)
+    adopted.driver._thread.start()
+    adopted.scene.cluster.shutdown = lambda: None
+    await asyncio.to_thread(adopted.driver.close)
+    await until_async(lambda: len(adopted.ended) == 2)
+    assert {thread for _, _, thread in adopted.ended} == {threading.get_ident()}
+    outcomes = {type(refused): refused.outcome for _, refused, _ in adopted.ended if refused is not None}
+    assert outcomes.pop(StoreClosed) == "none"
+    assert list(outcomes.values()) == ["unknown"]
+    assert not any(wire.is_open for wire in wires)
+    adopted.driver.adopt(None)
+
+
+async def test_loops_that_come_and_go(adopted: Adopted) -> None:
+    """A loop that ends gives back its own client, and not that of a loop that came later."""
+    scene = adopted.scene
+    other: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+    try:
+        await asyncio.to_thread(lambda: asyncio.run(_forget(adopted.driver)))
+        assert adopted.driver._client is scene.client
+        adopted.driver._cluster = None
+        adopted.driver.adopt(other)
+        assert adopted.driver._client is not scene.client
+        await until_async(lambda: not scene.client.is_usable)
+        adopted.driver.adopt(asyncio.get_running_loop())
+        adopted.driver.adopt(None)
+        assert adopted.driver._client is None
+    finally:
+        other.close()
+
+
+async def _forget(driver: Driver) -> None:
+    driver.adopt(None)
+
+
+async def test_both_ways_send_the_same_bytes(adopted: Adopted) -> None:
+    """A request is what it is, whichever way it takes."""
+    adopted.send(ENCODED)
+    [wire] = await adopted.scene.arrived()
+    [(_, opcode, body)] = wire.asked
+    await asyncio.to_thread(adopted.send, ENCODED)
+    [sent] = adopted.path.sent
+    assert (opcode, body) == (sent.opcode, sent.body) == (protocol.EXECUTE, sent.body)

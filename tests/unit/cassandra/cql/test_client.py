@@ -1,0 +1,535 @@
+"""The client for an event loop, against nodes that answer what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from queuey.storage.cassandra.driver import fast_request
+from queuey.storage.cassandra.driver.cql import client as client_module
+from queuey.storage.cassandra.driver.cql import connection as connection_module
+from queuey.storage.cassandra.driver.cql import protocol
+from queuey.storage.cassandra.driver.cql.connection import Connection
+from tests.replacing import replace_in
+from tests.sim.cassandra.frames import (
+    AUTH_RESPONSE,
+    BOOTSTRAPPING,
+    ERROR,
+    OPTIONS,
+    OVERLOADED,
+    PREPARE,
+    QUERY,
+    STARTUP,
+    UNAVAILABLE,
+    UNPREPARED,
+    error,
+    frame,
+    text,
+)
+from tests.unit.cassandra.cql.scripted_node import CQL, ROW, Scene, ScriptedNode
+from tests.waiting import until_async
+
+FORGOTTEN = error(UNPREPARED, text("id"))
+TOO_FEW = error(UNAVAILABLE, struct.pack(">Hii", 4, 2, 1))
+
+
+async def test_requests_of_one_turn_are_one_write(scene: Scene) -> None:
+    """Ten requests to a node are sent together, and each gets its own answer, in whatever order they come."""
+    [_, node] = scene.nodes
+    writes = node.wire.writes
+    for _ in range(10):
+        scene.send(only=node.address)
+    assert not scene.ended
+    [wire] = await scene.arrived(10)
+    assert wire.writes == writes + 1
+    for number in range(10):
+        wire.answer(ROW[:-1] + b"%d" % number, at=-1)
+    assert [rows for rows, _ in scene.ended] == [[(b"%d" % number,)] for number in range(10)]
+
+
+async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
+    """Each of the nodes with a row gets half of the requests."""
+    for _ in range(10):
+        scene.send()
+    await scene.arrived(10)
+    assert [node.waiting for node in scene.nodes] == [5, 5]
+
+
+async def test_ten_thousand_in_flight(scene: Scene) -> None:
+    """All are answered, though answers come in pieces of any size, and streams are taken again afterwards."""
+    for _ in range(2):
+        for _ in range(10_000):
+            scene.send()
+        wires = await scene.arrived(10_000)
+        for wire in wires:
+            data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked)
+            wire.asked.clear()
+            for at in range(0, len(data), 1001):
+                wire.send(data[at : at + 1001])
+    assert scene.ended == [([(b"a",)], None)] * 20_000
+    assert [wire.client._used for wire in wires] == [5000, 5000]
+
+
+async def test_an_answer_cut_at_every_byte(scene: Scene) -> None:
+    """A request ends when the last byte of its answer is there, and not before."""
+    node = scene.nodes[0]
+    for cut in range(9 + len(ROW)):
+        scene.send(only=node.address)
+        [wire] = await scene.arrived()
+        data = frame(wire.asked.pop()[0], protocol.RESULT, ROW)
+        wire.send(data[:cut])
+        assert len(scene.ended) == cut
+        wire.send(data[cut:])
+        assert scene.ended[cut:] == [([(b"a",)], None)]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempotent: bool) -> None:
+    """Whatever part of the answer has come: what may be sent again is, the rest is in doubt, and each ends once."""
+    node = scene.nodes[0]
+    cuts = range(9 + len(ROW))
+    with replace_in(client_module, client_module.FIRST_PAUSE, 0.0):
+        for cut in cuts:
+            await scene.connected()
+            scene.send(only=node.address, idempotent=idempotent)
+            [wire] = await scene.arrived()
+            wire.send(frame(wire.asked[0][0], protocol.RESULT, ROW)[:cut])
+            wire.abort()
+            await scene.has_ended(cut + 1)
+            await node.is_connected_again(wire)
+    await scene.turn()
+    assert scene.fallbacks == [1 for _ in cuts if idempotent]
+    assert scene.outcomes == [None if idempotent else "unknown" for _ in cuts]
+
+
+async def test_a_connection_that_breaks_before_the_write(scene: Scene) -> None:
+    """Requests that were taken and never left end as those that left: nobody can tell."""
+    node = scene.nodes[0]
+    scene.send(only=node.address)
+    scene.send(only=node.address, idempotent=False)
+    node.wire.abort()
+    await scene.has_ended(2)
+    assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
+    assert node.waiting == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request",
+        struct.pack(">BBhBi", 0x84, 0, 0, protocol.RESULT, -5),
+        struct.pack(">BBhBi", 0x84, 0, 0, protocol.RESULT, 1 << 30),
+        struct.pack(">BBhBi", 0x04, 0, 0, protocol.RESULT, 0),
+        struct.pack(">BBhBi", 0x84, 0, 77, protocol.RESULT, 0),
+        struct.pack(">BBhBi", 0x84, 0, -1, protocol.RESULT, 0),
+    ],
+)
+async def test_nonsense_ends_the_connection(scene: Scene, data: bytes) -> None:
+    """After bytes that are not an answer, or answer nothing, what waits is in doubt, and the client connects anew."""
+    node = scene.nodes[0]
+    scene.send(only=node.address, idempotent=False)
+    [wire] = await scene.arrived()
+    wire.send(data)
+    assert scene.outcomes == ["unknown"]
+    assert not wire.is_open
+    await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
+
+
+async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) -> None:
+    """A result of an impossible shape, or an error cut short, leaves the others of the connection alone."""
+    node = scene.nodes[0]
+    for _ in range(3):
+        scene.send(only=node.address, idempotent=False)
+    [wire] = await scene.arrived(3)
+    wire.answer(b"\0\0")
+    wire.answer(b"\0", ERROR)
+    wire.answer()
+    assert scene.outcomes == ["unknown", "unknown", None]
+    assert wire.is_open
+
+
+@pytest.mark.parametrize(
+    ("body", "idempotent", "fallbacks", "outcome"),
+    [
+        (error(OVERLOADED), True, [1], None),
+        (error(OVERLOADED), False, [], "unknown"),
+        (error(BOOTSTRAPPING), False, [1], None),
+        (TOO_FEW, True, [], "none"),
+        (TOO_FEW, False, [], "none"),
+    ],
+)
+async def test_errors_of_a_node(
+    scene: Scene, body: bytes, fallbacks: list[int], outcome: str | None, *, idempotent: bool
+) -> None:
+    """They mean what they mean on the fast path: the rules are the same."""
+    scene.send(idempotent=idempotent)
+    [wire] = await scene.arrived()
+    wire.answer(body, ERROR)
+    await scene.has_ended()
+    assert (scene.fallbacks, scene.outcomes) == (fallbacks, [outcome])
+
+
+async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
+    """It is prepared once for all requests that find out, and these are sent again: the node has not begun them."""
+    node = scene.nodes[0]
+    for _ in range(3):
+        scene.send(only=node.address, idempotent=False)
+    [wire] = await scene.arrived(3)
+    for _ in range(3):
+        wire.answer(FORGOTTEN, ERROR)
+    await scene.arrived(3)
+    assert node.prepared == [CQL]
+    for _ in range(3):
+        wire.answer()
+    assert scene.outcomes == [None] * 3
+    assert scene.fallbacks == []
+
+
+async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
+    """If it is forgotten again at once, or nobody knows its text, the driver is asked."""
+    scene.send(idempotent=False)
+    [wire] = await scene.arrived()
+    wire.answer(FORGOTTEN, ERROR)
+    [wire] = await scene.arrived()
+    wire.answer(FORGOTTEN, ERROR)
+    await scene.has_ended()
+    scene.send(idempotent=False)
+    [wire] = await scene.arrived()
+    wire.answer(error(UNPREPARED, text("other")), ERROR)
+    await scene.has_ended(2)
+    assert (scene.fallbacks, scene.outcomes) == ([1, 1], [None, None])
+
+
+async def test_a_connection_that_breaks_while_it_prepares(scene: Scene) -> None:
+    """The node has not begun the request, so the driver is asked."""
+    scene.send(idempotent=False)
+    [wire] = await scene.arrived()
+    wire.node.breaks_at = PREPARE
+    wire.answer(FORGOTTEN, ERROR)
+    await scene.has_ended()
+    assert (scene.fallbacks, scene.outcomes) == ([1], [None])
+
+
+async def test_timeouts_and_late_answers(scene: Scene) -> None:
+    """A request whose time is over ends; its answer comes later, and is not taken for that of another request."""
+    node = scene.nodes[0]
+    scene.send(only=node.address, timeout=1.0, idempotent=False)
+    scene.send(only=node.address, timeout=1.0, reads=True)
+    scene.send(only=node.address, timeout=5.0)
+    [wire] = await scene.arrived(3)
+    scene.now += 2.0
+    await scene.has_ended(2)
+    assert scene.outcomes == ["unknown", "none"]
+    scene.send(only=node.address)
+    await scene.arrived(4)
+    assert len({stream for stream, _, _ in wire.asked}) == 4
+    for letter in (b"1", b"2", b"3", b"4"):
+        wire.answer(ROW[:-1] + letter)
+    assert [rows for rows, _ in scene.ended] == [None, None, [(b"3",)], [(b"4",)]]
+    assert scene.fallbacks == []
+
+
+async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
+    """Without requests in flight nothing wakes the loop."""
+    had_timer = scene.has_timer
+    scene.send()
+    assert (had_timer, scene.has_timer) == (False, True)
+    [wire] = await scene.arrived()
+    wire.answer()
+    await until_async(lambda: not scene.has_timer)
+
+
+async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene) -> None:
+    """A request is not late because the loop was: answers that have come meanwhile count."""
+    scene.send(timeout=1.0)
+    [wire] = await scene.arrived()
+    assert scene.client._timer is not None
+    scene.client._timer.cancel()
+    scene.now += 2.0
+    scene.client._let_it_read()  # As the loop does, late.
+    assert not scene.ended
+    wire.answer()
+    await until_async(lambda: not scene.has_timer)
+    assert scene.outcomes == [None]
+
+
+async def test_a_second_node_after_a_silence() -> None:
+    """What may be sent twice is, when the first node keeps it waiting; the first answer counts."""
+    scene = Scene(patience=0.1)
+    await scene.connected()
+    scene.send()
+    scene.send(idempotent=False)
+    await scene.arrived(2)
+    scene.now += 0.2
+    await scene.arrived(3)
+    for node in scene.nodes:
+        for letter in (b"1", b"2")[: node.waiting]:
+            node.wire.answer(ROW[:-1] + letter)
+    assert scene.outcomes == [None, None]
+    scene.client.close()
+
+
+async def test_what_is_slow_everywhere_does_not_become_more() -> None:
+    """Of requests to nodes that do answer others few are sent a second time."""
+    with replace_in(fast_request, fast_request.MOST_SPARE, 2.0):
+        scene = Scene(patience=0.1)
+    await scene.connected()
+    for _ in range(12):
+        scene.send()
+    wires = await scene.arrived(12)
+    scene.now += 0.05
+    for wire in wires:
+        wire.answer()
+    scene.now += 0.1
+    late = scene.client._in_flight._late
+    await until_async(lambda: len(late) == 10)
+    assert 12 <= sum(node.waiting for node in scene.nodes) <= 14
+    scene.client.close()
+
+
+async def test_streams_are_exhausted(scene: Scene) -> None:
+    """A connection without a free stream takes nothing: another node does, and after that the driver."""
+    with replace_in(connection_module, connection_module.MAX_STREAMS, 4):
+        for _ in range(10):
+            scene.send(idempotent=False)
+        wires = await scene.arrived(8)
+        assert [len(wire.asked) for wire in wires] == [4, 4]
+        await scene.has_ended(2)
+        assert (scene.fallbacks, scene.outcomes) == ([0, 0], [None, None])
+        wires[0].answer()
+        scene.send(idempotent=False)
+        await scene.arrived(8)
+        assert [len(wire.asked) for wire in wires] == [4, 4]
+
+
+async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
+    """Streams that wait for answers which nobody wants any more are not lost for ever."""
+    node = scene.nodes[0]
+    with (
+        replace_in(connection_module, connection_module.MAX_ORPHANS, 3),
+        replace_in(client_module, client_module.HEARTBEAT, 0.01),
+    ):
+        wire = node.wire
+        wire.abort()
+        await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
+        for _ in range(4):
+            scene.send(only=node.address, timeout=1.0)
+        await scene.arrived(4)
+        scene.now += 2.0
+        await until_async(lambda: len(node.wires) == 3 and scene.client.is_up(node.address))
+    assert scene.outcomes == ["unknown"] * 4
+
+
+async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
+    """A node that says nothing is asked whether it is there, and counts as broken if it does not answer."""
+    node = scene.nodes[0]
+    with replace_in(client_module, client_module.HEARTBEAT, 0.05):
+        node.wire.abort()
+        await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
+        scene.now += 10
+        await until_async(lambda: OPTIONS in node.messages)
+        assert scene.client.is_up(node.address)
+        node.is_silent = True
+        scene.now += 10
+        await until_async(lambda: scene.client.is_up(node.address) is False)
+        node.is_silent = False
+        await until_async(lambda: scene.client.is_up(node.address))
+
+
+async def test_back_pressure(scene: Scene) -> None:
+    """While the transport takes no bytes requests wait, up to a limit; further ones go elsewhere."""
+    first, second = scene.nodes
+    with replace_in(connection_module, fast_request.MOST_WAITING, 1000):
+        first.wire.client.pause_writing()
+        for _ in range(12):
+            scene.send(only=first.address, body=b"x" * 100)
+        await scene.turn()
+        assert first.waiting == 0
+        assert scene.fallbacks == [0]
+        scene.send()
+        scene.send()
+        await scene.turn()
+        assert second.waiting == 2
+        writes = first.wire.writes
+        first.wire.client.resume_writing()
+        assert first.waiting == 11
+        assert first.wire.writes == writes + 1
+        scene.send(only=first.address)
+        await scene.turn()
+        assert first.waiting == 12
+
+
+@pytest.mark.parametrize("breaks_at", [STARTUP, AUTH_RESPONSE, QUERY])
+async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> None:
+    """It is made anew until it succeeds; requests meanwhile go through the driver."""
+    scene = Scene(nodes=1, password="right")
+    [node] = scene.nodes
+    node.password, node.breaks_at = "right", breaks_at
+    await until_async(lambda: scene.client.is_up(node.address) is False)
+    scene.send(idempotent=False)
+    await scene.has_ended()
+    assert (scene.fallbacks, scene.outcomes) == ([0], [None])
+    was_usable = scene.client.is_usable
+    node.breaks_at = None
+    await scene.connected()
+    assert (was_usable, scene.client.is_usable) == (False, True)
+    scene.client.close()
+
+
+@pytest.mark.parametrize(("given", "is_up"), [("right", True), ("wrong", False), (None, False)])
+async def test_login(given: str | None, *, is_up: bool) -> None:
+    """The right password opens the session; a wrong one, or none, does not."""
+    scene = Scene(nodes=1, password=given)
+    [node] = scene.nodes
+    node.password = "right"
+    await until_async(lambda: scene.client.is_up(node.address) is not None)
+    assert scene.client.is_up(node.address) is is_up
+    scene.client.close()
+
+
+async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
+    """Its state is known, others are asked in its place, and it is tried again."""
+    first, second = scene.nodes
+    first.is_reachable = False
+    first.wire.abort()
+    await until_async(lambda: scene.client.is_up(first.address) is False)
+    assert scene.client.is_usable
+    for _ in range(4):
+        scene.send()
+    await scene.arrived(4)
+    assert second.waiting == 4
+    first.is_reachable = True
+    await scene.connected()
+
+
+async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
+    """Nodes come and go with the driver's metadata, and those of other data centres are left alone."""
+    first, second = scene.nodes
+    scene.send(only=first.address, idempotent=False)
+    await scene.arrived()
+    third, far = ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")
+    scene.dcs[far.address] = "other"
+    scene.change_nodes([second, third, far])
+    scene.send(idempotent=False)
+    assert not scene.ended
+    await scene.has_ended()
+    assert scene.outcomes == ["unknown"]
+    await until_async(lambda: scene.client.is_up(third.address))
+    assert scene.client.is_up(far.address) is None
+    assert scene.client.is_up(first.address) is None
+    assert not first.wire.is_open
+    assert not far.wires
+
+
+async def test_another_cluster(scene: Scene) -> None:
+    """When the driver connects anew, perhaps to other addresses, so does the client; what waited is in doubt."""
+    scene.send(idempotent=False)
+    scene.send()
+    await scene.arrived(2)
+    former = scene.nodes
+    scene.nodes = [ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")]
+    scene.client.follow(scene.new_cluster(scene.nodes))
+    await scene.has_ended(2)
+    assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
+    assert not any(wire.is_open for node in former for wire in node.wires)
+    await scene.connected()
+    scene.send()
+    [wire] = await scene.arrived()
+    wire.answer()
+    assert scene.outcomes[2:] == [None]
+
+
+async def test_close(scene: Scene) -> None:
+    """Every request ends, every connection and the timer are given back, and nothing is asked any more."""
+    scene.send(idempotent=False)
+    scene.send()
+    wires = await scene.arrived(2)
+    scene.client.close()
+    await scene.has_ended(2)
+    assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
+    assert not any(wire.is_open for wire in wires)
+    assert not scene.client.is_usable
+    scene.send(idempotent=False)
+    await scene.has_ended(3)
+    await scene.turn()
+    assert scene.fallbacks == [1, 0]
+    assert not any("_stay_connected" in repr(task.get_coro()) for task in asyncio.all_tasks())
+    assert not scene.has_timer
+
+
+async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
+    """The time of an answer is that of the bytes, though what came with it takes a while."""
+    node = scene.nodes[0]
+
+    def take_long(*_end: Any) -> None:  # noqa: ANN401 - rows and error
+        scene.now += 5.0
+
+    scene.send(only=node.address, done=take_long)
+    request = scene.send(only=node.address)
+    [wire] = await scene.arrived(2)
+    data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked)
+    received = scene.now = 103.0
+    wire.send(data)
+    assert scene.now == 108.0
+    assert request.answered_at == received
+
+
+async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the other answers are delivered."""
+    node = scene.nodes[0]
+
+    def fail(*_end: Any) -> None:  # noqa: ANN401 - rows and error
+        raise ZeroDivisionError
+
+    scene.send(only=node.address, done=fail)
+    scene.send(only=node.address)
+    [wire] = await scene.arrived(2)
+    wire.send(b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked))
+    assert scene.outcomes == [None]
+    assert "could not be delivered" in caplog.text
+    scene.send(only=node.address, done=fail, timeout=1.0)
+    scene.send(only=node.address, timeout=1.0)
+    scene.now += 2.0
+    await scene.has_ended(2)
+
+
+async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> None:
+    """Where the driver was asked instead, its thread does not call back."""
+    wires = [node.wire for node in scene.nodes]
+    for wire in wires:
+        wire.abort()
+    scene.send()
+    await scene.has_ended()
+    told: list[Any] = []
+    request = scene.send(done=lambda *_: told.append(asyncio.get_running_loop()))
+    request.turned = False
+    await asyncio.to_thread(request.turn)
+    await until_async(lambda: told)
+    assert told == [scene.loop]
+
+
+async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
+    """Neither requests nor bytes, and it fails once."""
+    connection = scene.nodes[0].wire.client
+    assert isinstance(connection, Connection)
+    connection.fail(ConnectionError("first"))
+    connection.fail(ConnectionError("second"))
+    connection.data_received(b"nonsense")
+    scene.send(only=scene.nodes[0].address)
+    await scene.has_ended()
+    assert scene.fallbacks == [0]
+
+
+async def test_a_loop_that_ends(scene: Scene) -> None:
+    """A loop that cancels its tasks at its end gets all connections closed, though nobody has closed the client."""
+    scene.send(idempotent=False)
+    wires = await scene.arrived()
+    for node in scene.nodes:
+        scene.client._nodes[node.address]._task.cancel()
+    await scene.has_ended()
+    assert scene.outcomes == ["unknown"]
+    assert not any(wire.is_open for wire in wires)
+    assert not any(node.wire.is_open for node in scene.nodes)

@@ -1,0 +1,88 @@
+"""Bytes of the native protocol."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from cassandra.protocol import OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
+
+from queuey.storage.cassandra.driver.cql import protocol
+from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of
+
+READY = 2
+ERROR = 0
+
+
+def answer(stream: int, body: bytes, opcode: int = protocol.RESULT, version: int = 0x84, flags: int = 0) -> bytes:
+    """Makes a frame as a node sends it."""
+    return struct.pack(">BBhBi", version, flags, stream, opcode, len(body)) + body
+
+
+FRAMES = [(0, 0, READY, b""), (32767, 0, protocol.RESULT, protocol.VOID), (-1, 8, 12, b"x" * 70), (5, 0, ERROR, b"yz")]
+BYTES = b"".join(answer(stream, body, opcode, flags=flags) for stream, flags, opcode, body in FRAMES)
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_frames_in_pieces_of_every_size(size: int) -> None:
+    """Answers that come byte by byte, or a few bytes at a time, are whole."""
+    reader = FrameReader()
+    pieces = [BYTES[at : at + size] for at in range(0, len(BYTES), size)]
+    assert [frame for piece in pieces for frame in reader.feed(piece)] == FRAMES
+
+
+def test_frames_cut_at_any_two_places() -> None:
+    """Wherever the network cuts the bytes, the frames are the same, each as soon as it is complete."""
+    ends = [sum(9 + len(frame[3]) for frame in FRAMES[: count + 1]) for count in range(len(FRAMES))]
+    for first in range(len(BYTES) + 1):
+        for second in range(first, len(BYTES) + 1):
+            reader = FrameReader()
+            found = list(reader.feed(BYTES[:first]))
+            assert len(found) == sum(end <= first for end in ends)
+            found += reader.feed(BYTES[first:second])
+            assert len(found) == sum(end <= second for end in ends)
+            assert [*found, *reader.feed(BYTES[second:])] == FRAMES
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        struct.pack(">BBhBi", 0x04, 0, 1, protocol.RESULT, 4),  # A request.
+        struct.pack(">BBhBi", 0x85, 0, 1, protocol.RESULT, 4),
+        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, -1),
+        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, protocol.MAX_BODY + 1),
+        b"HTTP/1.1 400 Bad Request",
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 1, 8])
+def test_a_spoiled_header_is_refused(header: bytes, cut: int) -> None:
+    """What is not an answer of this version, or of no possible size, ends the reading; answers before it count."""
+    reader = FrameReader()
+    frames = reader.feed(answer(1, b"good") + header[:cut])
+    assert next(frames) == (1, 0, protocol.RESULT, b"good")
+    assert not list(frames)
+    with pytest.raises(BrokenFrame):
+        list(reader.feed(header[cut:]))
+
+
+def test_a_long_answer_is_put_together_once() -> None:
+    """Ten thousand pieces of one answer, followed by the next one."""
+    body = bytes(range(250)) * 400
+    data = answer(1, body) + answer(2, b"")
+    reader = FrameReader()
+    found = [frame for at in range(0, len(data), 10) for frame in reader.feed(data[at : at + 10])]
+    assert found == [(1, 0, protocol.RESULT, body), (2, 0, protocol.RESULT, b"")]
+
+
+def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
+    """Rows without a description and nothing at all are left to the caller; errors become the driver's."""
+    rows = protocol.ROWS[0] + struct.pack(">ii", 1, 0)
+    assert answer_of(0, protocol.RESULT, rows) is rows
+    assert answer_of(0, protocol.RESULT, protocol.VOID) == protocol.VOID
+    assert isinstance(answer_of(0, READY, b""), ReadyMessage)
+    busy = answer_of(0, ERROR, struct.pack(">iH", 0x1001, 4) + b"busy")
+    assert isinstance(busy, OverloadedErrorMessage)
+    assert busy.message == "busy"
+    forgotten = answer_of(0, ERROR, struct.pack(">iHH", 0x2500, 0, 2) + b"id")
+    assert isinstance(forgotten, PreparedQueryNotFound)
+    assert forgotten.info == b"id"
