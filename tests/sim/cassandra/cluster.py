@@ -31,11 +31,12 @@ from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Requ
 from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
-from tests.sim.cassandra import cql, frames
+from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Change, Partition, Place
 from tests.sim.cassandra.pace import PATIENT, Pace
+from tests.sim.cassandra.protocol import frames
+from tests.sim.cassandra.protocol.wires import PASSWORD, USER, connector
 from tests.sim.cassandra.threads import SimpleQueue, SimulatedThread, pause
-from tests.sim.cassandra.wires import PASSWORD, USER, connector
 from tests.sim.world import Process, ProcessLoop, World
 
 TARGET = DataCentreTarget(("127.0.0.1",), "queuey")

@@ -14,7 +14,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Done, Rows
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.fast_request import FastRequest
-from tests.sim.cassandra.frames import (
+from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
     AUTH_SUCCESS,
     AUTHENTICATE,

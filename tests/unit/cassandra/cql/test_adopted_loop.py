@@ -23,7 +23,7 @@ from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
-from tests.sim.cassandra.frames import ERROR, UNPREPARED, error, text
+from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene
 from tests.waiting import join, until_async
 

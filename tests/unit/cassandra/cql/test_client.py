@@ -14,7 +14,7 @@ from queuey.storage.cassandra.driver.cql import connection as connection_module
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.connection import Connection
 from tests.replacing import replace_in
-from tests.sim.cassandra.frames import (
+from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
     BOOTSTRAPPING,
     ERROR,

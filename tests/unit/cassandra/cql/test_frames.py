@@ -12,7 +12,7 @@ from queuey.storage.cassandra.driver import Encoded, Request, Rows, requests
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.message_codec import IDS_UP, RANGED
 from queuey.storage.cassandra.store import claim_logs
-from tests.sim.cassandra import frames
+from tests.sim.cassandra.protocol import frames
 
 KEYSPACE = "k"
 READ = IDS_UP[0]

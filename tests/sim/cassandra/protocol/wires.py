@@ -19,7 +19,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.light_checks import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
-from tests.sim.cassandra import frames
+from tests.sim.cassandra.protocol import frames
 from tests.sim.world import World
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The simulated nodes over connections: bytes of the native protocol, and the client that speaks it."""
