@@ -19,7 +19,7 @@ from queuey.client.calls.read_calls import (
     resumed,
 )
 from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import Notice, Patience
+from queuey.client.http.attempts import Attempts, Notice, Patience
 from queuey.client.results import Message, Page, StreamedMessage
 from queuey.client.streaming import Streaming
 
@@ -143,7 +143,7 @@ class AsyncFollowing(AsyncCaller):
         renewed = False
         while True:
             call = state.call()
-            attempts = self._attempts(call, self._policy, self._timeout)
+            attempts = Attempts(call, self._choice, self._policy, self._timeout, self._timing)
             header = await self._authorization.header()
             try:
                 async with self._sender.open(call, attempts, header) as parts:

@@ -113,8 +113,5 @@ class Caller:
             with call.span:
                 return self._run(structs.replace(call, span=None), within)
         policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
-        attempts = self._attempts(call, policy, timeout)
+        attempts = Attempts(call, self._choice, policy, timeout, self._timing)
         return self._sender.send_until_answered(call, attempts, self._authorization, self._timing.sleep)
-
-    def _attempts(self, call: Call[T], policy: RetryPolicy, timeout: float) -> Attempts[T]:
-        return Attempts(call, self._choice, policy, timeout, self._timing)

@@ -174,6 +174,8 @@ _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 def id_text(text: str) -> str:
     """Returns a message id as 32 lower-case hex digits."""
     try:
+        if _is_id_text(text):
+            return text
         ids.parse_position(text)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{text!r} is not a message id") from error
@@ -235,11 +237,7 @@ def point_text(point: Point) -> str:
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns one position per partition as one text, without finished partitions (None)."""
-    return ",".join(
-        f"{_partition(number)}:{text if _is_id_text(str(text)) else id_text(text)}"
-        for number, text in positions.items()
-        if text is not None
-    )
+    return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:
