@@ -29,6 +29,7 @@ from tests.sim.cassandra.protocol.frames import (
     error,
     frame,
     prepared,
+    requests_in,
     text,
     used,
 )
@@ -53,20 +54,15 @@ class Wire(asyncio.Transport):
         self.asked: list[tuple[int, int, bytes]] = []
         self.writes = 0
         self.is_open = True
-        self._rest = b""
+        self._unread = bytearray()
 
     def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
         """Takes requests from the client, perhaps."""
         if not self.is_open:
             return
         self.writes += 1
-        self._rest += bytes(data)
-        while len(self._rest) >= 9:
-            version, flags, stream, opcode, size = struct.unpack_from(">BBhBi", self._rest)
-            assert (version, flags) == (4, 0)
-            if len(self._rest) < 9 + size:
-                return
-            body, self._rest = self._rest[9 : 9 + size], self._rest[9 + size :]
+        self._unread += data
+        for stream, opcode, body in requests_in(self._unread):
             self.node.take(self, stream, opcode, body)
 
     def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
@@ -251,12 +247,12 @@ class Scene:
             await asyncio.sleep(0)
 
     async def arrived(self, count: int = 1) -> list[Wire]:
-        """Waits until so many requests wait at the nodes; returns the connections on which they do."""
+        """Waits until ``count`` requests have reached the nodes; returns the connections that carry them."""
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.asked]
 
     async def has_ended(self, count: int = 1) -> None:
-        """Waits until so many requests have ended."""
+        """Waits until ``count`` requests have ended."""
         await until_async(lambda: len(self.ended) >= count)
 
     @property
