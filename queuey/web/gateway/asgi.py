@@ -168,7 +168,7 @@ class Gateway:
         self._loop = loop
         self._tell = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
-        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)  # What is under way makes that fast.
+        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)  # A network carries many at a time.
         self._core.adopt(self._tell)
         self._store.adopt(loop)
         self._threads.start(loop, self._tell)

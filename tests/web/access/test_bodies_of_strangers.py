@@ -26,7 +26,7 @@ SIGNATURE = (
 FOR_STRANGERS = {"POST /v1/{app}/_rights{_:/?}", "POST /v1/{app}/_read{_:/?}", "POST /v1/{app}/_stream{_:/?}"}
 """Requests about several queues, whose names are in the body and which may be public."""
 OPEN = re.compile(r"\w+ /(?:mq|rqms)/")
-"""Of facades without credentials, which an operator serves to those who may use them."""
+"""Requests of facades that have no credentials: an operator lets only those reach them who may use them."""
 FORMS = {"POST /console/login", "POST /console/logout"}
 """Forms of the console of some bytes, which have the credential, or the proof that this browser was shown them."""
 VALUES = {"app": "a", "queue": "q", "account": "1", "base": "queue"}

@@ -71,7 +71,7 @@ class FastRequest:
         into_loop: Makes a call in the event loop's thread; None if ``done`` may be called in any.
         clock: Seconds, for ``began``, ``answered_at`` and the time that is left.
         asked: Nodes that may have got it.
-        host: The node that was asked last.
+        host: The node, or the connection to it, that was asked last.
         answered_at: When the last answer was received, on an event loop.
     """
 
@@ -109,8 +109,8 @@ class FastRequest:
         else:
             self.refuse(answer.to_exception())
 
-    def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - as ``nodes`` has it
-        """Records that a node gets it."""
+    def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - the driver's, or a connection
+        """Records that it is sent to a node."""
         self.host = host
         with self.lock:
             self.asked += 1

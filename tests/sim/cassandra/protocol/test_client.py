@@ -47,14 +47,14 @@ of_early_readers = partial(histories.violations, storm=HarshEarlyStorm)
 # Taken out
 
 
-def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, taker: Any) -> bool:  # noqa: ANN401
+def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, receiver: Any) -> bool:  # noqa: ANN401
     """Takes the stream of a request that was given up, though its answer may still come."""
     for stream, waiting in connection._waiting.items():
         if waiting.is_over:
             del connection._waiting[stream]
             connection._free.append(stream)
             break
-    return REAL_SEND(connection, opcode, body, taker)
+    return REAL_SEND(connection, opcode, body, receiver)
 
 
 def again(request: FastRequest, _error: BaseException) -> None:

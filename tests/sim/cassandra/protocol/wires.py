@@ -41,7 +41,7 @@ class Direction:
 
     Args:
         world: The time.
-        later: Calls something after so many seconds.
+        later: Schedules a call after a number of seconds.
         deliver: Gets all that has arrived, as one piece; None is the end.
     """
 
@@ -58,7 +58,7 @@ class Direction:
         self._chunks: deque[tuple[float, bytes | None]] = deque()
 
     def send(self, seconds: float, data: bytes | None) -> None:
-        """Sends bytes, which take so many seconds, or longer if there are others before them; None ends it."""
+        """Sends bytes that arrive after ``seconds``, and never before earlier ones; None ends the direction."""
         now = self._world.now
         self._last = max(self._last, now + seconds)
         self._chunks.append((self._last, data))

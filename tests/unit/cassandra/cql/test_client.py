@@ -273,7 +273,7 @@ async def test_a_second_node_after_a_silence() -> None:
 
 
 async def test_what_is_slow_everywhere_does_not_become_more() -> None:
-    """Of requests to nodes that do answer others few are sent a second time."""
+    """While a node answers other requests, few of those that wait for it are sent to a second node."""
     with replace_in(fast_request, fast_request.MOST_SPARE, 2.0):
         scene = Scene(patience=0.1)
     await scene.connected()

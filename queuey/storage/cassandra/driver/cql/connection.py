@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
         self._free.append(stream)
         try:
             answer = answer_of(flags, opcode, body, receiver.metadata)
-        except Exception as error:  # noqa: BLE001 - passed to whoever waits
+        except Exception as error:  # noqa: BLE001 - the request gets it
             answer = error
         _deliver(receiver, answer)
 
