@@ -10,7 +10,7 @@ from typing import NamedTuple
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_of
+from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, BucketLookup
@@ -244,20 +244,24 @@ class CassandraMessages(Scanning):
             now: Ticks.
         """
         ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
-        room, left = reading.room_for(slices, row.longest_row), math.inf
+        below = self._levels.empty_below(queue, now)
+        max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
+        room, left = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
-            left = sum([part.max_bytes for part in slices])
+            left = max_bytes
         extents = [self._extent(row, one.known, one.part, one.upper, now) for one in wanted]
         readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
         keys = [(queue.qid, one.part.partition) for one in wanted]
         found = await reading.run(
-            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left, ends=ends
+            self._driver, readers, keys, level.reads, note=self._noting(below), room=room, enough=left, ends=ends
         )
+        if left < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < left:
+            left = math.inf
         for number, one in enumerate(wanted):
             if left <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, one.known, one.part, gathered, now)
+                self._note_low_watermark(row, one, gathered, now, below)
                 if left < math.inf:
                     left -= bytes_of(gathered.messages)
         checked = [number for number, one in enumerate(wanted) if not one.part.ahead]
@@ -278,12 +282,12 @@ class CassandraMessages(Scanning):
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         # Begins what :meth:`read` would do if row and buckets are in memory.
         now, boot = self._clock.both()
-        return self._timing.fresh(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
+        return self._watch.sound(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """Variant of :meth:`begin_read` that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
-        if not self._timing.fresh(boot):
+        if not self._watch.sound(boot):
             return False
         since = self._since(queue, [part], boot) if part.delayed else boot - self._timing.kept.row_age
         return self._begin_read(queue, part, done, now, since)
@@ -291,8 +295,6 @@ class CassandraMessages(Scanning):
     def _begin_read(
         self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None], now: int, since: float
     ) -> bool:
-        if not self._watch.sound():
-            return False
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
@@ -309,8 +311,8 @@ class CassandraMessages(Scanning):
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
         delays = [self._delay(queue, part) for part in slices if not part.early]
-        near = min(delays) if delays else self._levels.delay(queue)
-        return boot - max(0.0, min(self._timing.kept.row_age, near - self._timing.assumed.clock_difference))
+        near, stored = min(delays) if delays else self._levels.delay(queue), self._timing.stored
+        return boot - max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
 
     def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
         delays = [self._delay(queue, part) for part in slices]
@@ -320,9 +322,10 @@ class CassandraMessages(Scanning):
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delay(self, queue: Queue, part: Slice) -> float:
-        if part.ahead and part.delayed:
-            return self._levels.of(queue).delay
-        return self._levels.delay(queue) if part.delayed else 0.0
+        if not part.delayed:
+            return 0.0
+        own = None if part.ahead else queue.read_delay
+        return self._levels.of(queue).delay if own is None else own
 
     def _upper(self, part: Slice, horizon: int) -> Position:
         if not part.due:
@@ -334,9 +337,8 @@ class CassandraMessages(Scanning):
         [horizon] = self._horizons(queue, [Slice(1, delayed=delayed)], self._clock.now())
         return horizon
 
-    def _noting(self, queue: Queue, now: int) -> reading.Note | None:
-        """Returns the cache of empty ranges, where using it is safe."""
-        below = self._levels.empty_below(queue, now)
+    def _noting(self, below: Position | None) -> reading.Note | None:
+        """Returns the cache of empty ranges, where using it is safe: what is empty below a position stays empty."""
         if below is None:
             return None
         return lambda key, probe: self._empty_ranges.note(key, probe, below)
@@ -366,7 +368,7 @@ class CassandraMessages(Scanning):
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for([part], row.longest_row, first=True), most=room)
+        return read(part, extent, now, first=reading.room_for(part.max_bytes, row.longest_row, first=True), most=room)
 
     def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
@@ -375,13 +377,13 @@ class CassandraMessages(Scanning):
         else:
             bounded = min(upper, (known.high, LOW_MIN))
         alive = _alive_from(row, known.low_watermark or ids.FIRST, now)
-        found, end = known.recorded.nearest(
-            lower[0],
-            bounded[0] + 1,
-            LOOKED_AT,
-            alive=[position[0] for position in alive],
-            descending=part.descending,
-        )
+        found: list[Bucket] = []
+        end = None
+        if known.recorded.time_buckets:
+            starts = [position[0] for position in alive]
+            found, end = known.recorded.nearest(
+                lower[0], bounded[0] + 1, LOOKED_AT, alive=starts, descending=part.descending
+            )
         if end is not None:
             lower, bounded = (
                 (max(lower, (end, LOW_MIN)), bounded) if part.descending else (lower, min(bounded, (end, LOW_MIN)))
@@ -400,14 +402,17 @@ class CassandraMessages(Scanning):
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(
-        self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
+        self, row: Row, one: _KnownSlice, gathered: reading.Gathered, now: int, below: Position | None
     ) -> None:
-        """Remembers, for all reads, where live messages begin, if this read began below that."""
-        oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
-        if part.descending or not part.delayed or part.lower > max(known.low_watermark or ids.FIRST, oldest):
+        """Remembers, for all reads, where live messages begin, if this read began below that.
+
+        ``below``: what a read finds empty below this position stays empty; None: nowhere.
+        """
+        part, known = one.part, one.known
+        if below is None or part.descending or not part.delayed:
             return
-        below = self._levels.empty_below(row.queue, now)
-        if below is None:
+        oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
+        if part.lower > max(known.low_watermark or ids.FIRST, oldest):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
         low_watermark = min(first, below)
@@ -487,8 +492,10 @@ def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
 
 def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
     """Returns by class the position below which nothing is alive that was written under a new id."""
-    longest = [row.longest_ttl if kind == row.home_class else seconds for kind, seconds in enumerate(CLASSES)]
-    return [max(low_watermark, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
+    return [
+        max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
+        for kind, seconds in enumerate(CLASSES)
+    ]
 
 
 def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:

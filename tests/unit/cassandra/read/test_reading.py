@@ -53,7 +53,7 @@ def slices(draw: st.DrawFn) -> Slice:
 
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
-    first, most = reading.room_for([wanted], longest, first=True), reading.room_for([wanted], longest)
+    first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
     return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first, most=most)
 
 
