@@ -124,7 +124,8 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         if found is None:
             span.narrow(probes)
             continue
-        span.widen()
+        if span.ticks:
+            span.ticks *= 2
         cut = stop
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
@@ -160,7 +161,8 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
         if found is None:
             span.narrow(probes)
             continue
-        span.widen()
+        if span.ticks:
+            span.ticks *= 2
         cut = stop
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
@@ -210,7 +212,7 @@ class _PageBuilder:
         found = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
-            if (rest := self._rest.get(time_bucket)) is not None:
+            if self._rest and (rest := self._rest.get(time_bucket)) is not None:
                 low, high = (low, min(high, rest)) if self._wanted.descending else (max(low, rest), high)
             if low < high:
                 found.append((time_bucket, low, high))
@@ -280,10 +282,6 @@ class _Span:
         self.ticks = covered // 4
         if not self.ticks:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
-
-    def widen(self) -> None:
-        if self.ticks:
-            self.ticks *= 2
 
 
 def _window_end(sources: Sequence[BucketSource], at: int, narrow: int) -> Position:
@@ -401,7 +399,7 @@ async def run(
     for number in range(len(readers)):
         advance(number, None)
     while waiting:
-        pending = _fitting(waiting, room)
+        pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
         answers = await _answers(driver, keys, pending, consistency, ends)
         for number, probes in pending.items():
             found = answers.pop(number)
@@ -433,8 +431,6 @@ def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answe
 
 
 def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
-    if len(waiting) <= 1:
-        return waiting.copy()
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])

@@ -210,9 +210,10 @@ class CassandraMessages(Scanning):
         now, boot = self._clock.both()
         if not self._timing.fresh(boot):
             raise self._timing.refusal()
-        since = self._since(queue, slices, boot)
+        delays = self._delays(queue, slices)
+        since = self._since(queue, slices, delays, boot)
         row = self._rows.current(queue, since=since)
-        horizons = self._horizons(queue, slices, now)
+        horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
             number
@@ -261,15 +262,15 @@ class CassandraMessages(Scanning):
             if left <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, one, gathered, now, below)
+                self._note_low_watermark(row, one, gathered, now, below, level.writes)
                 if left < math.inf:
                     left -= bytes_of(gathered.messages)
-        checked = [number for number, one in enumerate(wanted) if not one.part.ahead]
-        if marked := named_values.marked(chain.from_iterable([found[number].messages for number in checked])):
+        checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
+        if marked := named_values.marked(chain.from_iterable(checked)):
             values = await named_values.find(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number in checked:
-                if found[number] is not GIVEN_UP:
-                    found[number] = named_values.shown(found[number], values, waits=_waits(wanted[number].part))
+            for number, one in enumerate(wanted):
+                if not one.part.ahead and found[number] is not GIVEN_UP:
+                    found[number] = named_values.shown(found[number], values, waits=_waits(one.part))
         return [
             one.part.put_off(one.horizon)
             if gathered is GIVEN_UP
@@ -282,23 +283,33 @@ class CassandraMessages(Scanning):
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         # Begins what :meth:`read` would do if row and buckets are in memory.
         now, boot = self._clock.both()
-        return self._watch.sound(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
+        if not self._watch.sound(boot):
+            return False
+        delays = self._delays(queue, [part])
+        return self._begin_read(queue, part, done, now, delays, self._since(queue, [part], delays, boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """Variant of :meth:`begin_read` that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
         if not self._watch.sound(boot):
             return False
-        since = self._since(queue, [part], boot) if part.delayed else boot - self._timing.kept.row_age
-        return self._begin_read(queue, part, done, now, since)
+        delays = self._delays(queue, [part])
+        since = self._since(queue, [part], delays, boot) if part.delayed else boot - self._timing.kept.row_age
+        return self._begin_read(queue, part, done, now, delays, since)
 
     def _begin_read(
-        self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None], now: int, since: float
+        self,
+        queue: Queue,
+        part: Slice,
+        done: Callable[[Page | None, Exception | None], None],
+        now: int,
+        delays: Sequence[float],
+        since: float,
     ) -> bool:
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
-        [horizon] = self._horizons(queue, [part], now)
+        [horizon] = self._horizons(delays, now)
         upper = self._upper(part, horizon)
         key = (row.queue.qid, part.partition)
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
@@ -308,24 +319,24 @@ class CassandraMessages(Scanning):
         begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
-    def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
+    def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delays = [self._delay(queue, part) for part in slices if not part.early]
+        delays = [delay for part, delay in zip(slices, delays, strict=True) if not part.early]
         near, stored = min(delays) if delays else self._levels.delay(queue), self._timing.stored
         return boot - max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
 
-    def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
-        delays = [self._delay(queue, part) for part in slices]
+    def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
+        """Returns the horizons of slices, given how far each stays behind the clock."""
         if all(delays):
             return [now - ticks(delay) for delay in delays]
         prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
-    def _delay(self, queue: Queue, part: Slice) -> float:
-        if not part.delayed:
-            return 0.0
-        own = None if part.ahead else queue.read_delay
-        return self._levels.of(queue).delay if own is None else own
+    def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+        """Returns how many seconds each of some slices stays behind the clock."""
+        level = self._levels.of(queue).delay
+        own = level if queue.read_delay is None else queue.read_delay
+        return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
 
     def _upper(self, part: Slice, horizon: int) -> Position:
         if not part.due:
@@ -334,7 +345,7 @@ class CassandraMessages(Scanning):
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now; never blocks."""
-        [horizon] = self._horizons(queue, [Slice(1, delayed=delayed)], self._clock.now())
+        [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
     def _noting(self, below: Position | None) -> reading.Note | None:
@@ -402,7 +413,7 @@ class CassandraMessages(Scanning):
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(
-        self, row: Row, one: _KnownSlice, gathered: reading.Gathered, now: int, below: Position | None
+        self, row: Row, one: _KnownSlice, gathered: reading.Gathered, now: int, below: Position | None, writes: str
     ) -> None:
         """Remembers, for all reads, where live messages begin, if this read began below that.
 
@@ -421,7 +432,7 @@ class CassandraMessages(Scanning):
             known,
             low_watermark,
             lifetime=CLASSES[row.home_class] + MARGIN,
-            consistency=self._levels.of(row.queue).writes,
+            consistency=writes,
         )
 
     # By id
