@@ -2,10 +2,10 @@
 
 A slice is read in rounds. A round reads a window of time: the wide buckets that overlap it, and as many narrow ones
 as it is given; each is asked for at most what the page still lacks. If a bucket gave as much as it was asked for, there
-may be more behind its last row, so the round ends there and the next begins. Where only one bucket may hold something,
-its rows are the page as they come: there is no window, nothing to merge, and nothing to know of other buckets. The
-logic is a generator that yields probes and is sent their rows, so slices of several partitions share their round trips,
-and it runs without a server.
+may be more behind its last row, so the round ends there and the next begins. If only one bucket may hold something, its
+rows are the page as they come: no window is chosen, nothing is merged, and no rest of a bucket is remembered. The logic
+is a generator that yields probes and is sent their rows, so slices of several partitions share their round trips, and
+it runs without a server.
 
 What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
 counts as the longest that the queue may have (``longest_row`` of its row). Then the rows that are on their way at a
@@ -112,10 +112,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
     filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.lower
     span = _Span()
     while at < extent.upper:
-        stop = extent.upper
-        if several:
-            stop = _before_next_wide(sources, at, min(stop, _window_end(sources, at[0], narrow)))
-            _, stop = filling.near(sources, at, stop)
+        stop = filling.window_end(sources, at, extent.upper, narrow) if several else extent.upper
         probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
@@ -124,16 +121,12 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         if found is None:
             span.narrow(probes)
             continue
-        if span.ticks:
-            span.ticks *= 2
+        span.widen()
         cut = stop
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
                 cut = min(cut, ids.following(message_codec.position_of(answer[-1][0])))
-        merged = _merge(probes, found, wanted, now)
-        if several:
-            while merged and merged[-1].position >= cut:
-                merged.pop()
+        merged = _merge(probes, found, cut, wanted, now)
         if filling.take(merged):
             return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
         if several:
@@ -150,9 +143,7 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
     filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
-        stop = extent.lower
-        if several:
-            stop, _ = filling.near(sources, max(stop, _window_start(sources, at, narrow)), at)
+        stop = filling.window_start(sources, at, extent.lower, narrow) if several else extent.lower
         probes = filling.probes(sources, stop, at)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
@@ -161,16 +152,12 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
         if found is None:
             span.narrow(probes)
             continue
-        if span.ticks:
-            span.ticks *= 2
+        span.widen()
         cut = stop
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
                 cut = max(cut, message_codec.position_of(answer[-1][0]))
-        merged = _merge(probes, found, wanted, now)
-        if several:
-            while merged and merged[-1].position < cut:
-                merged.pop()
+        merged = _merge(probes, found, cut, wanted, now)
         if filling.take(merged):
             return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
         if several:
@@ -218,7 +205,14 @@ class _PageBuilder:
                 found.append((time_bucket, low, high))
         return found
 
-    def near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
+    def window_end(self, sources: Sequence[BucketSource], at: Position, upper: Position, narrow: int) -> Position:
+        stop = _before_next_wide(sources, at, min(upper, _window_end(sources, at[0], narrow)))
+        return self._near(sources, at, stop)[1]
+
+    def window_start(self, sources: Sequence[BucketSource], at: Position, lower: Position, narrow: int) -> Position:
+        return self._near(sources, max(lower, _window_start(sources, at, narrow)), at)[0]
+
+    def _near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
         """Ends a window where a bucket continues that was asked before, if others may hold something before that.
 
         Its next rows, which have come once already, are not asked for again until the page reaches them.
@@ -283,6 +277,10 @@ class _Span:
         if not self.ticks:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
 
+    def widen(self) -> None:
+        if self.ticks:
+            self.ticks *= 2
+
 
 def _window_end(sources: Sequence[BucketSource], at: int, narrow: int) -> Position:
     """Returns where a window ends that begins at a tick and holds ``narrow`` narrow buckets (more if they overlap)."""
@@ -329,21 +327,26 @@ def _window_start(sources: Sequence[BucketSource], at: Position, narrow: int) ->
     return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
-def _merge(probes: Sequence[Probe], answers: Sequence[Rows], wanted: Slice, now: int) -> list[Message]:
-    """Returns the live messages of a round in the slice's order, each once.
+def _merge(probes: Sequence[Probe], answers: Sequence[Rows], cut: Position, wanted: Slice, now: int) -> list[Message]:
+    """Returns the live messages of a round up to where it ends, in the slice's order, each once.
 
     While a message is being written under an id that exists already, it may be in two buckets; what was put counts.
     """
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
-        return _messages(*filled[0], wanted.partition, now)
-    by_position: dict[Position, Message] = {}
-    for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
-        for one in _messages(probe, answer, wanted.partition, now):
-            if probe.time_bucket.new_ids_only and one.position in by_position:
-                continue
-            by_position[one.position] = one
-    return [by_position[position] for position in sorted(by_position, reverse=wanted.descending)]
+        merged = _messages(*filled[0], wanted.partition, now)
+    else:
+        by_position: dict[Position, Message] = {}
+        for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
+            for one in _messages(probe, answer, wanted.partition, now):
+                if probe.time_bucket.new_ids_only and one.position in by_position:
+                    continue
+                by_position[one.position] = one
+        merged = [by_position[position] for position in sorted(by_position, reverse=wanted.descending)]
+    if len(probes) > 1:
+        while merged and (merged[-1].position < cut) == wanted.descending:
+            merged.pop()
+    return merged
 
 
 def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:

@@ -245,7 +245,6 @@ class CassandraMessages(Scanning):
             now: Ticks.
         """
         ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
-        below = self._levels.empty_below(queue, now)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         room, left = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
@@ -254,7 +253,7 @@ class CassandraMessages(Scanning):
         readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
         keys = [(queue.qid, one.part.partition) for one in wanted]
         found = await reading.run(
-            self._driver, readers, keys, level.reads, note=self._noting(below), room=room, enough=left, ends=ends
+            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left, ends=ends
         )
         if left < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < left:
             left = math.inf
@@ -262,7 +261,7 @@ class CassandraMessages(Scanning):
             if left <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, one, gathered, now, below, level.writes)
+                self._note_low_watermark(row, one.known, one.part, gathered, now)
                 if left < math.inf:
                     left -= bytes_of(gathered.messages)
         checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
@@ -348,8 +347,9 @@ class CassandraMessages(Scanning):
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
-    def _noting(self, below: Position | None) -> reading.Note | None:
-        """Returns the cache of empty ranges, where using it is safe: what is empty below a position stays empty."""
+    def _noting(self, queue: Queue, now: int) -> reading.Note | None:
+        """Returns the cache of empty ranges, where using it is safe."""
+        below = self._levels.empty_below(queue, now)
         if below is None:
             return None
         return lambda key, probe: self._empty_ranges.note(key, probe, below)
@@ -413,17 +413,14 @@ class CassandraMessages(Scanning):
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(
-        self, row: Row, one: _KnownSlice, gathered: reading.Gathered, now: int, below: Position | None, writes: str
+        self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
     ) -> None:
-        """Remembers, for all reads, where live messages begin, if this read began below that.
-
-        ``below``: what a read finds empty below this position stays empty; None: nowhere.
-        """
-        part, known = one.part, one.known
-        if below is None or part.descending or not part.delayed:
-            return
+        """Remembers, for all reads, where live messages begin, if this read began below that."""
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
-        if part.lower > max(known.low_watermark or ids.FIRST, oldest):
+        if part.descending or not part.delayed or part.lower > max(known.low_watermark or ids.FIRST, oldest):
+            return
+        below = self._levels.empty_below(row.queue, now)
+        if below is None:
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
         low_watermark = min(first, below)
@@ -432,7 +429,7 @@ class CassandraMessages(Scanning):
             known,
             low_watermark,
             lifetime=CLASSES[row.home_class] + MARGIN,
-            consistency=writes,
+            consistency=self._levels.of(row.queue).writes,
         )
 
     # By id
