@@ -156,11 +156,11 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
         lower, upper = FIRST, LAST
         if since is not None:
             lower, upper = (FIRST, since.end) if wanted.descending else (since.start, LAST)
-        if (after := _at(wanted.after, partition)) is not None:
+        if wanted.after is not None and (after := _at(wanted.after, partition)) is not None:
             lower = max(lower, after.end)
-        if (before := _at(wanted.before, partition)) is not None:
+        if wanted.before is not None and (before := _at(wanted.before, partition)) is not None:
             upper = min(upper, before.start)
-        if (until := _at(wanted.until, partition)) is not None:
+        if wanted.until is not None and (until := _at(wanted.until, partition)) is not None:
             upper = min(upper, until.end)
         found.append(
             Slice(

@@ -65,7 +65,7 @@ class Bucket(NamedTuple):
     @property
     def end(self) -> int:
         """The tick after the last of its ids."""
-        return self.start + width(self.ttl_class, self.bucket & 7)
+        return ((self.bucket >> 3) + 1) * width(self.ttl_class, self.bucket & 7)
 
 
 def class_of(seconds: float) -> int:

@@ -94,7 +94,9 @@ class ConsistencyLevels:
 
         Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
         """
-        level = self.of(queue)
+        return self._concludes(self.of(queue))
+
+    def _concludes(self, level: InForce) -> bool:
         if not level.safe:
             return False
         try:
@@ -158,9 +160,8 @@ class ConsistencyLevels:
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
         """Returns the position below which what a read finds empty stays empty; None: nowhere."""
-        if not self.concludes(queue):
-            return None
-        return now - ticks(self.of(queue).delay), LOW_MIN
+        level = self.of(queue)
+        return (now - ticks(level.delay), LOW_MIN) if self._concludes(level) else None
 
     def _decide(self, name: str, stored: StoredTiming, known: dict[str, InForce]) -> InForce:
         try:

@@ -299,14 +299,11 @@ def unmarked(meta: bytes) -> tuple[str | None, bytes]:
 
 def messages(found: Rows, partition: int, now: int) -> list[Message]:
     """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in their order."""
-    alive = []
-    for data, body, expires, meta in found:
-        if expires is None or expires <= now:
-            continue
-        if meta is not None:
-            alive.append(message((data, body, expires, meta), partition))
-            continue
-        first, middle, last, low = _unpack_id(data)
-        ticks = (last & 0x0FFF) << 48 | middle << 32 | first
-        alive.append(Message(ticks, low ^ FLIP, partition, expires, body.decode()))
-    return alive
+    return [
+        Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, body.decode())
+        if meta is None
+        else message((data, body, expires, meta), partition)
+        for data, body, expires, meta in found
+        if expires is not None and expires > now
+        for first, middle, last, low in (_unpack_id(data),)
+    ]

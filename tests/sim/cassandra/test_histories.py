@@ -165,9 +165,9 @@ def low_stamp(now: int, ticks: int) -> int:
     return id_generator.stamp_of(ticks) - 1
 
 
-def without_delay(messages: CassandraMessages, queue: Queue, part: Slice) -> float:
+def without_delay(messages: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[float]:
     """Reads up to the clock."""
-    return 0.0
+    return [0.0] * len(slices)
 
 
 def recording_nothing(writer: MessageWriter, *_: object) -> None:
@@ -247,7 +247,7 @@ MUTATIONS = {
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=3
     ),
-    "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delay, without_delay), first=4),
+    "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay), first=4),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=6),
     "the clock check": Mutation(("G1",), without_clock_check, first=139),

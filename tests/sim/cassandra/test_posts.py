@@ -171,9 +171,9 @@ def end_of(storm: MessageStorm) -> tuple[object, ...]:
 # Taken out: the times
 
 
-def without_undo_time(messages: CassandraMessages, queue: Queue, part: Slice) -> float:
+def without_undo_time(messages: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[float]:
     """Reads by a delay of W + S, which leaves no time for undo writes."""
-    return REAL_DELAY(messages, queue, part) - SOON.timing.levels["strong"].undo
+    return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(messages, queue, slices)]
 
 
 def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
@@ -185,7 +185,7 @@ def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
 @contextmanager
 def delay_without_undo_time() -> Iterator[None]:
     """Has D be W + S, and undo writes have their time all the same."""
-    with replace(CassandraMessages._delay, without_undo_time), replace(UndoWriter.undo, within_its_time):
+    with replace(CassandraMessages._delays, without_undo_time), replace(UndoWriter.undo, within_its_time):
         yield
 
 
@@ -318,7 +318,7 @@ def written_again() -> Iterator[None]:
 REAL_ARRIVED = MessageWriter._arrived
 REAL_JUDGE = MessageWriter._judge
 REAL_UNDO = UndoWriter.undo
-REAL_DELAY = CassandraMessages._delay
+REAL_DELAYS = CassandraMessages._delays
 REAL_APPEND = MessageUseCases._append
 REAL_ADD_EARLY = ranges.add_early
 

@@ -81,9 +81,12 @@ class ClockWatch:
             self._asking.release()
         return self._clock_check.sound(wanted)
 
-    def sound(self) -> bool:
-        """Returns whether the clock may be trusted, by the last check, and the times are known."""
-        return self._clock_check.sound() and self._timing.fresh(self._clock.boottime())
+    def sound(self, now: float | None = None) -> bool:
+        """Returns whether the clock may be trusted, by the last check, and the times are known.
+
+        ``now``: the boot time, for a caller that has just read it.
+        """
+        return self._clock_check.sound() and self._timing.fresh(self._clock.boottime() if now is None else now)
 
     def refusing(self) -> bool:
         return self._clock_check.refusing

@@ -2,8 +2,10 @@
 
 A slice is read in rounds. A round reads a window of time: the wide buckets that overlap it, and as many narrow ones
 as it is given; each is asked for at most what the page still lacks. If a bucket gave as much as it was asked for, there
-may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
-probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
+may be more behind its last row, so the round ends there and the next begins. If only one bucket may hold something, its
+rows are the page as they come: no window is chosen, nothing is merged, and no rest of a bucket is remembered. The logic
+is a generator that yields probes and is sent their rows, so slices of several partitions share their round trips, and
+it runs without a server.
 
 What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
 counts as the longest that the queue may have (``longest_row`` of its row). Then the rows that are on their way at a
@@ -104,13 +106,13 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         first: Rows that may be asked for before any has come (see :func:`room_for`).
         most: Rows that may be asked for in any other round.
     """
-    sources = sorted(extent.sources, key=lambda source: source.time_bucket.start)
-    time_buckets = [source.time_bucket for source in sources]
+    sources = _not_empty(extent)
+    if several := len(sources) > 1:
+        sources.sort(key=lambda source: source.time_bucket.start)
     filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.lower
     span = _Span()
     while at < extent.upper:
-        stop = _before_next_wide(sources, at, min(extent.upper, _window_end(time_buckets, at[0], narrow)))
-        _, stop = filling.near(sources, at, stop)
+        stop = filling.window_end(sources, at, extent.upper, narrow) if several else extent.upper
         probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
@@ -124,24 +126,24 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
                 cut = min(cut, ids.following(message_codec.position_of(answer[-1][0])))
-        merged = _merge(probes, found, wanted.partition, now)
-        while merged and merged[-1].position >= cut:
-            merged.pop()
+        merged = _merge(probes, found, cut, wanted, now)
         if filling.take(merged):
             return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
-        filling.learn(probes, found, cut)
+        if several:
+            filling.learn(probes, found, cut)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(filling.messages, extent.upper, more=False)
 
 
 def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
-    sources = sorted(extent.sources, key=lambda source: source.time_bucket.end, reverse=True)
-    time_buckets = [source.time_bucket for source in sources]
+    sources = _not_empty(extent)
+    if several := len(sources) > 1:
+        sources.sort(key=lambda source: source.time_bucket.end, reverse=True)
     filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
-        stop, _ = filling.near(sources, max(extent.lower, _window_start(time_buckets, at, narrow)), at)
+        stop = filling.window_start(sources, at, extent.lower, narrow) if several else extent.lower
         probes = filling.probes(sources, stop, at)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
@@ -155,37 +157,40 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
         for probe, answer in zip(probes, found, strict=True):
             if len(answer) >= probe.limit:
                 cut = max(cut, message_codec.position_of(answer[-1][0]))
-        merged = _merge(probes, found, wanted.partition, now)
-        merged.reverse()
-        while merged and merged[-1].position < cut:
-            merged.pop()
+        merged = _merge(probes, found, cut, wanted, now)
         if filling.take(merged):
             return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
-        filling.learn(probes, found, cut)
+        if several:
+            filling.learn(probes, found, cut)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
 
 
+def _not_empty(extent: Extent) -> list[BucketSource]:
+    """Returns the sources that may hold something below the extent's upper bound."""
+    return [source for source in extent.sources if source.lowest < min(extent.upper, (source.time_bucket.end, LOW_MIN))]
+
+
 class _PageBuilder:
     """A page that is being filled, and what it still lacks."""
 
-    __slots__ = ("_first", "_most", "_rest", "_size", "_wanted", "messages")
+    __slots__ = ("_first", "_most", "_rest", "_size", "_sized", "_wanted", "messages")
 
     def __init__(self, wanted: Slice, first: float, most: float) -> None:
         self._wanted = wanted
         self._first = first
         self._most = most
-        self._size = 0
+        self._size = self._sized = 0
+        """Bytes of the messages that are counted, and how many are: all of the rounds before the present one."""
         self._rest: dict[Bucket, Position] = {}
         """Of the buckets that were asked: up to where they are known to hold nothing more."""
         self.messages: list[Message] = []
 
     def probes(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> list[Probe]:
         spans = self._spans(sources, start, stop)
-        limit = self._limit(len(spans))
-        kind = self._wanted.descending, self._wanted.bodies
-        return [Probe(time_bucket, low, high, limit, *kind) for time_bucket, low, high in spans]
+        limit, descending, bodies = self._limit(len(spans)), self._wanted.descending, self._wanted.bodies
+        return [Probe(time_bucket, low, high, limit, descending, bodies) for time_bucket, low, high in spans]
 
     def _spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
@@ -194,13 +199,22 @@ class _PageBuilder:
         found = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
-            if (rest := self._rest.get(time_bucket)) is not None:
+            if self._rest and (rest := self._rest.get(time_bucket)) is not None:
                 low, high = (low, min(high, rest)) if self._wanted.descending else (max(low, rest), high)
             if low < high:
                 found.append((time_bucket, low, high))
         return found
 
-    def near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
+    def window_end(self, sources: Sequence[BucketSource], start: Position, upper: Position, narrow: int) -> Position:
+        """Returns where the window ends that begins at ``start``, at most at ``upper``."""
+        stop = _before_next_wide(sources, start, min(upper, _window_end(sources, start[0], narrow)))
+        return self._near(sources, start, stop)[1]
+
+    def window_start(self, sources: Sequence[BucketSource], stop: Position, lower: Position, narrow: int) -> Position:
+        """Returns where the window begins that ends at ``stop``, at least at ``lower``."""
+        return self._near(sources, max(lower, _window_start(sources, stop, narrow)), stop)[0]
+
+    def _near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
         """Ends a window where a bucket continues that was asked before, if others may hold something before that.
 
         Its next rows, which have come once already, are not asked for again until the page reaches them.
@@ -233,7 +247,8 @@ class _PageBuilder:
             return wanted.limit - count
         room, limit = self._first, wanted.limit - count
         if count:
-            room = self._most
+            self._size += bytes_of(self.messages[self._sized :])
+            self._sized, room = count, self._most
             limit = min(limit, 1 + (wanted.max_bytes - self._size) // max(1, self._size // count))
         return max(1, int(min(limit, room // max(1, time_buckets))))
 
@@ -241,15 +256,15 @@ class _PageBuilder:
         """Adds messages until the page is full; returns whether it is."""
         wanted = self._wanted
         del merged[wanted.limit - len(self.messages) :]
-        complete = len(self.messages) + len(merged) == wanted.limit
-        if wanted.bodies and not (complete and self._size + bytes_at_most(merged) < wanted.max_bytes):
-            for number, message in enumerate(merged, 1):
-                self._size += rendered_bytes(message.body, message.meta)
-                if self._size >= wanted.max_bytes:
-                    del merged[number:]
-                    break
         self.messages += merged
-        return len(self.messages) >= wanted.limit or self._size >= wanted.max_bytes
+        if wanted.bodies and self._size + bytes_at_most(merged) >= wanted.max_bytes:
+            size = self._size
+            for number, message in enumerate(merged, self._sized + 1):
+                size += rendered_bytes(message.body, message.meta)
+                if size >= wanted.max_bytes:
+                    del self.messages[number:]
+                    return True
+        return len(self.messages) >= wanted.limit
 
 
 class _Span:
@@ -269,10 +284,11 @@ class _Span:
             self.ticks *= 2
 
 
-def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Position:
+def _window_end(sources: Sequence[BucketSource], at: int, narrow: int) -> Position:
     """Returns where a window ends that begins at a tick and holds ``narrow`` narrow buckets (more if they overlap)."""
-    if len(time_buckets) <= narrow:
+    if len(sources) <= narrow:
         return _END
+    time_buckets = [source.time_bucket for source in sources]
     ends = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
         ahead = [time_bucket for time_bucket in time_buckets if time_bucket.wide == wide and time_bucket.end > at]
@@ -297,10 +313,11 @@ def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Posit
     return ahead if before else stop
 
 
-def _window_start(time_buckets: Sequence[Bucket], at: Position, narrow: int) -> Position:
+def _window_start(sources: Sequence[BucketSource], at: Position, narrow: int) -> Position:
     """The mirror image: where a window begins that ends below a position."""
-    if len(time_buckets) <= narrow:
+    if len(sources) <= narrow:
         return ids.FIRST
+    time_buckets = [source.time_bucket for source in sources]
     starts = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
         below = [
@@ -312,25 +329,28 @@ def _window_start(time_buckets: Sequence[Bucket], at: Position, narrow: int) -> 
     return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
-def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now: int) -> list[Message]:
-    """Returns the live messages of a round in ascending order, each once.
+def _merge(
+    probes: Sequence[Probe], answers: Sequence[Rows], cut: Position, requested: Slice, now: int
+) -> list[Message]:
+    """Returns the live messages of a round up to where it ends, in the slice's order, each once.
 
     While a message is being written under an id that exists already, it may be in two buckets; what was put counts.
     """
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
-        [(probe, answer)] = filled
-        found = _messages(probe, answer, partition, now)
-        if probe.descending:
-            found.reverse()
-        return found
-    by_position: dict[Position, Message] = {}
-    for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
-        for one in _messages(probe, answer, partition, now):
-            if probe.time_bucket.new_ids_only and one.position in by_position:
-                continue
-            by_position[one.position] = one
-    return [by_position[position] for position in sorted(by_position)]
+        merged = _messages(*filled[0], requested.partition, now)
+    else:
+        by_position: dict[Position, Message] = {}
+        for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
+            for message in _messages(probe, answer, requested.partition, now):
+                if probe.time_bucket.new_ids_only and message.position in by_position:
+                    continue
+                by_position[message.position] = message
+        merged = [by_position[position] for position in sorted(by_position, reverse=requested.descending)]
+    if len(probes) > 1:
+        while merged and (merged[-1].position < cut) == requested.descending:
+            merged.pop()
+    return merged
 
 
 def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
@@ -385,28 +405,29 @@ async def run(
 
     for number in range(len(readers)):
         advance(number, None)
-    while pending := _fitting(waiting, room):
+    while waiting:
+        pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
         answers = await _answers(driver, keys, pending, consistency, ends)
         for number, probes in pending.items():
             found = answers.pop(number)
-            if note is not None and found is not None:
+            if note is not None and found is not None and not all(found):
                 _note_empty(note, keys[number], probes, found)
             advance(number, found)
-            if enough < math.inf:
-                enough -= bytes_of(results[number].messages)
-        if enough <= 0:
-            for number in [*waiting][1:]:
-                del waiting[number]
+        if len(waiting) > 1 and enough < math.inf:
+            enough -= sum([bytes_of(results[number].messages) for number in pending])
+            if enough <= 0:
+                for number in [*waiting][1:]:
+                    del waiting[number]
     return results
 
 
-def room_for(slices: Sequence[Slice], longest: int, *, first: bool = False) -> float:
-    """Returns how many rows may be on their way at a time for slices that are read together.
+def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:
+    """Returns how many rows may be on their way at a time for pages of ``max_bytes`` together.
 
     ``longest``: bytes of the longest row. ``first``: no row has come yet; a page of long rows ends after a few, and the
     others would be read for nothing.
     """
-    room = TIMES * sum([part.max_bytes for part in slices])
+    room = TIMES * max_bytes
     return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
 
 
@@ -417,8 +438,6 @@ def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answe
 
 
 def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
-    if len(waiting) <= 1:
-        return waiting.copy()
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])

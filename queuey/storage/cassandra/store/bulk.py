@@ -41,7 +41,7 @@ class CassandraBulk(CassandraCounting):
         # Needs no request while the queue's row is recent enough to be used unread.
         self._watch.require()
         self._rows.current(queue)
-        [horizon] = self._horizons(queue, [Slice(1)], self._clock.now())
+        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), self._clock.now())
         return horizon
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
@@ -72,9 +72,10 @@ class CassandraBulk(CassandraCounting):
         self._watch.require()
         level = self._levels.of(queue)
         now, boot = self._clock.both()
-        since = self._since(queue, [part], boot)
+        delays = self._delays(queue, [part])
+        since = self._since(queue, [part], delays, boot)
         row = self._rows.current(queue, since=since)
-        [horizon] = self._horizons(queue, [part], now)
+        [horizon] = self._horizons(delays, now)
         upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper

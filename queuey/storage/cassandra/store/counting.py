@@ -36,7 +36,7 @@ class CassandraCounting(CassandraMessages):
         row = self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
         found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
-        [horizon] = self._horizons(queue, [Slice(1)], now)
+        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, found, strict=True)
@@ -47,7 +47,7 @@ class CassandraCounting(CassandraMessages):
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
-        [horizon] = self._horizons(queue, [Slice(1)], now)
+        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))

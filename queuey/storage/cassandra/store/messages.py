@@ -10,7 +10,7 @@ from typing import NamedTuple
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_of
+from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, BucketLookup
@@ -210,9 +210,10 @@ class CassandraMessages(Scanning):
         now, boot = self._clock.both()
         if not self._timing.fresh(boot):
             raise self._timing.refusal()
-        since = self._since(queue, slices, boot)
+        delays = self._delays(queue, slices)
+        since = self._since(queue, slices, delays, boot)
         row = self._rows.current(queue, since=since)
-        horizons = self._horizons(queue, slices, now)
+        horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
             number
@@ -244,28 +245,38 @@ class CassandraMessages(Scanning):
             now: Ticks.
         """
         ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
-        room, left = reading.room_for(slices, row.longest_row), math.inf
+        max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
+        room, remaining = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
-            left = sum([part.max_bytes for part in slices])
+            remaining = max_bytes
         extents = [self._extent(row, one.known, one.part, one.upper, now) for one in wanted]
         readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
         keys = [(queue.qid, one.part.partition) for one in wanted]
         found = await reading.run(
-            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left, ends=ends
+            self._driver,
+            readers,
+            keys,
+            level.reads,
+            note=self._noting(queue, now),
+            room=room,
+            enough=remaining,
+            ends=ends,
         )
+        if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
+            remaining = math.inf
         for number, one in enumerate(wanted):
-            if left <= 0:
+            if remaining <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
                 self._note_low_watermark(row, one.known, one.part, gathered, now)
-                if left < math.inf:
-                    left -= bytes_of(gathered.messages)
-        checked = [number for number, one in enumerate(wanted) if not one.part.ahead]
-        if marked := named_values.marked(chain.from_iterable([found[number].messages for number in checked])):
+                if remaining < math.inf:
+                    remaining -= bytes_of(gathered.messages)
+        checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
+        if marked := named_values.marked(chain.from_iterable(checked)):
             values = await named_values.find(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number in checked:
-                if found[number] is not GIVEN_UP:
-                    found[number] = named_values.shown(found[number], values, waits=_waits(wanted[number].part))
+            for number, one in enumerate(wanted):
+                if not one.part.ahead and found[number] is not GIVEN_UP:
+                    found[number] = named_values.shown(found[number], values, waits=_waits(one.part))
         return [
             one.part.put_off(one.horizon)
             if gathered is GIVEN_UP
@@ -278,25 +289,33 @@ class CassandraMessages(Scanning):
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         # Begins what :meth:`read` would do if row and buckets are in memory.
         now, boot = self._clock.both()
-        return self._timing.fresh(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
+        if not self._watch.sound(boot):
+            return False
+        delays = self._delays(queue, [part])
+        return self._begin_read(queue, part, done, now, delays, self._since(queue, [part], delays, boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """Variant of :meth:`begin_read` that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
-        if not self._timing.fresh(boot):
+        if not self._watch.sound(boot):
             return False
-        since = self._since(queue, [part], boot) if part.delayed else boot - self._timing.kept.row_age
-        return self._begin_read(queue, part, done, now, since)
+        delays = self._delays(queue, [part])
+        since = self._since(queue, [part], delays, boot) if part.delayed else boot - self._timing.kept.row_age
+        return self._begin_read(queue, part, done, now, delays, since)
 
     def _begin_read(
-        self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None], now: int, since: float
+        self,
+        queue: Queue,
+        part: Slice,
+        done: Callable[[Page | None, Exception | None], None],
+        now: int,
+        delays: Sequence[float],
+        since: float,
     ) -> bool:
-        if not self._watch.sound():
-            return False
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
-        [horizon] = self._horizons(queue, [part], now)
+        [horizon] = self._horizons(delays, now)
         upper = self._upper(part, horizon)
         key = (row.queue.qid, part.partition)
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
@@ -306,23 +325,24 @@ class CassandraMessages(Scanning):
         begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
-    def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
+    def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delays = [self._delay(queue, part) for part in slices if not part.early]
-        near = min(delays) if delays else self._levels.delay(queue)
-        return boot - max(0.0, min(self._timing.kept.row_age, near - self._timing.assumed.clock_difference))
+        delays = [delay for part, delay in zip(slices, delays, strict=True) if not part.early]
+        near, stored = min(delays) if delays else self._levels.delay(queue), self._timing.stored
+        return boot - max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
 
-    def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
-        delays = [self._delay(queue, part) for part in slices]
+    def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
+        """Returns the horizons of slices, given how far each stays behind the clock."""
         if all(delays):
             return [now - ticks(delay) for delay in delays]
         prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
-    def _delay(self, queue: Queue, part: Slice) -> float:
-        if part.ahead and part.delayed:
-            return self._levels.of(queue).delay
-        return self._levels.delay(queue) if part.delayed else 0.0
+    def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+        """Returns how many seconds each of some slices stays behind the clock."""
+        level = self._levels.of(queue).delay
+        own = level if queue.read_delay is None else queue.read_delay
+        return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
 
     def _upper(self, part: Slice, horizon: int) -> Position:
         if not part.due:
@@ -331,7 +351,7 @@ class CassandraMessages(Scanning):
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now; never blocks."""
-        [horizon] = self._horizons(queue, [Slice(1, delayed=delayed)], self._clock.now())
+        [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
     def _noting(self, queue: Queue, now: int) -> reading.Note | None:
@@ -366,7 +386,7 @@ class CassandraMessages(Scanning):
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for([part], row.longest_row, first=True), most=room)
+        return read(part, extent, now, first=reading.room_for(part.max_bytes, row.longest_row, first=True), most=room)
 
     def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
@@ -375,13 +395,13 @@ class CassandraMessages(Scanning):
         else:
             bounded = min(upper, (known.high, LOW_MIN))
         alive = _alive_from(row, known.low_watermark or ids.FIRST, now)
-        found, end = known.recorded.nearest(
-            lower[0],
-            bounded[0] + 1,
-            LOOKED_AT,
-            alive=[position[0] for position in alive],
-            descending=part.descending,
-        )
+        found: list[Bucket] = []
+        end = None
+        if known.recorded.time_buckets:
+            starts = [position[0] for position in alive]
+            found, end = known.recorded.nearest(
+                lower[0], bounded[0] + 1, LOOKED_AT, alive=starts, descending=part.descending
+            )
         if end is not None:
             lower, bounded = (
                 (max(lower, (end, LOW_MIN)), bounded) if part.descending else (lower, min(bounded, (end, LOW_MIN)))
@@ -487,8 +507,10 @@ def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
 
 def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
     """Returns by class the position below which nothing is alive that was written under a new id."""
-    longest = [row.longest_ttl if kind == row.home_class else seconds for kind, seconds in enumerate(CLASSES)]
-    return [max(low_watermark, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
+    return [
+        max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
+        for kind, seconds in enumerate(CLASSES)
+    ]
 
 
 def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:

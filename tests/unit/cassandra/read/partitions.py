@@ -12,7 +12,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, WIDTHS, Bucket
-from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.driver import Rows, TooManyDead
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import BucketSource, Gathered, Probe, Rounds
@@ -54,12 +54,13 @@ class Partition:
         """A bucket as the reader is told of it."""
         return BucketSource(time_bucket, self.lowest.get(time_bucket, (time_bucket.start, LOW_MIN)))
 
-    def answer(self, probe: Probe) -> list[Row]:
+    def answer(self, probe: Probe) -> Rows:
         """Gives what a query gives."""
         found = sorted(at for at in self.time_buckets[probe.time_bucket] if probe.lower <= at < probe.upper)
         if probe.descending:
             found.reverse()
-        return [self.time_buckets[probe.time_bucket][at] for at in found[: probe.limit]]
+        rows = [self.time_buckets[probe.time_bucket][at] for at in found[: probe.limit]]
+        return rows if probe.bodies else [(data, expires) for data, _, expires, _ in rows]
 
     def refuses(self, probe: Probe) -> bool:
         """Tells whether a query passes too many dead rows."""
@@ -70,7 +71,7 @@ class Partition:
 
     def gather(self, reader: Rounds) -> Gathered:
         """Answers a reader's probes until it is done."""
-        answers: list[list[Row]] | None = None
+        answers: list[Rows] | None = None
         while True:
             try:
                 probes = reader.send(answers)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_of
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
 from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.reading import Extent, Rounds
+from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Rounds
 from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.read.partitions import (
     ALIVE,
@@ -26,6 +28,7 @@ from tests.unit.cassandra.read.partitions import (
     SECOND,
     START,
     Partition,
+    Row,
     holding,
     partitions,
     place_at,
@@ -35,6 +38,8 @@ from tests.unit.cassandra.read.partitions import (
 
 LONGEST = 1 << 18
 """Bytes that a body may have."""
+NO_ROWS: dict[Bucket, dict[Position, Row]] = {place_at(START + hours * HOUR, 0, 3): {} for hours in (0, 400 * 24)}
+"""Buckets of a class that no drawn message has."""
 
 
 @st.composite
@@ -53,7 +58,7 @@ def slices(draw: st.DrawFn) -> Slice:
 
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
-    first, most = reading.room_for([wanted], longest, first=True), reading.room_for([wanted], longest)
+    first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
     return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first, most=most)
 
 
@@ -123,6 +128,40 @@ def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> li
     )
     reader = reader_of(wanted, extent, longest)
     return partition.gather(reader).messages
+
+
+@given(partitions(), slices(), st.sampled_from([1, 100, LONGEST]), st.booleans(), st.sampled_from([None, 0, 3]))
+def test_a_page_of_one_bucket_is_that_of_the_general_way(
+    partition: Partition,
+    wanted: Slice,
+    longest: int,
+    bodies: bool,  # noqa: FBT001
+    most_dead: int | None,
+) -> None:
+    """Where one bucket is left, its rows make the same page as if buckets without rows were read beside it.
+
+    Bounds, limits, rows that have expired, dead rows that Cassandra refuses to pass, and buckets that are empty up to a
+    position are drawn. Buckets that hold nothing between the bounds are not asked.
+    """
+    wanted = structs.replace(wanted, bodies=bodies)
+    for time_bucket in partition.time_buckets:
+        alone = Partition({time_bucket: partition.time_buckets[time_bucket]}, partition.lowest, most_dead=most_dead)
+        beside = replace(alone, time_buckets=alone.time_buckets | NO_ROWS, rounds=[])
+        passed = [BucketSource(bucket, END) for bucket in partition.time_buckets if bucket != time_bucket]
+        assert gathered_or_error(alone, wanted, passed, longest) == gathered_or_error(beside, wanted, [], longest)
+        assert {probe.time_bucket for probes in alone.rounds for probe in probes} <= {time_bucket}
+
+
+def gathered_or_error(
+    partition: Partition, wanted: Slice, others: Sequence[BucketSource], longest: int
+) -> Gathered | str:
+    """Reads a page of a partition, and of buckets that are known to hold nothing; returns the text of an error."""
+    sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
+    reader = reader_of(wanted, Extent([*others, *sources], wanted.lower, wanted.upper, complete=True), longest)
+    try:
+        return partition.gather(reader)
+    except StoreUnavailable as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("descending", [False, True])
