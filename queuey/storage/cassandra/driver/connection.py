@@ -28,7 +28,7 @@ from cassandra.query import PreparedStatement
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.callbacks import called
-from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
+from queuey.storage.cassandra.driver.countdown import Countdown
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.fast_path import FastPath
@@ -300,20 +300,21 @@ class Driver:
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
-    def send_all(self, some: Sequence[Request | Encoded], done: AllDone) -> None:
-        """Sends requests side by side, at least one; ``done`` gets the rows of each, in order, and the errors."""
-        countdown = Countdown(len(some), done)
-        for number, request in enumerate(some):
-            self.send(request, countdown.taker(number))
-
     async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
-        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows."""
+        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
+
+        ``ends``: boot time by which the call must have ended.
+        """
 
         def start(done: Callable[[Any, Any], None]) -> None:
             before = self._deadline.begin(ends)
             try:
-                self._deadline.left()
-                self.send_all(some, lambda rows, errors: done(rows, worst(errors) if errors else None))
+                if len(some) == 1:
+                    self.send(some[0], lambda rows, error: done([rows or []], error))
+                    return
+                countdown = Countdown(len(some), lambda rows, errors: done(rows, worst(errors) if errors else None))
+                for number, request in enumerate(some):
+                    self.send(request, countdown.taker(number))
             finally:
                 self._deadline.end(before)
 

@@ -81,7 +81,7 @@ class CassandraBulk(CassandraCounting):
             yield arrow_scan.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = self._noting(queue, now)
+        note = partial(self._note_empty, queue, now)
         most = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)

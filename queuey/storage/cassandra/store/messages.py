@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -257,7 +258,7 @@ class CassandraMessages(Scanning):
             readers,
             keys,
             level.reads,
-            note=self._noting(queue, now),
+            note=partial(self._note_empty, queue, now),
             room=room,
             enough=remaining,
             ends=ends,
@@ -354,12 +355,11 @@ class CassandraMessages(Scanning):
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
-    def _noting(self, queue: Queue, now: int) -> reading.Note | None:
-        """Returns the cache of empty ranges, where using it is safe."""
+    def _note_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
+        """Remembers that a probe has found nothing, where that is safe."""
         below = self._levels.empty_below(queue, now)
-        if below is None:
-            return None
-        return lambda key, probe: self._empty_ranges.note(key, probe, below)
+        if below is not None:
+            self._empty_ranges.note(key, probe, below)
 
     def _lookups(
         self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
