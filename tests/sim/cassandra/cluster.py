@@ -539,8 +539,11 @@ def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses o
     hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
     metadata = SimpleNamespace(
         all_hosts=lambda: hosts,
-        get_replicas=lambda *_: hosts,
-        token_map=SimpleNamespace(tokens_to_hosts_by_ks={TARGET.keyspace: object()}),
+        token_map=SimpleNamespace(
+            tokens_to_hosts_by_ks={TARGET.keyspace: object()},
+            token_class=SimpleNamespace(from_key=bytes),
+            get_replicas=lambda *_: hosts,
+        ),
     )
     auth = PlainTextAuthProvider(USER, PASSWORD)
     return SimpleNamespace(metadata=metadata, auth_provider=auth, ssl_context=None)

@@ -32,7 +32,8 @@ def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connecti
             raise OSError("nobody answers")
         return SimpleNamespace(set_keyspace=lambda _: None)
 
-    found = SimpleNamespace(metadata=SimpleNamespace(all_hosts=hosts, keyspaces={"queuey": None}), connect=connect)
+    metadata = SimpleNamespace(all_hosts=hosts, keyspaces={"queuey": None}, get_replicas=lambda *_: [])
+    found = SimpleNamespace(metadata=metadata, connect=connect)
     found.register_listener = lambda _: None
     found.shutdown = lambda: net.ended.append(found)
     net.made.append(found)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +63,8 @@ class Adopted:
         self.path = ThreadPath()
         self.deadline = Deadline(math.inf)
         self.ended: list[tuple[Rows | None, StoreUnavailable | None, int]] = []
+        self.asked_in: list[tuple[str, int]] = []
+        """What the session was asked for, and in which thread."""
         driver = self.driver = object.__new__(Driver)
         driver.target, driver._options = DataCentreTarget(("10.0.0.1",), "k"), CassandraOptions()
         driver._deadline, driver.requests, driver._usable, driver._problem = self.deadline, 0, True, "away"
@@ -69,13 +74,24 @@ class Adopted:
             CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
+        driver._preparing, driver._threads = threading.Lock(), ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        """Ends the driver's threads."""
+        self.driver._threads.shutdown(wait=False)
 
     def send(self, request: Request | Encoded) -> None:
         """Sends a request from this thread."""
         self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
 
+    def prepare(self, cql: str) -> PreparedStatement:
+        """Prepares a statement, as a session does."""
+        self.asked_in.append(("prepare", threading.get_ident()))
+        return PreparedStatement([COLUMN], b"late", None, cql, "k", 4, [], None)
+
     def execute_async(self, *_args: object, **_named: object) -> Any:  # noqa: ANN401 - as of a session
         """Calls back with rows at once, in another thread."""
+        self.asked_in.append(("execute", threading.get_ident()))
 
         def add_callbacks(good: Any, _bad: Any) -> None:  # noqa: ANN401 - callbacks
             thread = threading.Thread(target=good, args=([("driver",)],))
@@ -86,9 +102,10 @@ class Adopted:
 
 
 @pytest.fixture
-def adopted(scene: Scene) -> Adopted:
+def adopted(scene: Scene) -> Iterator[Adopted]:
     """A driver with the client of the scene."""
-    return Adopted(scene)
+    with closing(Adopted(scene)) as adopted:
+        yield adopted
 
 
 @pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
@@ -134,6 +151,61 @@ async def test_what_the_driver_answers_instead(adopted: Adopted) -> None:
     wire.abort()
     await until_async(lambda: adopted.ended)
     assert adopted.ended == [([("driver",)], None, threading.get_ident())]
+
+
+LATE = Statement("SELECT b FROM t")
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [
+        (Request(LATE, (b"a",)), ["prepare", "execute"]),
+        (Request(STATEMENT, (b"a",)), ["execute"]),
+        (ENCODED._replace(statement=LATE), ["prepare"]),
+        (CONDITIONAL._replace(further=[(LATE, (b"a",))]), ["prepare"]),
+        (Request(Statement.unprepared("ALTER TABLE t")), ["execute"]),
+    ],
+)
+async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
+    """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
+    ends = adopted.deadline._clock() + 5.0
+    with adopted.deadline.running(ends):
+        adopted.send(request_)
+    await until_async(lambda: adopted.ended or adopted.path.sent)
+    assert [call for call, _ in adopted.asked_in] == asked
+    assert threading.get_ident() not in {thread for _, thread in adopted.asked_in}
+    assert all(4.0 < sent.timeout <= 5.0 for sent in adopted.path.sent[-1:] if sent.idempotent)
+    assert all(rows == [("driver",)] for rows, _, _ in adopted.ended)
+
+
+async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
+    """A session may wait for a stream before it sends."""
+    adopted.send(ENCODED)
+    [wire] = await adopted.scene.arrived()
+    wire.abort()
+    await until_async(lambda: adopted.ended)
+    [(call, thread)] = adopted.asked_in
+    assert (call, thread != threading.get_ident()) == ("execute", True)
+
+
+async def test_what_a_thread_cannot_send(adopted: Adopted) -> None:
+    """The caller gets an error: that it is closed, that no time is left, or what nobody expected."""
+    adopted.send(Request(LATE, (object(),)))
+    await until_async(lambda: len(adopted.ended) == 1)
+    with adopted.deadline.running(adopted.deadline._clock() + 0.01):
+        adopted.driver._threads.submit(threading.Event().wait, 0.05)
+        adopted.send(Request(Statement("SELECT c FROM t"), (b"a",)))
+    await until_async(lambda: len(adopted.ended) == 2)
+    adopted.driver._closed.set()
+    adopted.driver._threads.shutdown(wait=False)
+    adopted.send(Request(Statement("SELECT d FROM t"), (b"a",)))
+    refusals = [refused for _, refused, _ in adopted.ended]
+    assert [type(refused) for refused in refusals] == [StoreUnavailable, StoreUnavailable, StoreClosed]
+    assert "longer than" in str(refusals[1])
+    adopted.driver._send(None, 1.0, lambda *end: adopted.ended.append((*end, 0)), reads=False, attempts=1)
+    [*_, (_, doubt, _)] = adopted.ended
+    assert doubt is not None
+    assert doubt.outcome == "unknown"
 
 
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
