@@ -193,6 +193,7 @@ class Scene:
                     address=node.address,
                     endpoint=SimpleNamespace(port=9042),
                     datacenter=self.dcs.get(node.address, "dc"),
+                    is_up=True,
                 )
                 for node in known
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -306,17 +307,17 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
 
 
 async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
-    """Streams that wait for answers which nobody wants any more are not lost for ever."""
+    """If no stream is left to ask whether a silent node is there, it counts as broken."""
     node = scene.nodes[0]
     with (
-        replace_in(connection_module, connection_module.MAX_ORPHANS, 3),
+        replace_in(connection_module, connection_module.MAX_STREAMS, 4),
         replace_in(client_module, client_module.HEARTBEAT, 0.01),
     ):
         wire = node.wire
         wire.abort()
         await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
         for _ in range(4):
-            scene.send(only=node.address, timeout=1.0)
+            scene.send(only=node.address, timeout=1.0, idempotent=False)
         await scene.arrived(4)
         scene.now += 2.0
         await until_async(lambda: len(node.wires) == 3 and scene.client.is_up(node.address))
@@ -405,6 +406,23 @@ async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
     await scene.connected()
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture, *, is_up: bool) -> None:
+    """The driver reports that a node is lost; the client only that it cannot connect to one that is not."""
+    first = scene.nodes[0]
+    scene.client._nodes[first.address]._host.is_up = is_up
+    with replace_in(client_module, client_module.MAX_PAUSE, 0.01):
+        first.wire.abort()
+        await until_async(lambda: len(first.wires) == 2 and scene.client.is_up(first.address))
+        assert caplog.text == ""
+        first.password = "secret"
+        first.wire.abort()
+        await until_async(lambda: len(first.wires) > 4)
+        first.password = None
+        await scene.connected()
+    assert [record.levelname for record in caplog.records] == (["ERROR", "WARNING"] if is_up else [])
+
+
 async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     """Nodes come and go with the driver's metadata, and those of other data centres are left alone."""
     first, second = scene.nodes
@@ -413,15 +431,44 @@ async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     third, far = ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")
     scene.dcs[far.address] = "other"
     scene.change_nodes([second, third, far])
-    scene.send(idempotent=False)
-    assert not scene.ended
-    await scene.has_ended()
     assert scene.outcomes == ["unknown"]
     await until_async(lambda: scene.client.is_up(third.address))
     assert scene.client.is_up(far.address) is None
     assert scene.client.is_up(first.address) is None
     assert not first.wire.is_open
     assert not far.wires
+
+
+async def test_all_nodes_are_replaced_while_nothing_is_asked(scene: Scene) -> None:
+    """Without a request the client goes over to nodes of which it knew none."""
+    scene.change_nodes([ScriptedNode("10.0.0.3")])
+    assert not scene.client.is_usable
+    await scene.connected()
+    assert scene.client.is_usable
+
+
+async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:
+    """Requests go by the nodes known before: computing the replicas of many tokens would hold up the loop."""
+    former = scene.cluster.metadata.token_map
+    scene.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={})
+    scene.client.follow(scene.cluster)
+    for key in (b"key", b"another"):
+        assert len(list(scene.client.nodes_with(key))) == len(scene.nodes)
+    scene.cluster.metadata.token_map = former
+
+
+async def test_replicas_are_remembered(scene: Scene) -> None:
+    """Those of a key are found once, up to a number of keys, until nodes or replicas are others."""
+    asked: list[bytes] = []
+    scene.cluster.metadata.token_map.token_class.from_key = asked.append
+    with replace_in(client_module, client_module.MAX_ROUTES, 2):
+        for key in (b"a", b"b", b"b", b"a", b"c", b"a"):
+            assert len(list(scene.client.nodes_with(key))) == len(scene.nodes)
+    assert asked == [b"a", b"b", b"c", b"a"]
+    scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": object()}
+    scene.client.follow(scene.cluster)
+    next(scene.client.nodes_with(b"a"))
+    assert asked[4:] == [b"a"]
 
 
 async def test_another_cluster(scene: Scene) -> None:

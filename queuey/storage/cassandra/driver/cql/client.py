@@ -57,7 +57,7 @@ class Node:
         self.is_broken = False
         self._client = client
         self._cluster = cluster
-        self._port = host.endpoint.port
+        self._host = host
         self._trouble = Trouble(log, f"The event loop's connection to Cassandra node {address}", quiet=0.0)
         self._task = client.loop.create_task(self._stay_connected())
 
@@ -82,18 +82,22 @@ class Node:
             except asyncio.CancelledError:
                 self.close()  # The loop may be ending: uvloop cannot close with a connection that is in use.
                 raise
+            was_refused = self.connection is None
             self._drop(problem)
-            text = str(problem) or type(problem).__name__
-            self._trouble.met("broken", f"{text}; it is tried again until it answers")
+            if was_refused and self._host.is_up:  # That a node is lost is for the driver to say: it sees all nodes.
+                text = str(problem) or type(problem).__name__
+                self._trouble.met("refused", f"{text}; it is tried again until it answers")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _connect(self) -> Connection:
-        client, cluster = self._client, self._cluster
+        client, cluster, port = self._client, self._cluster, self._host.endpoint.port
         connection = Connection(client.loop, self.address, client.clock)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await client.connect(lambda: connection, self.address, self._port, ssl=cluster.ssl_context)
+                await client.connect(
+                    lambda: connection, self.address, port, ssl=cluster.ssl_context
+                )
                 await connection.start(cluster.auth_provider, client.keyspace)
         except BaseException:
             connection.fail(ConnectionException("the connection could not be made"))
@@ -103,8 +107,6 @@ class Node:
     async def _until_broken(self, connection: Connection) -> None:
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
-            if connection.is_clogged:
-                raise ConnectionException("too many requests were never answered")
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
                 async with asyncio.timeout(HEARTBEAT):
                     await connection.ask(OptionsMessage())
@@ -118,20 +120,15 @@ class Node:
 
 
 class _Attempt:
-    """A request at one node; what waits for the answer."""
+    """A request at one node."""
 
-    __slots__ = ("_client", "_connection", "_forgotten", "_request", "metadata")
+    __slots__ = ("_client", "_connection", "_forgotten", "_request")
 
     def __init__(self, client: CqlClient, request: FastRequest, connection: Connection) -> None:
-        self.metadata = request.metadata
         self._client = client
         self._request = request
         self._connection = connection
         self._forgotten: tuple[bytes, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        return self._request.claim.locked()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
         request = self._request
@@ -151,7 +148,9 @@ class _Attempt:
     def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
         request = self._request
         good = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
-        if not self.is_over and not (good and self._connection.send(request.opcode, request.body, self)):
+        if request.claim.locked():
+            return
+        if not (good and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
             request.turn()
 
 
@@ -284,7 +283,8 @@ class CqlClient:
         """Sends a request to the next of its nodes; returns whether there was one that took it."""
         for node in request.nodes:
             connection = node.connection
-            if connection.send(request.opcode, request.body, _Attempt(self, request, connection)):
+            attempt = _Attempt(self, request, connection)
+            if connection.send(request.opcode, request.body, attempt.receive, request.metadata):
                 request.begin_attempt(connection)
                 return True
         return False
