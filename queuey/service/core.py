@@ -29,6 +29,10 @@ Start = Callable[[Done], object]
 """Starts some work with a callback for its end."""
 THREADS = 8
 """Number of threads for blocking calls."""
+TURN_INTERVAL = 0.02
+"""Interval of the timer that measures turns of the loop, in seconds; it costs an idle worker up to 0.4 % of a core."""
+TURN_PERIOD = 60.0
+"""The longest turn is that of at least this time, and of at most twice as long, in seconds."""
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
@@ -67,6 +71,38 @@ class LoopCalls:
         while calls:
             call, args = calls.popleft()
             call(*args)
+
+
+class LongestTurn:
+    """Measures the longest recent turn of an event loop: a timer that is due meanwhile is late by the rest of the turn.
+
+    A turn may seem shorter than it is, by up to ``TURN_INTERVAL``.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._longest = self._longest_before = 0.0
+        self._due = time.monotonic()
+        self._period_ends = self._due + TURN_PERIOD
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(self._longest, self._longest_before)
+
+    def measure(self) -> None:
+        """Measures from now on, until :meth:`stop`; both are called in the loop's thread."""
+        now = time.monotonic()
+        if now >= self._period_ends:
+            self._longest, self._longest_before = 0.0, self._longest
+            self._period_ends = now + TURN_PERIOD
+        self._longest = max(self._longest, now - self._due)
+        self._due = now + TURN_INTERVAL
+        self._timer = self._loop.call_later(TURN_INTERVAL, self.measure)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Call:
@@ -158,11 +194,22 @@ class Core:
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
         self._calls: LoopCalls | None = None
+        self._turns: LongestTurn | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
         """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
+        if self._turns is not None:
+            self._turns.stop()
         self._calls = calls
+        if calls is not None:
+            self._turns = LongestTurn(calls.loop)
+            calls(self._turns.measure)
+
+    @property
+    def longest_turn(self) -> float:
+        """The longest recent turn of the server's loop, in seconds."""
+        return 0.0 if self._turns is None else self._turns.seconds
 
     @property
     def calls(self) -> LoopCalls:

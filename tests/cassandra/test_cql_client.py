@@ -117,7 +117,7 @@ async def table(contract_keyspace: str) -> AsyncIterator[Table]:
         def ask_again(*_args: object, **_named: object) -> None:
             raise AssertionError("the driver was asked in the client's place")
 
-        with replaced(Driver._ask_again, ask_again):
+        with replaced(Driver._send, ask_again):
             yield table
         driver.adopt(None)
     finally:

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.service.core import Call, Core, Done, GivenUp, LoopCalls
+from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core, Done, GivenUp, LongestTurn, LoopCalls
+from tests.waiting import until_async
 
 AT_THE_END = """
 import asyncio, atexit
@@ -224,3 +227,59 @@ def test_work_at_the_end_of_the_process_is_dropped() -> None:
     """When the process ends, work that comes then is no error."""
     ended = subprocess.run([sys.executable, "-c", AT_THE_END], check=True, capture_output=True, text=True, timeout=300)
     assert ended.stderr == ""
+
+
+class ScriptedLoop:
+    """A loop of which a test says when it turns, and how late."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[Any] = []
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Keeps a timer."""
+        self.timers.append(SimpleNamespace(due=self.now + delay, call=call, cancel=self.timers.clear))
+        timer: asyncio.TimerHandle = self.timers[-1]
+        return timer
+
+    def turn(self, late: float = 0.0) -> None:
+        """Makes the call that is due, perhaps late."""
+        timer = self.timers.pop()
+        self.now = timer.due + late
+        timer.call()
+
+
+def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known for at least a minute, and not for longer than two."""
+    loop = ScriptedLoop()
+    monkeypatch.setattr(time, "monotonic", lambda: loop.now)
+    turns = LongestTurn(loop)  # type: ignore[arg-type]
+    turns.measure()
+    seen = {}
+    for late in (0.0, 0.3, 0.1):
+        loop.turn(late)
+        seen[late] = round(turns.seconds, 6)
+    assert seen == {0.0: 0.0, 0.3: 0.3, 0.1: 0.3}
+    known = [loop.now]
+    while turns.seconds > TURN_INTERVAL:
+        known.append(loop.now)
+        loop.turn()
+    assert TURN_PERIOD - 1 <= known[-1] - known[0] <= 2 * TURN_PERIOD
+    turns.stop()
+    assert loop.timers == []
+
+
+async def test_a_loop_that_stands_still() -> None:
+    """The server's loop is measured from when it is named to the end."""
+    core = Core()
+    core.adopt(LoopCalls(asyncio.get_running_loop()))
+    await until_async(lambda: core.longest_turn > 0)
+    time.sleep(0.2)  # noqa: ASYNC251 - it stands still
+    await until_async(lambda: core.longest_turn > 0.2 - 2 * TURN_INTERVAL)
+    core.adopt(None)
+    assert core.longest_turn >= 0.1
+
+
+def test_a_loop_that_nobody_has_named() -> None:
+    """Without a server nothing is measured."""
+    assert Core().longest_turn == 0.0

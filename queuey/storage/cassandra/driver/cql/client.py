@@ -95,9 +95,7 @@ class Node:
         connection = Connection(client.loop, self.address, client.clock)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await client.connect(
-                    lambda: connection, self.address, port, ssl=cluster.ssl_context
-                )
+                await client.connect(lambda: connection, self.address, port, ssl=cluster.ssl_context)
                 await connection.start(cluster.auth_provider, client.keyspace)
         except BaseException:
             connection.fail(ConnectionException("the connection could not be made"))
