@@ -73,38 +73,6 @@ class LoopCalls:
             call(*args)
 
 
-class LongestTurn:
-    """Measures the longest recent turn of an event loop: a timer that is due meanwhile is late by the rest of the turn.
-
-    A turn may seem shorter than it is, by up to ``TURN_INTERVAL``.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._longest = self._longest_before = 0.0
-        self._due = time.monotonic()
-        self._period_ends = self._due + TURN_PERIOD
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def seconds(self) -> float:
-        return max(self._longest, self._longest_before)
-
-    def measure(self) -> None:
-        """Measures from now on, until :meth:`stop`; both are called in the loop's thread."""
-        now = time.monotonic()
-        if now >= self._period_ends:
-            self._longest, self._longest_before = 0.0, self._longest
-            self._period_ends = now + TURN_PERIOD
-        self._longest = max(self._longest, now - self._due)
-        self._due = now + TURN_INTERVAL
-        self._timer = self._loop.call_later(TURN_INTERVAL, self.measure)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
 class Call:
     """A running coroutine that a request awaits and can give up.
 
@@ -194,22 +162,31 @@ class Core:
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
         self._calls: LoopCalls | None = None
-        self._turns: LongestTurn | None = None
+        self._longest_turns = [0.0, 0.0]
+        """In the last period and in this one, in seconds."""
+        self._period_ends = 0.0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
         """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
-        if self._turns is not None:
-            self._turns.stop()
         self._calls = calls
         if calls is not None:
-            self._turns = LongestTurn(calls.loop)
-            calls(self._turns.measure)
+            calls(self._measure_turn, calls, time.monotonic())
+
+    def _measure_turn(self, calls: LoopCalls, due: float) -> None:
+        """Measures how late this call is, again and again, as long as the loop is the server's."""
+        if calls is self._calls:
+            now = time.monotonic()
+            if now >= self._period_ends:
+                self._longest_turns = [self._longest_turns[1], 0.0]
+                self._period_ends = now + TURN_PERIOD
+            self._longest_turns[1] = max(self._longest_turns[1], now - due)
+            calls.loop.call_later(TURN_INTERVAL, self._measure_turn, calls, now + TURN_INTERVAL)
 
     @property
     def longest_turn(self) -> float:
-        """The longest recent turn of the server's loop, in seconds."""
-        return 0.0 if self._turns is None else self._turns.seconds
+        """The longest recent turn of the server's loop, in seconds; it may have been longer by ``TURN_INTERVAL``."""
+        return max(self._longest_turns)
 
     @property
     def calls(self) -> LoopCalls:

@@ -501,7 +501,15 @@ class SimulatedDriver(Driver):
             self._cluster_of_world.statements[prepared.query_id] = statement
         return prepared
 
-    def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
+    def _send(  # type: ignore[override] # what the client's requests need of it
+        self,
+        statement: Any,  # noqa: ANN401 - the driver's
+        timeout: float,
+        done: Done,
+        *,
+        reads: bool,
+        attempts: int,
+    ) -> None:
         """See the base class. A write that a node may have begun is in doubt whatever others say."""
 
         def judged(rows: Rows | None, error: StoreUnavailable | None) -> None:

@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core, Done, GivenUp, LongestTurn, LoopCalls
+from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core, Done, GivenUp, LoopCalls
 from tests.waiting import until_async
 
 AT_THE_END = """
@@ -234,38 +234,40 @@ class ScriptedLoop:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.timers: list[Any] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        """Makes a call."""
+        call()
+
+    def call_later(self, delay: float, call: Callable[..., None], *args: object) -> None:
         """Keeps a timer."""
-        self.timers.append(SimpleNamespace(due=self.now + delay, call=call, cancel=self.timers.clear))
-        timer: asyncio.TimerHandle = self.timers[-1]
-        return timer
+        self.timers.append((self.now + delay, partial(call, *args)))
 
     def turn(self, late: float = 0.0) -> None:
         """Makes the call that is due, perhaps late."""
-        timer = self.timers.pop()
-        self.now = timer.due + late
-        timer.call()
+        due, call = self.timers.pop()
+        self.now = due + late
+        call()
 
 
 def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is known for at least a minute, and not for longer than two."""
-    loop = ScriptedLoop()
+    loop, core = ScriptedLoop(), Core()
     monkeypatch.setattr(time, "monotonic", lambda: loop.now)
-    turns = LongestTurn(loop)  # type: ignore[arg-type]
-    turns.measure()
+    core.adopt(LoopCalls(loop))  # type: ignore[arg-type]
     seen = {}
     for late in (0.0, 0.3, 0.1):
         loop.turn(late)
-        seen[late] = round(turns.seconds, 6)
+        seen[late] = round(core.longest_turn, 6)
     assert seen == {0.0: 0.0, 0.3: 0.3, 0.1: 0.3}
     known = [loop.now]
-    while turns.seconds > TURN_INTERVAL:
+    while core.longest_turn > TURN_INTERVAL:
         known.append(loop.now)
         loop.turn()
     assert TURN_PERIOD - 1 <= known[-1] - known[0] <= 2 * TURN_PERIOD
-    turns.stop()
+    core.adopt(None)
+    loop.turn()
     assert loop.timers == []
 
 

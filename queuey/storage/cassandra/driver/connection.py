@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 
 MOST = 128
 """Max requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
-THREADS = 4
-"""Number of threads for what may wait for a node, on behalf of threads that must not wait."""
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 """Names of the driver's thread that receives all answers; it would wait for one of them in vain."""
 
@@ -59,7 +57,7 @@ _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
 
 
 class _NotPreparedError(Exception):
-    """A statement has to be prepared first, in a thread that may wait."""
+    """A statement has to be prepared first, in a thread other than the event loop's."""
 
 
 class Driver:
@@ -99,7 +97,6 @@ class Driver:
         """The keyspace's strategy, and what it means."""
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = threading.Lock()
-        self._threads = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-cassandra-wait")
         self._ready = threading.Event()
         self._closed = threading.Event()
         self.requests = 0
@@ -242,7 +239,6 @@ class Driver:
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
         self._end()
-        self._threads.shutdown(wait=False)
         client, self._client = self._client, None
         if client is not None:
             client.into_loop(client.close)
@@ -320,27 +316,14 @@ class Driver:
         except _NotPreparedError:
             if not request.statement.reads:
                 self._deadline.sent()
-            self._in_thread(partial(self.send, request), done, reads=request.statement.reads, ends=self._deadline.ends)
+            asyncio.get_running_loop().run_in_executor(None, self._send_within, self._deadline.ends, request, done)
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
-    def _in_thread(
-        self, send: Callable[[Done], None], done: Done, *, reads: bool, attempts: int = 0, ends: float = math.inf
-    ) -> None:
-        """Sends a request in a thread that may wait, as part of a call that ends at ``ends``."""
-
-        def send_within() -> None:
-            try:
-                with self._deadline.running(ends):
-                    send(done)
-            except Exception as error:
-                log.exception("A request to Cassandra could not be sent.")
-                done(None, translate(error, reads=reads))
-
-        try:
-            self._threads.submit(send_within)
-        except RuntimeError:
-            done(None, _failure(self._refusal(), reads=reads, attempts=attempts))
+    def _send_within(self, ends: float, request: Request | Encoded, done: Done) -> None:
+        """Sends a request as part of a call that ends at ``ends``."""
+        with self._deadline.running(ends):
+            self.send(request, done)
 
     def send_all(self, some: Sequence[Request | Encoded], done: AllDone) -> None:
         """Sends requests side by side, at least one; ``done`` gets the rows of each, in order, and the errors."""
@@ -464,9 +447,10 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-            send = partial(self._send, statement, timeout, reads=reads, host=host, attempts=attempts)
-            self._in_thread(send, done, reads=reads, attempts=attempts)
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
+        if loop is not None:
+            send = partial(self._send, reads=reads, host=host, attempts=attempts)
+            loop.run_in_executor(None, send, statement, timeout, done)
             return
         try:
             future = self._open_session().execute_async(
@@ -528,7 +512,9 @@ class Driver:
     def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
         prepared = self._prepared.get(statement)
         if prepared is None:
-            if asyncio._get_running_loop() is not None or threading.current_thread().name in _EVENT_LOOPS:  # noqa: SLF001 - as above
+            if threading.current_thread().name in _EVENT_LOOPS:
+                raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
                 raise _NotPreparedError
             # One at a time, or a burst at the start would prepare the same statement many times over.
             with self._preparing:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +25,7 @@ from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
-from tests.waiting import join, until_async
+from tests.waiting import join, until, until_async
 
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
@@ -74,11 +71,7 @@ class Adopted:
             CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
-        driver._preparing, driver._threads = threading.Lock(), ThreadPoolExecutor(1)
-
-    def close(self) -> None:
-        """Ends the driver's threads."""
-        self.driver._threads.shutdown(wait=False)
+        driver._preparing = threading.Lock()
 
     def send(self, request: Request | Encoded) -> None:
         """Sends a request from this thread."""
@@ -102,10 +95,9 @@ class Adopted:
 
 
 @pytest.fixture
-def adopted(scene: Scene) -> Iterator[Adopted]:
+def adopted(scene: Scene) -> Adopted:
     """A driver with the client of the scene."""
-    with closing(Adopted(scene)) as adopted:
-        yield adopted
+    return Adopted(scene)
 
 
 @pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
@@ -188,24 +180,29 @@ async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted
     assert (call, thread != threading.get_ident()) == ("execute", True)
 
 
-async def test_what_a_thread_cannot_send(adopted: Adopted) -> None:
-    """The caller gets an error: that it is closed, that no time is left, or what nobody expected."""
-    adopted.send(Request(LATE, (object(),)))
+async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
+    """The time of the call is over, or the store is closed: then a write that a node may have is in doubt."""
+    prepare = adopted.prepare
+
+    def prepare_slowly(cql: str) -> PreparedStatement:
+        until(lambda: adopted.deadline._clock() > ends)
+        return prepare(cql)
+
+    adopted.prepare = prepare_slowly  # type: ignore[method-assign]
+    ends = adopted.deadline._clock() + 0.01
+    with adopted.deadline.running(ends):
+        adopted.send(Request(LATE, (b"a",)))
     await until_async(lambda: len(adopted.ended) == 1)
-    with adopted.deadline.running(adopted.deadline._clock() + 0.01):
-        adopted.driver._threads.submit(threading.Event().wait, 0.05)
-        adopted.send(Request(Statement("SELECT c FROM t"), (b"a",)))
-    await until_async(lambda: len(adopted.ended) == 2)
+    assert "longer than" in str(adopted.ended[0][1])
+    adopted.driver._session = None
     adopted.driver._closed.set()
-    adopted.driver._threads.shutdown(wait=False)
-    adopted.send(Request(Statement("SELECT d FROM t"), (b"a",)))
-    refusals = [refused for _, refused, _ in adopted.ended]
-    assert [type(refused) for refused in refusals] == [StoreUnavailable, StoreUnavailable, StoreClosed]
-    assert "longer than" in str(refusals[1])
-    adopted.driver._send(None, 1.0, lambda *end: adopted.ended.append((*end, 0)), reads=False, attempts=1)
-    [*_, (_, doubt, _)] = adopted.ended
-    assert doubt is not None
-    assert doubt.outcome == "unknown"
+    for attempts, outcome in enumerate(("none", "unknown")):
+        ended: list[StoreUnavailable] = []
+        adopted.driver._send(
+            None, 1.0, lambda _rows, error, ended=ended: ended.append(error), reads=False, attempts=attempts
+        )
+        await until_async(lambda ended=ended: ended)
+        assert ended[0].outcome == outcome
 
 
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
