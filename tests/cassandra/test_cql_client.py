@@ -15,6 +15,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, NewMessage, QueueSpec, Slice
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
+from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.options import parse_url
 from tests.cassandra.conftest import OpenStore
 from tests.replacing import replace as replaced
@@ -117,7 +118,7 @@ async def table(contract_keyspace: str) -> AsyncIterator[Table]:
         def ask_again(*_args: object, **_named: object) -> None:
             raise AssertionError("the driver was asked in the client's place")
 
-        with replaced(Driver._send, ask_again):
+        with replaced(FastRequest.turn, ask_again):
             yield table
         driver.adopt(None)
     finally:
