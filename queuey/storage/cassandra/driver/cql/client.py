@@ -212,8 +212,11 @@ class CqlClient:
             return
         self._token_map, self._replicas_by_token = token_map, replicas_by_token
         self._replicas.clear()
-        known = cluster.metadata.all_hosts()
-        hosts = {str(host.address): host for host in known if self._local_dc in {None, host.datacenter}}
+        hosts = {
+            str(host.address): host
+            for host in cluster.metadata.all_hosts()
+            if self._local_dc in {None, host.datacenter}
+        }
         for address in self._nodes.keys() - hosts.keys():
             self._nodes.pop(address).close()
         for address, host in hosts.items():
