@@ -32,7 +32,7 @@ THREADS = 8
 TURN_INTERVAL = 0.02
 """Interval of the timer that measures turns of the loop, in seconds; it costs an idle worker up to 0.4 % of a core."""
 TURN_PERIOD = 60.0
-"""The longest turn is that of at least this time, and of at most twice as long, in seconds."""
+"""Min age of a turn that is forgotten, in seconds; the max is twice as long."""
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)

@@ -460,7 +460,7 @@ async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:
 class ManyTokens(dict[Any, Any]):
     """Replicas by token, which would take long to compare."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, other: object) -> bool:
         raise AssertionError
