@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from bench.started.processes import ROOT
 
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("queuey", "qdo"))
+TIMERS = {"_measure_turn"}
+"""Functions that are called all the time, whether anything is asked or not."""
 QUIET_SECONDS = 0.03
 """An operation has ended when no function was called for this time."""
 MAX_SETTLE_SECONDS = 2.0
@@ -69,7 +71,7 @@ class Profiler:
             time.sleep(QUIET_SECONDS)
 
     def _on_event(self, frame: FrameType, event: str, _argument: Any) -> None:  # noqa: ANN401 - not used
-        if event == "call" and self._counting:
+        if event == "call" and self._counting and frame.f_code.co_name not in TIMERS:
             self._entered.append(frame.f_code)
 
 

@@ -145,6 +145,7 @@ class Service:
             **self.names.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
             "streams_open": float(len(self.reader.streams)),
+            "loop_longest_turn_seconds": self.core.longest_turn,
         }
         with suppress(StoreUnavailable):
             found |= self.store.statistics()

@@ -29,6 +29,10 @@ Start = Callable[[Done], object]
 """Starts some work with a callback for its end."""
 THREADS = 8
 """Number of threads for blocking calls."""
+TURN_INTERVAL = 0.02
+"""Interval of the timer that measures turns of the loop, in seconds; it costs an idle worker up to 0.4 % of a core."""
+TURN_PERIOD = 60.0
+"""Min age of a turn that is forgotten, in seconds; the max is twice as long."""
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
@@ -158,11 +162,31 @@ class Core:
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
         self._calls: LoopCalls | None = None
+        self._longest_turns = [0.0, 0.0]
+        """In the last period and in this one, in seconds."""
+        self._period_ends = 0.0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
         """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
         self._calls = calls
+        if calls is not None:
+            calls(self._measure_turn, calls, time.monotonic())
+
+    def _measure_turn(self, calls: LoopCalls, due: float) -> None:
+        """Measures how late this call is, again and again, as long as the loop is the server's."""
+        if calls is self._calls:
+            now = time.monotonic()
+            if now >= self._period_ends:
+                self._longest_turns = [self._longest_turns[1], 0.0]
+                self._period_ends = now + TURN_PERIOD
+            self._longest_turns[1] = max(self._longest_turns[1], now - due)
+            calls.loop.call_later(TURN_INTERVAL, self._measure_turn, calls, now + TURN_INTERVAL)
+
+    @property
+    def longest_turn(self) -> float:
+        """The longest recent turn of the server's loop, in seconds; it may have been longer by ``TURN_INTERVAL``."""
+        return max(self._longest_turns)
 
     @property
     def calls(self) -> LoopCalls:

@@ -44,6 +44,11 @@ class Deadline(threading.local):
     def next_end(self) -> float:
         return self._clock() + self._seconds
 
+    @property
+    def ends(self) -> float:
+        """When the call that runs in this thread ends; infinity without one."""
+        return self._ends
+
     def begin(self, ends: float | None = None) -> tuple[float, bool]:
         """Begins a call in this thread; ``ends`` None: after the usual time. A call within it ends no later.
 

@@ -501,7 +501,15 @@ class SimulatedDriver(Driver):
             self._cluster_of_world.statements[prepared.query_id] = statement
         return prepared
 
-    def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
+    def _send(  # type: ignore[override] # what the client's requests need of it
+        self,
+        statement: Any,  # noqa: ANN401 - the driver's
+        timeout: float,
+        done: Done,
+        *,
+        reads: bool,
+        attempts: int,
+    ) -> None:
         """See the base class. A write that a node may have begun is in doubt whatever others say."""
 
         def judged(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -539,8 +547,11 @@ def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses o
     hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
     metadata = SimpleNamespace(
         all_hosts=lambda: hosts,
-        get_replicas=lambda *_: hosts,
-        token_map=SimpleNamespace(tokens_to_hosts_by_ks={TARGET.keyspace: object()}),
+        token_map=SimpleNamespace(
+            tokens_to_hosts_by_ks={TARGET.keyspace: object()},
+            token_class=SimpleNamespace(from_key=bytes),
+            get_replicas=lambda *_: hosts,
+        ),
     )
     auth = PlainTextAuthProvider(USER, PASSWORD)
     return SimpleNamespace(metadata=metadata, auth_provider=auth, ssl_context=None)

@@ -32,7 +32,10 @@ def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connecti
             raise OSError("nobody answers")
         return SimpleNamespace(set_keyspace=lambda _: None)
 
-    found = SimpleNamespace(metadata=SimpleNamespace(all_hosts=hosts, keyspaces={"queuey": None}), connect=connect)
+    metadata = SimpleNamespace(
+        all_hosts=hosts, keyspaces={"queuey": None}, get_replicas=lambda *key: net.computed.append(key)
+    )
+    found = SimpleNamespace(metadata=metadata, connect=connect)
     found.register_listener = lambda _: None
     found.shutdown = lambda: net.ended.append(found)
     net.made.append(found)
@@ -41,7 +44,9 @@ def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connecti
 
 def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """If all nodes are gone, the hosts' names are looked up again; the former connection is ended."""
-    net = SimpleNamespace(named=["10.0.0.1", "10.0.0.2"], answering=["10.0.0.1", "10.0.0.2"], made=[], ended=[])
+    net = SimpleNamespace(
+        named=["10.0.0.1", "10.0.0.2"], answering=["10.0.0.1", "10.0.0.2"], made=[], ended=[], computed=[]
+    )
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]
     )
@@ -52,6 +57,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
         stack.callback(driver.close)
         assert driver.ready(10)
+        until(lambda: net.computed[2:])  # Again and again: nodes come and go.
         net.answering, net.named = ["10.0.0.2"], ["10.0.0.2", "10.0.0.3"]
         assert not driver._has_moved()
         net.answering, net.named = [], ["10.0.0.7"]
@@ -68,7 +74,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first or a later connection is verified, and after that failed, requests of others are refused."""
-    net = SimpleNamespace(named=["10.0.0.1"], answering=["10.0.0.1"], made=[], ended=[])
+    net = SimpleNamespace(named=["10.0.0.1"], answering=["10.0.0.1"], made=[], ended=[], computed=[])
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]
     )

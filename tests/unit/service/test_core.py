@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.service.core import Call, Core, Done, GivenUp, LoopCalls
+from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core, Done, GivenUp, LoopCalls
+from tests.waiting import until_async
 
 AT_THE_END = """
 import asyncio, atexit
@@ -224,3 +227,61 @@ def test_work_at_the_end_of_the_process_is_dropped() -> None:
     """When the process ends, work that comes then is no error."""
     ended = subprocess.run([sys.executable, "-c", AT_THE_END], check=True, capture_output=True, text=True, timeout=300)
     assert ended.stderr == ""
+
+
+class ScriptedLoop:
+    """A loop of which a test says when it turns, and how late."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        """Makes a call."""
+        call()
+
+    def call_later(self, delay: float, call: Callable[..., None], *args: object) -> None:
+        """Keeps a timer."""
+        self.timers.append((self.now + delay, partial(call, *args)))
+
+    def turn(self, late: float = 0.0) -> None:
+        """Makes the call that is due, perhaps late."""
+        due, call = self.timers.pop()
+        self.now = due + late
+        call()
+
+
+def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known for at least a minute, and not for longer than two."""
+    loop, core = ScriptedLoop(), Core()
+    monkeypatch.setattr(time, "monotonic", lambda: loop.now)
+    core.adopt(LoopCalls(loop))  # type: ignore[arg-type]
+    seen = {}
+    for late in (0.0, 0.3, 0.1):
+        loop.turn(late)
+        seen[late] = round(core.longest_turn, 6)
+    assert seen == {0.0: 0.0, 0.3: 0.3, 0.1: 0.3}
+    known = [loop.now]
+    while core.longest_turn > TURN_INTERVAL:
+        known.append(loop.now)
+        loop.turn()
+    assert TURN_PERIOD - 1 <= known[-1] - known[0] <= 2 * TURN_PERIOD
+    core.adopt(None)
+    loop.turn()
+    assert loop.timers == []
+
+
+async def test_a_loop_that_stands_still() -> None:
+    """The server's loop is measured from when it is named to the end."""
+    core = Core()
+    core.adopt(LoopCalls(asyncio.get_running_loop()))
+    await until_async(lambda: core.longest_turn > 0)
+    time.sleep(0.2)  # noqa: ASYNC251 - it stands still
+    await until_async(lambda: core.longest_turn > 0.2 - 2 * TURN_INTERVAL)
+    core.adopt(None)
+    assert core.longest_turn >= 0.1
+
+
+def test_a_loop_that_nobody_has_named() -> None:
+    """Without a server nothing is measured."""
+    assert Core().longest_turn == 0.0

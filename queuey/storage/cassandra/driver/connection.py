@@ -56,6 +56,10 @@ _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
 
 
+class _NotPreparedError(Exception):
+    """A statement has to be prepared first, in a thread other than the event loop's."""
+
+
 class Driver:
     """The connection to a cluster. All methods may be called from any thread.
 
@@ -142,6 +146,7 @@ class Driver:
             if problem not in {None, self._problem}:
                 log.warning("%s", problem)
                 self._problem = str(problem)
+            self._update_client()
             self._closed.wait(RETRY_EVERY)
 
     def _has_moved(self) -> bool:
@@ -187,7 +192,17 @@ class Driver:
         self._end()
         self._fast_path = FastPath(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session, self._addresses = cluster, session, addresses
-        client = self._client
+        self._update_client()
+
+    def _update_client(self) -> None:
+        """Has the client go by the present nodes and replicas.
+
+        The driver computes the replicas when they are first asked for, so that is done here: for 30 nodes of 256 tokens
+        it takes 50 ms, for which the loop would stand still.
+        """
+        cluster, client = self._cluster, self._client
+        if cluster is not None:
+            cluster.metadata.get_replicas(self.target.keyspace, b"")
         if client is not None:
             client.into_loop(self._follow, client)
 
@@ -282,23 +297,33 @@ class Driver:
         """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
 
         Frequent requests from the thread of the adopted loop end in that thread. A write's error is :class:`InDoubt` if
-        it may have been made. Nothing is waited for, but that a statement is prepared when it is first used.
+        it may have been made. What may wait for a node, the thread of an event loop leaves to another thread: preparing
+        a statement that is not among those prepared ahead, and sending through the driver.
         """
         try:
             session = self._open_session()
-            self.requests += 1
             if isinstance(request, Encoded):
                 self._send_encoded(session, request, done)
                 return
             statement = requests.bound(request, partial(self._prepare, session))
+            self.requests += 1
             if request.further and request.serial is not None:
                 self._send_conditional_batch(statement, request.timeout, done)
             else:
                 reads = request.statement.reads
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
+        except _NotPreparedError:
+            if not request.statement.reads:
+                self._deadline.sent()
+            asyncio.get_running_loop().run_in_executor(None, self._send_within, self._deadline.ends, request, done)
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
+
+    def _send_within(self, ends: float, request: Request | Encoded, done: Done) -> None:
+        """Sends a request as part of a call that ends at ``ends``."""
+        with self._deadline.running(ends):
+            self.send(request, done)
 
     async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
         """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
@@ -362,6 +387,7 @@ class Driver:
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
         prepared = self._prepare(session, request.statement)
+        self.requests += 1
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
             opcode, body = protocol.EXECUTE, protocol.execute(prepared.query_id, request.markers, rows[0], level)
@@ -374,7 +400,7 @@ class Driver:
                 return
             values = [protocol.values_of(row) for row in rows]
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
-            self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
+            self._send(statement, left, tell, reads=reads, attempts=attempts)
 
         path = self._path()
         sent = FastRequest(
@@ -393,7 +419,7 @@ class Driver:
 
     def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
-            self._ask_again(statement, left, tell, reads=False, attempts=attempts)
+            self._send(statement, left, tell, reads=False, attempts=attempts)
 
         path = self._path()
         path.send(
@@ -409,12 +435,6 @@ class Driver:
             )
         )
 
-    def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
-        try:
-            self._send(statement, timeout, done, reads=reads, attempts=attempts)
-        except _FAILURES as error:
-            done(None, _failure(error, reads=reads, attempts=attempts))
-
     def _send(
         self,
         statement: Any,  # noqa: ANN401 - of the driver
@@ -427,10 +447,19 @@ class Driver:
         before: Rows | None = None,
         page: bytes | None = None,
     ) -> None:
-        """Sends a statement through the driver, page by page."""
-        future = self._open_session().execute_async(
-            statement, timeout=timeout, host=self._host(host), paging_state=page
-        )
+        """Sends a statement through the driver, page by page. Never raises."""
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
+        if loop is not None:
+            send = partial(self._send, reads=reads, host=host, attempts=attempts)
+            loop.run_in_executor(None, send, statement, timeout, done)
+            return
+        try:
+            future = self._open_session().execute_async(
+                statement, timeout=timeout, host=self._host(host), paging_state=page
+            )
+        except _FAILURES as error:
+            done(None, _failure(error, reads=reads, attempts=attempts))
+            return
         hosts = future.attempted_hosts
         # The driver calls back whenever an attempt ends; with a speculative one that is twice. What it calls must not
         # lead back to it for ever: nothing would be freed before the collector of cycles comes.
@@ -445,10 +474,7 @@ class Driver:
                 done(found, None)
                 return
             so_far = list(found or [])
-            try:
-                self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
-            except _FAILURES as error:
-                done(None, _failure(error, reads=reads, attempts=attempts))
+            self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
 
         def failed(error: BaseException) -> None:
             if _taken(waiting) is not None:
@@ -489,6 +515,8 @@ class Driver:
         if prepared is None:
             if threading.current_thread().name in _EVENT_LOOPS:
                 raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
+                raise _NotPreparedError
             # One at a time, or a burst at the start would prepare the same statement many times over.
             with self._preparing:
                 prepared = self._prepared.get(statement)

@@ -203,7 +203,7 @@ class InFlight:
                         self._ask(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
-            if request.claim.locked() or request.turned:
+            if request.claim.locked():
                 continue
             if now - request.began < request.timeout:
                 self._late.append(request)

@@ -16,6 +16,7 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Rows, fast_request
+from queuey.storage.cassandra.driver.cql.client import _Attempt
 from queuey.storage.cassandra.driver.cql.connection import Connection
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
@@ -47,14 +48,15 @@ of_early_readers = partial(histories.violations, storm=HarshEarlyStorm)
 # Taken out
 
 
-def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, receiver: Any) -> bool:  # noqa: ANN401
+def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *receiver: Any) -> bool:  # noqa: ANN401
     """Takes the stream of a request that was given up, though its answer may still come."""
-    for stream, waiting in connection._waiting.items():
-        if waiting.is_over:
+    for stream, (receive, _) in connection._waiting.items():
+        attempt = getattr(receive, "__self__", None)
+        if isinstance(attempt, _Attempt) and attempt._request.claim.locked():
             del connection._waiting[stream]
             connection._free.append(stream)
             break
-    return REAL_SEND(connection, opcode, body, receiver)
+    return REAL_SEND(connection, opcode, body, *receiver)
 
 
 def again(request: FastRequest, _error: BaseException) -> None:
@@ -97,7 +99,7 @@ MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, on_a_stream_that_waits),
-        first=13,
+        first=15,
         violations=of_early_readers,
     ),
     "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=25),

@@ -193,19 +193,20 @@ class Scene:
                     address=node.address,
                     endpoint=SimpleNamespace(port=9042),
                     datacenter=self.dcs.get(node.address, "dc"),
+                    is_up=True,
                 )
                 for node in known
             ]
 
         known = list(nodes)
-        token_map = SimpleNamespace(tokens_to_hosts_by_ks={"k": object()})
-        metadata = SimpleNamespace(all_hosts=hosts, get_replicas=lambda *_: hosts(), token_map=token_map)
+        metadata = SimpleNamespace(all_hosts=hosts, get_replicas=lambda *_: hosts(), token_map=_token_map(hosts))
         return SimpleNamespace(metadata=metadata, auth_provider=self.auth, ssl_context=None, known=known)
 
     def change_nodes(self, nodes: list[ScriptedNode]) -> None:
-        """The driver learns of other nodes."""
+        """The driver learns of other nodes, and its thread tells the client."""
         self.cluster.known[:] = self.nodes = nodes
-        self.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={"k": object()})
+        self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
+        self.client.follow(self.cluster)
 
     async def connected(self) -> None:
         """Waits until the client is connected to all nodes."""
@@ -265,3 +266,12 @@ class Scene:
     def outcomes(self) -> list[str | None]:
         """The outcome of each request that has ended; None of those that did not fail."""
         return [None if error is None else error.outcome for _, error in self.ended]
+
+
+def _token_map(hosts: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
+    """What the driver has computed: each node has all rows."""
+    return SimpleNamespace(
+        tokens_to_hosts_by_ks={"k": object()},
+        token_class=SimpleNamespace(from_key=bytes),
+        get_replicas=lambda *_: hosts(),
+    )

@@ -24,8 +24,8 @@ from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
-from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene
-from tests.waiting import join, until_async
+from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
+from tests.waiting import join, until, until_async
 
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
@@ -60,6 +60,8 @@ class Adopted:
         self.path = ThreadPath()
         self.deadline = Deadline(math.inf)
         self.ended: list[tuple[Rows | None, StoreUnavailable | None, int]] = []
+        self.asked_in: list[tuple[str, int]] = []
+        """What the session was asked for, and in which thread."""
         driver = self.driver = object.__new__(Driver)
         driver.target, driver._options = DataCentreTarget(("10.0.0.1",), "k"), CassandraOptions()
         driver._deadline, driver.requests, driver._usable, driver._problem = self.deadline, 0, True, "away"
@@ -69,13 +71,20 @@ class Adopted:
             CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
+        driver._preparing = threading.Lock()
 
     def send(self, request: Request | Encoded) -> None:
         """Sends a request from this thread."""
         self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
 
+    def prepare(self, cql: str) -> PreparedStatement:
+        """Prepares a statement, as a session does."""
+        self.asked_in.append(("prepare", threading.get_ident()))
+        return PreparedStatement([COLUMN], b"late", None, cql, "k", 4, [], None)
+
     def execute_async(self, *_args: object, **_named: object) -> Any:  # noqa: ANN401 - as of a session
         """Calls back with rows at once, in another thread."""
+        self.asked_in.append(("execute", threading.get_ident()))
 
         def add_callbacks(good: Any, _bad: Any) -> None:  # noqa: ANN401 - callbacks
             thread = threading.Thread(target=good, args=([("driver",)],))
@@ -136,6 +145,64 @@ async def test_what_the_driver_answers_instead(adopted: Adopted) -> None:
     assert adopted.ended == [([("driver",)], None, threading.get_ident())]
 
 
+LATE = Statement("SELECT b FROM t")
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [
+        (Request(LATE, (b"a",)), ["prepare", "execute"]),
+        (Request(STATEMENT, (b"a",)), ["execute"]),
+        (ENCODED._replace(statement=LATE), ["prepare"]),
+        (CONDITIONAL._replace(further=[(LATE, (b"a",))]), ["prepare"]),
+        (Request(Statement.unprepared("ALTER TABLE t")), ["execute"]),
+    ],
+)
+async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
+    """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
+    adopted.driver._options = CassandraOptions(timeout=60.0)
+    with adopted.deadline.running(adopted.deadline._clock() + 30.0):
+        adopted.send(request_)
+    await until_async(lambda: adopted.ended or adopted.path.sent)
+    assert [call for call, _ in adopted.asked_in] == asked
+    assert threading.get_ident() not in {thread for _, thread in adopted.asked_in}
+    assert all(sent.timeout <= 30.0 for sent in adopted.path.sent)
+    assert all(rows == [("driver",)] for rows, _, _ in adopted.ended)
+
+
+async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
+    """A session may wait for a stream before it sends."""
+    adopted.send(ENCODED)
+    [wire] = await adopted.scene.arrived()
+    wire.abort()
+    await until_async(lambda: adopted.ended)
+    [(call, thread)] = adopted.asked_in
+    assert (call, thread != threading.get_ident()) == ("execute", True)
+
+
+async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
+    """The time of the call is over, or the store is closed: then a write that a node may have is in doubt."""
+    prepare = adopted.prepare
+
+    def prepare_slowly(cql: str) -> PreparedStatement:
+        until(lambda: adopted.deadline._clock() > ends)
+        return prepare(cql)
+
+    adopted.prepare = prepare_slowly  # type: ignore[method-assign]
+    ends = adopted.deadline._clock() + 0.01
+    with adopted.deadline.running(ends):
+        adopted.send(Request(LATE, (b"a",)))
+    await until_async(lambda: len(adopted.ended) == 1)
+    assert "longer than" in str(adopted.ended[0][1])
+    adopted.driver._session = None
+    adopted.driver._closed.set()
+    refused: list[StoreUnavailable | None] = []
+    for attempts in (0, 1):
+        adopted.driver._send(None, 1.0, lambda _rows, error: refused.append(error), reads=False, attempts=attempts)
+        await until_async(lambda: len(refused) == attempts + 1)  # noqa: B023 - awaited here
+    assert [error and error.outcome for error in refused] == ["none", "unknown"]
+
+
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
     """The client prepares what the driver has prepared."""
     client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._text_of)
@@ -178,6 +245,21 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
     await until_async(lambda: not any(wire.is_open for wire in former))
     await until_async(lambda: adopted.scene.client.is_usable)
     assert adopted.scene.client.is_up(adopted.scene.nodes[0].address) is None
+
+
+async def test_the_drivers_thread_computes_the_replicas(adopted: Adopted) -> None:
+    """In the loop that would take long where there are many tokens. The client then goes by them."""
+    computed_in: list[int] = []
+    scene = adopted.scene
+    scene.cluster.metadata.get_replicas = lambda *_: computed_in.append(threading.get_ident())
+    third = ScriptedNode("10.0.0.3")
+    scene.cluster.known.append(third)
+    scene.nodes = [*scene.nodes, third]
+    scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": object()}
+    await asyncio.to_thread(adopted.driver._update_client)
+    await scene.connected()
+    assert len(computed_in) == 1
+    assert threading.get_ident() not in computed_in
 
 
 async def test_close(adopted: Adopted) -> None:

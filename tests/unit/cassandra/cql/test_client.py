@@ -306,17 +306,17 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
 
 
 async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
-    """Streams that wait for answers which nobody wants any more are not lost for ever."""
+    """If no stream is left to ask whether a silent node is there, it counts as broken."""
     node = scene.nodes[0]
     with (
-        replace_in(connection_module, connection_module.MAX_ORPHANS, 3),
+        replace_in(connection_module, connection_module.MAX_STREAMS, 4),
         replace_in(client_module, client_module.HEARTBEAT, 0.01),
     ):
         wire = node.wire
         wire.abort()
         await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
         for _ in range(4):
-            scene.send(only=node.address, timeout=1.0)
+            scene.send(only=node.address, timeout=1.0, idempotent=False)
         await scene.arrived(4)
         scene.now += 2.0
         await until_async(lambda: len(node.wires) == 3 and scene.client.is_up(node.address))
@@ -405,6 +405,23 @@ async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
     await scene.connected()
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture, *, is_up: bool) -> None:
+    """The driver reports that a node is lost; the client only that it cannot connect to one that is not."""
+    first = scene.nodes[0]
+    scene.client._nodes[first.address]._host.is_up = is_up
+    with replace_in(client_module, client_module.MAX_PAUSE, 0.01):
+        first.wire.abort()
+        await until_async(lambda: len(first.wires) == 2 and scene.client.is_up(first.address))
+        assert caplog.text == ""
+        first.password = "secret"
+        first.wire.abort()
+        await until_async(lambda: len(first.wires) > 4)
+        first.password = None
+        await scene.connected()
+    assert [record.levelname for record in caplog.records] == (["ERROR", "WARNING"] if is_up else [])
+
+
 async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     """Nodes come and go with the driver's metadata, and those of other data centres are left alone."""
     first, second = scene.nodes
@@ -413,9 +430,6 @@ async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     third, far = ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")
     scene.dcs[far.address] = "other"
     scene.change_nodes([second, third, far])
-    scene.send(idempotent=False)
-    assert not scene.ended
-    await scene.has_ended()
     assert scene.outcomes == ["unknown"]
     await until_async(lambda: scene.client.is_up(third.address))
     assert scene.client.is_up(far.address) is None
@@ -509,6 +523,18 @@ async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> Non
     await asyncio.to_thread(request.turn)
     await until_async(lambda: told)
     assert told == [scene.loop]
+
+
+async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
+    """A request ends in time, though it was left to the driver."""
+    request = scene.send(timeout=1.0)
+    request.driver_fallback = lambda *_: None
+    [wire] = await scene.arrived()
+    wire.abort()
+    await until_async(lambda: request.turned)
+    scene.now += 2.0
+    await scene.has_ended()
+    assert scene.outcomes == ["unknown"]
 
 
 async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:

@@ -36,8 +36,8 @@ HEARTBEAT = 3.0
 """Max seconds of silence until a node is asked if it is there, and until it has answered."""
 READ_TIME = 0.001
 """Interval between a timer and its check for timeouts, in seconds."""
-MAX_ROUTES = 100_000
-"""Max routing keys whose replicas are remembered."""
+MAX_ROUTES = 10_000
+"""Max routing keys whose replicas are remembered: 2 MB. For another key they are found in a few microseconds."""
 
 Connect = Callable[..., Any]
 """Makes a connection: as ``create_connection`` of an event loop."""
@@ -57,7 +57,7 @@ class Node:
         self.is_broken = False
         self._client = client
         self._cluster = cluster
-        self._port = host.endpoint.port
+        self._host = host
         self._trouble = Trouble(log, f"The event loop's connection to Cassandra node {address}", quiet=0.0)
         self._task = client.loop.create_task(self._stay_connected())
 
@@ -82,18 +82,20 @@ class Node:
             except asyncio.CancelledError:
                 self.close()  # The loop may be ending: uvloop cannot close with a connection that is in use.
                 raise
+            was_refused = self.connection is None
             self._drop(problem)
-            text = str(problem) or type(problem).__name__
-            self._trouble.met("broken", f"{text}; it is tried again until it answers")
+            if was_refused and self._host.is_up:  # That a node is lost is for the driver to say: it sees all nodes.
+                text = str(problem) or type(problem).__name__
+                self._trouble.met("refused", f"{text}; it is tried again until it answers")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _connect(self) -> Connection:
-        client, cluster = self._client, self._cluster
+        client, cluster, port = self._client, self._cluster, self._host.endpoint.port
         connection = Connection(client.loop, self.address, client.clock)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await client.connect(lambda: connection, self.address, self._port, ssl=cluster.ssl_context)
+                await client.connect(lambda: connection, self.address, port, ssl=cluster.ssl_context)
                 await connection.start(cluster.auth_provider, client.keyspace)
         except BaseException:
             connection.fail(ConnectionException("the connection could not be made"))
@@ -103,8 +105,6 @@ class Node:
     async def _until_broken(self, connection: Connection) -> None:
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
-            if connection.is_clogged:
-                raise ConnectionException("too many requests were never answered")
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
                 async with asyncio.timeout(HEARTBEAT):
                     await connection.ask(OptionsMessage())
@@ -118,20 +118,15 @@ class Node:
 
 
 class _Attempt:
-    """A request at one node; what waits for the answer."""
+    """A request at one node."""
 
-    __slots__ = ("_client", "_connection", "_forgotten", "_request", "metadata")
+    __slots__ = ("_client", "_connection", "_forgotten", "_request")
 
     def __init__(self, client: CqlClient, request: FastRequest, connection: Connection) -> None:
-        self.metadata = request.metadata
         self._client = client
         self._request = request
         self._connection = connection
         self._forgotten: tuple[bytes, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        return self._request.claim.locked()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
         request = self._request
@@ -151,7 +146,9 @@ class _Attempt:
     def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
         request = self._request
         good = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
-        if not self.is_over and not (good and self._connection.send(request.opcode, request.body, self)):
+        if request.claim.locked():
+            return
+        if not (good and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
             request.turn()
 
 
@@ -191,7 +188,9 @@ class CqlClient:
         self._local_dc = local_dc
         self._cluster: Any = None
         self._nodes: dict[str, Node] = {}
-        self._seen: tuple[Any, Any] = None, None
+        self._token_map: Any = None
+        self._replicas_by_token: Any = None
+        """Both are the driver's, as it knew them when the nodes were last updated."""
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
         """By routing key."""
         self._turn = itertools.count()
@@ -201,14 +200,28 @@ class CqlClient:
     # The nodes
 
     def follow(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
-        """Replaces the cluster of the driver whose nodes are asked; without one no node is."""
-        if cluster is self._cluster:
+        """Goes by the nodes and replicas that the driver's cluster has by now; without one no node is asked."""
+        if cluster is not self._cluster:
+            nodes, self._nodes = self._nodes, {}
+            for node in nodes.values():
+                node.close()
+            self._cluster, self._replicas_by_token = cluster, None
+        token_map = None if cluster is None else cluster.metadata.token_map
+        replicas_by_token = None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
+        if replicas_by_token is None or replicas_by_token is self._replicas_by_token:
             return
-        self._cluster = cluster
-        nodes, self._nodes = self._nodes, {}
-        for node in nodes.values():
-            node.close()
-        self._refresh()
+        self._token_map, self._replicas_by_token = token_map, replicas_by_token
+        self._replicas.clear()
+        hosts = {
+            str(host.address): host
+            for host in cluster.metadata.all_hosts()
+            if self._local_dc in {None, host.datacenter}
+        }
+        for address in self._nodes.keys() - hosts.keys():
+            self._nodes.pop(address).close()
+        for address, host in hosts.items():
+            if address not in self._nodes:
+                self._nodes[address] = Node(self, cluster, host)
 
     def count_nodes(self) -> None:
         """Called by a node when it has come or gone."""
@@ -223,7 +236,6 @@ class CqlClient:
 
     def nodes_with(self, routing_key: bytes) -> Iterator[Node]:
         """Yields the nodes with a row that are up, each time another one first."""
-        self._refresh_if_changed()
         replicas = self._replicas.get(routing_key)
         if replicas is None:
             replicas = self._find_replicas(routing_key)
@@ -236,7 +248,6 @@ class CqlClient:
 
     def only(self, address: str) -> Iterator[Node]:
         """Yields the node with this address, if it is up."""
-        self._refresh_if_changed()
         node = self._nodes.get(address)
         if node is not None and node.connection is not None:
             yield node
@@ -244,35 +255,10 @@ class CqlClient:
     def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
         if len(self._replicas) >= MAX_ROUTES:
             self._replicas.clear()
-        hosts = () if self._cluster is None else self._cluster.metadata.get_replicas(self.keyspace, routing_key)
+        hosts = self._token_map.get_replicas(self.keyspace, self._token_map.token_class.from_key(routing_key))
         nodes = [self._nodes.get(str(host.address)) for host in hosts]
         replicas = self._replicas[routing_key] = tuple(node for node in nodes if node is not None)
         return replicas
-
-    def _refresh_if_changed(self) -> None:
-        if self._metadata() != self._seen:
-            self._refresh()
-
-    def _metadata(self) -> tuple[Any, Any]:
-        """Returns the driver's token map, and the part for the keyspace: with each change of nodes, another one."""
-        token_map = None if self._cluster is None else self._cluster.metadata.token_map
-        return token_map, None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
-
-    def _refresh(self) -> None:
-        self._replicas.clear()
-        cluster = self._cluster
-        if cluster is None:
-            self._seen = None, None
-            return
-        metadata = cluster.metadata
-        metadata.get_replicas(self.keyspace, b"")  # Makes the part for the keyspace.
-        self._seen = self._metadata()
-        hosts = {str(host.address): host for host in metadata.all_hosts() if self._local_dc in {None, host.datacenter}}
-        for address in self._nodes.keys() - hosts.keys():
-            self.loop.call_soon(self._nodes.pop(address).close)  # Its requests end outside of others' ``send``.
-        for address, host in hosts.items():
-            if address not in self._nodes:
-                self._nodes[address] = Node(self, cluster, host)
 
     # Requests
 
@@ -298,7 +284,8 @@ class CqlClient:
         """Sends a request to the next of its nodes; returns whether there was one that took it."""
         for node in request.nodes:
             connection = node.connection
-            if connection.send(request.opcode, request.body, _Attempt(self, request, connection)):
+            attempt = _Attempt(self, request, connection)
+            if connection.send(request.opcode, request.body, attempt.receive, request.metadata):
                 request.begin_attempt(connection)
                 return True
         return False

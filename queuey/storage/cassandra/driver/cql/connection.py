@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
 from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra import protocol as messages
@@ -25,54 +26,12 @@ from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 1 << 15
-MAX_ORPHANS = MAX_STREAMS * 3 // 4
-"""Max streams that wait for an answer which nobody wants any more; the connection is replaced then."""
 _CQL_VERSION = "3.0.0"
 _CLIENT = {"DRIVER_NAME": "queuey"}
 
 
-class Receiver(Protocol):
-    """A request that waits for its answer.
-
-    Attributes:
-        metadata: The result's columns, for answers that do not describe them.
-        is_over: Nobody wants the answer any more.
-    """
-
-    @property
-    def metadata(self) -> Any: ...  # noqa: ANN401 - the driver's
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
-        """Called once with the answer, or with an exception. Never from within ``Connection.send``."""
-
-
-class _Reply:
-    """Answer to a message of the driver."""
-
-    __slots__ = ("future",)
-
-    metadata = None
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
-
-    @property
-    def is_over(self) -> bool:
-        return self.future.done()
-
-    def receive(self, answer: Any) -> None:  # noqa: ANN401 - as above
-        if self.future.done():
-            return
-        if isinstance(answer, messages.ErrorMessage):
-            answer = answer.to_exception()
-        if isinstance(answer, Exception):
-            self.future.set_exception(answer)
-            self.future.exception()  # Nobody may await it any more.
-        else:
-            self.future.set_result(answer)
+Receive = Callable[[Any], None]
+"""Called once with the answer (see ``answer_of``), or with an exception. Never from within ``Connection.send``."""
 
 
 class Connection(asyncio.Protocol):
@@ -96,7 +55,8 @@ class Connection(asyncio.Protocol):
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
-        self._waiting: dict[int, Receiver] = {}
+        self._waiting: dict[int, tuple[Receive, Any]] = {}
+        """By stream: what to call with the answer, and the columns of the result."""
         self._free: list[int] = []
         self._used = 0
         """Streams that were ever taken; they are reused before another one is."""
@@ -107,8 +67,11 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
-    def send(self, opcode: int, body: bytes, receiver: Receiver) -> bool:
-        """Sends a request with all others of this turn of the loop; returns False if it cannot take it."""
+    def send(self, opcode: int, body: bytes, receive: Receive, metadata: Any = None) -> bool:  # noqa: ANN401 - the driver's
+        """Sends a request with all others of this turn of the loop; returns False if it cannot take it.
+
+        ``metadata`` are the columns of the result, for an answer that does not describe them.
+        """
         if self.ended.done() or self._out_size > MOST_WAITING:
             return False
         if self._free:
@@ -118,7 +81,7 @@ class Connection(asyncio.Protocol):
             self._used += 1
         else:
             return False
-        self._waiting[stream] = receiver
+        self._waiting[stream] = receive, metadata
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += (header(opcode, body, stream), body)
@@ -127,10 +90,10 @@ class Connection(asyncio.Protocol):
 
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
         """Sends a message of the driver; the future gets the answer, or an exception."""
-        reply = _Reply(self._loop.create_future())
-        if not self.send(message.opcode, body_of(message), reply):
-            reply.receive(ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
-        return reply.future
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self.send(message.opcode, body_of(message), partial(_settle, future)):
+            _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
+        return future
 
     def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
         """Prepares a statement that the node has forgotten, once for all requests that find out."""
@@ -139,12 +102,6 @@ class Connection(asyncio.Protocol):
             future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
             future.add_done_callback(lambda _: self._preparing.pop(query_id))
         return future
-
-    @property
-    def is_clogged(self) -> bool:
-        """Too many streams wait for an answer that nobody wants any more."""
-        waiting = self._waiting.values()
-        return len(waiting) > MAX_ORPHANS and sum(receiver.is_over for receiver in waiting) > MAX_ORPHANS
 
     async def start(self, auth: Any, keyspace: str | None) -> None:  # noqa: ANN401 - the driver's plug-in
         """Opens a session: logs in, and uses a keyspace.
@@ -158,26 +115,19 @@ class Connection(asyncio.Protocol):
         """
         answer = await self.ask(messages.StartupMessage(_CQL_VERSION, _CLIENT))
         if isinstance(answer, messages.AuthenticateMessage):
-            await self._log_in(auth, answer.authenticator)
+            await self._log_in(auth)
         elif not isinstance(answer, messages.ReadyMessage):
             raise ConnectionException(f"Cassandra node {self.address} answered STARTUP with {answer!r}")
         if keyspace is not None:
             await self.ask(messages.QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
 
-    async def _log_in(self, auth: Any, server_authenticator: str) -> None:  # noqa: ANN401 - as above
+    async def _log_in(self, auth: Any) -> None:  # noqa: ANN401 - as above
         if auth is None:
             raise AuthenticationFailed(f"Cassandra node {self.address} requires a user and a password")
-        authenticator = auth.new_authenticator(self.address)
-        authenticator.server_authenticator_class = server_authenticator
-        response = authenticator.initial_response()
-        while True:
-            answer = await self.ask(messages.AuthResponseMessage(response or b""))
-            if isinstance(answer, messages.AuthSuccessMessage):
-                authenticator.on_authentication_success(answer.token)
-                return
-            if not isinstance(answer, messages.AuthChallengeMessage):
-                raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
-            response = authenticator.evaluate_challenge(answer.challenge)
+        response = auth.new_authenticator(self.address).initial_response()
+        answer = await self.ask(messages.AuthResponseMessage(response))
+        if not isinstance(answer, messages.AuthSuccessMessage):
+            raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
 
     def fail(self, error: Exception) -> None:
         """Ends the connection; all that wait get the error."""
@@ -188,8 +138,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._out.clear()
         waiting, self._waiting = self._waiting, {}
-        for receiver in waiting.values():
-            _deliver(receiver, error)
+        for receive, _ in waiting.values():
+            _deliver(receive, error)
 
     # The transport's
 
@@ -216,15 +166,16 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
-        receiver = self._waiting.pop(stream, None)
-        if receiver is None:
+        waiting = self._waiting.pop(stream, None)
+        if waiting is None:
             raise BrokenFrame(f"an answer names stream {stream}, on which nothing was asked")
+        receive, metadata = waiting
         self._free.append(stream)
         try:
-            answer = answer_of(flags, opcode, body, receiver.metadata)
+            answer = answer_of(flags, opcode, body, metadata)
         except Exception as error:  # noqa: BLE001 - the request gets it
             answer = error
-        _deliver(receiver, answer)
+        _deliver(receive, answer)
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -240,8 +191,21 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
 
-def _deliver(receiver: Receiver, answer: Any) -> None:  # noqa: ANN401 - as above
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:  # noqa: ANN401 - a message of the driver, or an exception
+    """Gives a future its answer, unless it was cancelled."""
+    if future.done():
+        return
+    if isinstance(answer, messages.ErrorMessage):
+        answer = answer.to_exception()
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+        future.exception()  # Nobody may await it any more.
+    else:
+        future.set_result(answer)
+
+
+def _deliver(receive: Receive, answer: Any) -> None:  # noqa: ANN401 - as above
     try:
-        receiver.receive(answer)
+        receive(answer)
     except Exception:
         log.exception("An answer of Cassandra could not be delivered.")
