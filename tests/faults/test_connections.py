@@ -23,7 +23,7 @@ WAVES: list[Wave] = [
     tuple(Step("cut", f"proxy-{number}", LATE) for number in (1, 2, 3)),
 ]
 FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loop_during_faults": 100}
-FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 50}
+FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 25}
 """What a run must have seen at least."""
 
 

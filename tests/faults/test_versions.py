@@ -35,7 +35,7 @@ RELEASE = max(recording.COMMITS, key=Version)
 VERSION_SECONDS = 100.0
 CUTS: Wave = (Step("cut", "proxy-1", LATE), Step("silence", "proxy-2", LATE, at=0.5))
 FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loop_during_faults": 100}
-FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 50}
+FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 40}
 """What a run must have seen at least."""
 KILLS = 4
 """Of web processes, while names are used and keyed posts made."""

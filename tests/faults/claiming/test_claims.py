@@ -10,7 +10,7 @@ from tests.faults.webs import MakeStore, Span, Store, span_of
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long, plans, verify
 
-FEW = {"acknowledged": 25, "again": 2, "acknowledgements done": 25}
+FEW = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 40}
 MANY = {"acknowledged": 40, "again": 3, "acknowledgements done": 40}
 """What a run must have seen at least."""
 SQLITE: list[Wave] = [
