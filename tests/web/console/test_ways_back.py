@@ -16,6 +16,7 @@ import pytest
 from queuey.client import AsyncClient, Client, InvalidRequest, Message, Outgoing, RawMessage
 from queuey.client.calls.error_answers import named_error
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, redrive
+from queuey.ids import parse_id
 from tests.in_process import InProcess
 from tests.waiting import until
 from tests.web.conftest import KEY
@@ -112,7 +113,7 @@ def lying(client: Client, queue: str) -> list[Message]:
 
 def raw(client: Client, queue: str) -> RawMessage:
     """The newest message of a queue as it is stored."""
-    return client.get_raw(queue, max(lying(client, queue), key=lambda one: one.id))
+    return client.get_raw(queue, max(lying(client, queue), key=lambda one: parse_id(one.id)))
 
 
 def by_client(clients: Clients, target: str, _browser: Browser) -> None:
@@ -162,7 +163,7 @@ def test_the_message_comes_back(
         return
     way(clients, target, browser)
     back = raw(client, "q")
-    assert back.id > before.id
+    assert parse_id(back.id) > parse_id(before.id)
     assert (back.body, back.content_type, back.headers) == (before.body, before.content_type, before.headers)
     assert lying(client, target) == []
     [job] = client.job_queue("q").receive(1)
