@@ -29,6 +29,7 @@ from queuey.storage.cassandra.admin.doctor import examine
 from queuey.storage.cassandra.clocks import light_checks
 from queuey.storage.cassandra.driver import Driver, Encoded, Statement
 from queuey.storage.cassandra.timing import PATIENT
+from queuey.storage.opening import patiently
 from tests.waiting import until_async
 
 ROOT = Path(__file__).parents[2]
@@ -199,7 +200,7 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
     assert report.replication is None
     assert len(report.migrations) == len(list((ROOT / "cql").glob("*.cql")))
     with closing(cassandra.open_store(prepared.url, options=ours)) as store:
-        store.ping()
+        patiently(store.ping, 30)
         store.create_application("app")
         queue, _ = store.create_queue("app", "q", QueueSpec())
         places = store.append(queue, [NewMessage(body=body, partition=1, ttl=60) for body in ("first", "second")])

@@ -334,6 +334,7 @@ class Driver:
         def start(done: Callable[[Any, Any], None]) -> None:
             before = self._deadline.begin(ends)
             try:
+                self._deadline.left()
                 if len(some) == 1:
                     self.send(some[0], lambda rows, error: done([rows or []], error))
                     return
