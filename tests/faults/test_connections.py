@@ -1,4 +1,4 @@
-"""The guarantees hold while connections between web processes and nodes are cut, or pass nothing on."""
+"""The guarantees hold while connections between web processes and nodes are cut or stall."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_messages(tmp_path: Path, record_property: Record, three_proxied_nodes: 
 
 @plans("claims/cut-connections", Plan(1, "four-waves", least=FEW_CLAIMS, slow=True))
 def test_claims(tmp_path: Path, record_property: Record, three_proxied_nodes: MakeStore, plan: Plan) -> None:
-    """The same for claims: no message is lost, claimed twice at once or given again."""
+    """Claims under the same faults: no message is lost, held twice at once or delivered after its acknowledgement."""
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=2, written={"four-waves": WAVES})
     verify(plan, lambda: run.run(plan, rest=0.7), record_property)

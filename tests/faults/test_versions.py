@@ -38,7 +38,7 @@ FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loo
 FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 40}
 """What a run must have seen at least."""
 KILLS = 4
-"""Of web processes, while names are used and keyed posts made."""
+"""Number of web processes that are killed while names are used and keyed posts are made."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_claims(
 
 @pytest.fixture
 def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str, release: Program) -> Iterator[Start]:
-    """Starts services, in turn of the release and of this version, while one node after another is paused."""
+    """Starts services alternately of the release and of this version, while one node after another is paused."""
     from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
 
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)

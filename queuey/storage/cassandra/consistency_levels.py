@@ -90,13 +90,11 @@ class ConsistencyLevels:
         return self.of(queue).delay if queue.read_delay is None else queue.read_delay
 
     def concludes(self, queue: Queue) -> bool:
-        """Returns whether emptiness that a read of a queue finds may be remembered, stored or trusted.
-
-        Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
-        """
+        """Returns whether emptiness that a read of a queue finds may be remembered, stored or trusted."""
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
+        # Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
         if not level.safe:
             return False
         try:
