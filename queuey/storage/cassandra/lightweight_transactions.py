@@ -7,7 +7,7 @@ fresh random token (column ``version``) and demands the one it has seen, so that
 row that shows our own token means that it was applied before::
 
     send ──applied──────────────────────────────► DONE
-     ▲ │ └─refused, the row has our token───────► DONE
+     ▲ │ └─refused, the row has our token───────► DONE   (a removal in doubt: there is no row)
      │ ├───refused, nothing in doubt────────────► REFUSED
      │ ├───refused by another, ours in doubt────► UNCLEAR   (ours may have been applied and then changed by another)
      │ ├───error, nothing sent is in doubt──────► StoreUnavailable, outcome none
@@ -150,7 +150,8 @@ class LightweightTransactions:
         Args:
             change: Makes its request. Sent more than once it must do no harm.
             token: Value of the row's last column once the change is applied; None if it writes no token.
-            read_back: Reads the row, its token last, where a refusal does not show it.
+            read_back: Reads the row, its token last, where a refusal does not show it. Without a token the change
+                removes the row.
 
         Raises:
             StoreUnavailable: Nothing was sent that is in doubt; or with outcome ``unknown``: it stayed in doubt for
@@ -174,7 +175,8 @@ class LightweightTransactions:
                     text = f"a change is in doubt: {error}"
                     raise StoreUnavailable(text, outcome="unknown", retry_after=error.retry_after) from error
             else:
-                is_done = is_applied or (token is not None and row[-1:] == [token])
+                is_gone = is_doubted and read_back is not None and not row
+                is_done = is_applied or (is_gone if token is None else row[-1:] == [token])
                 return ChangeResult(is_done, is_doubted and not is_done, tuple(row))
             is_doubted = True
             self.doubts += 1

@@ -225,6 +225,17 @@ def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     assert changing.cas.run(REMOVE, ("a", "q", THEIRS)) == REFUSAL._replace(row=shown)
 
 
+@pytest.mark.parametrize(
+    ("version", "errors", "result"),
+    [(None, [], REFUSAL), (None, [LOST], DONE), (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,)))],
+)
+def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
+    """A removal that was in doubt was made if there is no row; without a doubt another process has removed it."""
+    changing = Changing(version)
+    changing.errors = [*errors]
+    assert changing.cas.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+
+
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
     """A caller whose time is over before the answer came does not know whether the change was applied."""
     driver = CalmDriver()

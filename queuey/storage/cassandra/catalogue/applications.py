@@ -160,8 +160,8 @@ class CassandraApplications(Applications):
             # The entry first: a caller that adds the key again after it was removed below gives the entry a new
             # version.
             entry, found = self._named_key(application, key_id)
-            result = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
-            if result.is_done or (result.is_unclear and self._find_digest(entry.digest) is None):
+            read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
+            if self._transactions.run(_REMOVE_KEY, (entry.digest, found.version), read_back=read_back).is_done:
                 self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 

@@ -21,7 +21,7 @@ from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, queue_rows, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, QueueCache, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
@@ -102,10 +102,13 @@ class CassandraCatalogue(Catalogue, Applications):
                 await self._index.add(application, name, row.queue.uid)
                 return self._transactions.request(_INSERT, _values_of(row))
 
-            if self._transactions.wait(change).is_done:
-                present: Row | None = tried[next(reversed(tried))]
-            else:
-                present = self._find_row(application, name)
+            result = self._transactions.wait(change)
+            try:
+                present = tried[next(reversed(tried))] if result.is_done else self._find_row(application, name)
+            except StoreUnavailable as error:
+                if result.is_unclear:
+                    raise in_doubt(error) from error
+                raise
             for uid in tried.keys() - {present.queue.uid if present else 0}:
                 self._index.remove(application, name, uid)
             if present is not None:
@@ -166,15 +169,12 @@ class CassandraCatalogue(Catalogue, Applications):
     def delete_queue(self, queue: Queue) -> None:
         self._dig(queue, deleted=True)
         changed = self._change_row(queue, _DELETE)
-        if not changed.is_done and not (changed.is_unclear and self._is_gone(queue)):
+        # After a doubt the name may be that of another queue, which was made since.
+        if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
         self._wait_for_others()
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         self._index.remove(queue.application, queue.name, queue.uid)
-
-    def _is_gone(self, queue: Queue) -> bool:
-        row = self._find_row(queue.application, queue.name)
-        return row is None or row.queue.uid != queue.uid
 
     def _dig(self, queue: Queue, *, deleted: bool) -> None:
         row = self._rows.current(queue, since=self._clock.boottime())
@@ -184,9 +184,10 @@ class CassandraCatalogue(Catalogue, Applications):
         self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
     ) -> ChangeResult:
         key = queue.application, queue.name
+        read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
         with self._transactions.turn(("queue", *key)):
             self._rows.forget(*key)
-            result = self._transactions.run(statement, (*values, *key, queue.version), token)
+            result = self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
             self._rows.forget(*key)
         return result
 

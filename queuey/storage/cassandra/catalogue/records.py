@@ -78,10 +78,10 @@ class CassandraRecords(Records):
     def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         with self._transactions.turn(("record", *row)):
-            result = self._transactions.run(_REMOVE, (*row, record.version))
-        # If it is there, it may have been changed before, or removed by this call and made again.
-        if not result.is_unclear or self.record(record.kind, record.application, record.name) is not None:
-            result.require(RecordChanged(record.name), f"record {record.name!r}")
+            read_back = Request(_FIND, row, self._options.catalogue_serial)
+            result = self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
+        # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
+        result.require(RecordChanged(record.name), f"record {record.name!r}")
 
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000

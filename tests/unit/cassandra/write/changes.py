@@ -46,6 +46,8 @@ class Scene:
         """When the change was sent, up to the first time that it is decided."""
         self._send = self.store._driver.send
         self._fates: Iterator[Fate] = iter(())
+        self.unreadable = False
+        """After the first attempt nobody can read anything."""
         self._caller: Caller | None = None
         self._earlier = 0
         self.store._driver.send = self._send_or_not  # type: ignore[method-assign]
@@ -86,6 +88,9 @@ class Scene:
 
     def _send_or_not(self, request: Request | Encoded, done: Done) -> None:
         caller = self._caller
+        if self.unreadable and self.attempts and request.statement.reads and request.host is None:
+            done(None, StoreUnavailable("no node is up"))
+            return
         if caller is None or not isinstance(request, Request) or request.statement != caller.statement:
             self._send(request, done)
             return
@@ -126,6 +131,7 @@ class Caller:
         others: Further ones, with their values.
         before: How many changes by the same statement come before it.
         instead: Statement and values of the other process's change, given the values of this one.
+        reads_on: It begins again after a refusal, and forgets then that it was in doubt.
         repeats: False: what is in doubt is reported at once, and the calling process repeats it.
     """
 
@@ -139,6 +145,7 @@ class Caller:
     others: dict[str, Any] = field(default_factory=dict)
     before: int = 0
     instead: Callable[[Any], tuple[Statement, Any]] | None = None
+    reads_on: bool = False
     repeats: bool = True
 
     def rival(self, request: Request) -> Request:

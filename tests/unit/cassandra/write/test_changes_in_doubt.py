@@ -10,7 +10,7 @@ import pytest
 from queuey.storage.cassandra.lightweight_transactions import FIRST_MAX_PAUSE, MAX_PAUSE, MIN_PAUSE
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.sim.cassandra.threads import simulated_threads
-from tests.unit.cassandra.write.changes import CALLERS, Caller, Scene
+from tests.unit.cassandra.write.changes import CALLERS, Caller, Fate, Scene
 
 LATE = 0.02
 """Seconds by which a simulated thread may be late."""
@@ -56,6 +56,15 @@ def test_in_doubt_then_refused(caller: Caller) -> None:
     """A change that was in doubt when another process changed the row may have been applied before."""
     overtaken = caller.overtaken or caller.refused
     assert Scene().change(caller, iter(["unsent", "rival"])) == (overtaken if caller.repeats else "unknown")
+
+
+@pytest.mark.parametrize("fates", [["lost", "well"], ["unsent", "rival"]])
+def test_in_doubt_and_nobody_can_read(caller: Caller, fates: list[Fate]) -> None:
+    """Whether a change that was in doubt has been applied is not known before the row can be read."""
+    if not caller.reads_on:
+        scene = Scene()
+        scene.unreadable = True
+        assert scene.change(caller, iter(fates)) != "none"
 
 
 def test_in_doubt_to_the_end(caller: Caller) -> None:
