@@ -88,7 +88,7 @@ class LightweightTransactions:
         options: Consistency levels and timeouts.
         boottime: Clock in seconds.
         deadline: That of the calls for which changes are sent.
-        pause: For tests.
+        pause: Starts pauses; by default a thread ends them.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class LightweightTransactions:
             timeout = max(MIN_TIMEOUT, min(self._options.timeout, ends - self._boottime()))
             try:
                 is_applied, *row = await self._send(await change(), timeout)
-                if not is_applied and row[-1:] != [token] and read_back is not None:
+                if not is_applied and read_back is not None and (token is None or row[-1:] != [token]):
                     row = await self._send(read_back, timeout)
             except StoreUnavailable as error:
                 if error.outcome == "none" and not is_doubted:
@@ -184,7 +184,7 @@ class LightweightTransactions:
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
     async def _send(self, request: Request, seconds: float) -> list[Any]:
-        """Sends a request once; returns the first row of the answer, nothing if there is none."""
+        """Sends a request once; returns the first row of the answer, an empty list without one."""
         rows = await called(partial(self._driver.send, request._replace(timeout=seconds)))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")

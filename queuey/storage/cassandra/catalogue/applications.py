@@ -118,10 +118,11 @@ class CassandraApplications(Applications):
             entry = self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
-            if self._transactions.run(_ADD_KEY, (digest, *_values(key), new_number())).is_done:
+            version, read_back = new_number(), Request(_KEY, (digest,), self._options.catalogue_serial)
+            result = self._transactions.run(_ADD_KEY, (digest, *_values(key), version), version, read_back=read_back)
+            if result.is_done:
                 return key
-            present = self._find_digest(digest)
-            if present is not None and present.key.application == application:
+            if result.row and (present := _found(result.row)).key.application == application:
                 return present.key
             self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")

@@ -131,7 +131,8 @@ class Caller:
         others: Further ones, with their values.
         before: How many changes by the same statement come before it.
         instead: Statement and values of the other process's change, given the values of this one.
-        reads_on: It begins again after a refusal, and forgets then that it was in doubt.
+        reads_on: After a refusal it reads and begins again, as if nothing had been in doubt: its caller either finds
+            the value that it wanted, or its value was replaced by another process's at once.
         repeats: False: what is in doubt is reported at once, and the calling process repeats it.
     """
 
@@ -321,10 +322,10 @@ CALLERS = {
     ),
     "add a key": Caller(add_key, applications._ADD_KEY, "done"),
     "add a key's entry": Caller(add_key, applications._ADD_ENTRY, "done"),
-    "renew a key's entry": Caller(add_key_again, applications._RENEW_ENTRY, "done"),
+    "renew a key's entry": Caller(add_key_again, applications._RENEW_ENTRY, "done", reads_on=True),
     "revoke a key": Caller(revoke_key, applications._REMOVE_KEY, "done"),
     "remove a key's entry": Caller(revoke_key, applications._REMOVE_ENTRY, "done"),
-    "expire a key": Caller(expire_key, applications._EXPIRE_KEY, "done"),
+    "expire a key": Caller(expire_key, applications._EXPIRE_KEY, "done", reads_on=True),
     "create a queue": Caller(
         create_queue, queues._INSERT, "created False", lost="created True", others={"uid": 98, "qid": 97}
     ),
@@ -340,13 +341,16 @@ CALLERS = {
     "delete a queue": Caller(
         lambda scene: lambda: scene.store.delete_queue(scene.queue), queues._DELETE, "QueueChanged"
     ),
-    "cover long messages": Caller(cover, queue_cache._COVER, "done", token="longest_ttl"),
+    "cover long messages": Caller(cover, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
     "enter into the ledger": Caller(
-        lambda scene: lambda: [scene.store.enter("work", 1, b"value", expected=None)], ledger._SET, "done"
+        lambda scene: lambda: [scene.store.enter("work", 1, b"value", expected=None)],
+        ledger._SET,
+        "done",
+        reads_on=True,
     ),
-    "set an offset": Caller(partial(set_offset, compare=False), offsets._COMPARE, "done"),
+    "set an offset": Caller(partial(set_offset, compare=False), offsets._COMPARE, "done", reads_on=True),
     "compare and set an offset": Caller(partial(set_offset, compare=True), offsets._COMPARE, "done", "unknown"),
-    "remove a group": Caller(forget_group, offsets._COMPARE, "done"),
+    "remove a group": Caller(forget_group, offsets._COMPARE, "done", reads_on=True),
     "create a record": Caller(new_record, records._CREATE, "RecordChanged", "unknown"),
     "change a record": Caller(changed_record, records._CHANGE, "RecordChanged", "unknown"),
     "remove a record": Caller(removed_record, records._REMOVE, "RecordChanged", "unknown"),
