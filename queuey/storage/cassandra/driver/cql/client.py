@@ -131,7 +131,7 @@ class _Attempt:
 
     @property
     def is_over(self) -> bool:
-        return self._request.claim.locked()
+        return self._request.is_answered
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
         request = self._request
@@ -221,7 +221,7 @@ class CqlClient:
             return None
         return node.connection is not None
 
-    def nodes_with(self, routing_key: bytes) -> Iterator[Node]:
+    def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
         """Yields the nodes with a row that are up, each time another one first."""
         self._refresh_if_changed()
         replicas = self._replicas.get(routing_key)
@@ -234,7 +234,7 @@ class CqlClient:
             if node.connection is not None:
                 yield node
 
-    def only(self, address: str) -> Iterator[Node]:
+    def _only(self, address: str) -> Iterator[Node]:
         """Yields the node with this address, if it is up."""
         self._refresh_if_changed()
         node = self._nodes.get(address)
@@ -277,8 +277,10 @@ class CqlClient:
     # Requests
 
     def send(self, request: FastRequest) -> None:
-        """Sends a request. Its ``done`` is called in the loop's thread, later."""
-        request.into_loop = self.into_loop
+        """Sends a request."""
+        request.nodes = (
+            self._nodes_with(request.routing_key) if request.address is None else self._only(request.address)
+        )
         request.clock = self.clock
         request.began = self.clock()
         if not self._ask(request):
@@ -302,13 +304,6 @@ class CqlClient:
                 request.begin_attempt(connection)
                 return True
         return False
-
-    def into_loop(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread, from any thread."""
-        try:
-            self.loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            log.debug("The event loop has ended; a call was dropped.")
 
     def _set_timer(self) -> None:
         self._timer = self.loop.call_later(LOOK_EVERY, self._let_it_read)
