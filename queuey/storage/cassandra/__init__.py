@@ -197,6 +197,7 @@ class CassandraStore(
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
+        self._writer.undo_writer.resume()
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         return self._deadline.result(begin, "Cassandra did not finish the write in time")
