@@ -105,8 +105,13 @@ class StoreLoop:
             end_own()
 
     def _wake(self) -> None:
+        running = asyncio._get_running_loop()  # noqa: SLF001 - as above
+        if running is not None and running is self._loop:
+            self._is_waking = True
+            running.call_soon(self._make_calls)
+            return
         with self._lock:
-            if self._is_closed and not self.is_here:
+            if self._is_closed:
                 raise StoreClosed("the store is closed")
             self._is_waking = True
             try:
@@ -178,12 +183,9 @@ def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
     loop = asyncio.new_event_loop()
     ended = loop.create_future()
 
-    async def until_ended() -> None:
-        await ended
-
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(until_ended())
+            runner.run(asyncio.wait_for(ended, None))
 
     threading.Thread(target=run, name="queuey-store-loop", daemon=True).start()
     return loop, lambda: loop.call_soon_threadsafe(ended.set_result, None)
