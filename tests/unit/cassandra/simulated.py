@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from queuey.errors import StoreUnavailable
@@ -39,11 +40,18 @@ class HandLoop(StoreLoop):
         """See the base class. It is not made within another call."""
         self._calls.append((call, args))
         if not self._is_waking:
-            self._is_waking = True
-            while self._calls:
-                made, given = self._calls.popleft()
-                made(*given)
-            self._is_waking = False
+            with self.turn():
+                pass
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One turn of the loop: calls for the next one are made after it."""
+        self._is_waking = True
+        yield
+        while self._calls:
+            call, args = self._calls.popleft()
+            call(*args)
+        self._is_waking = False
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """See the base class."""
@@ -74,7 +82,7 @@ class CalmDriver(Driver):
         self.ahead = 0.0
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
-        self.loop = HandLoop(self.world)
+        self.loop: HandLoop = HandLoop(self.world)
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
