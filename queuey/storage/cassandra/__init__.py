@@ -200,6 +200,8 @@ class CassandraStore(
         self._writer.undo_writer.resume()
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        if self._driver.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
         return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:

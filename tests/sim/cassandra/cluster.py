@@ -457,13 +457,16 @@ class SimulatedDriver(Driver):
             return
         self._cluster_of_world.note_append(request, 1)
         cluster, world = self._cluster_of_world, self._process.world
-        stalls = cluster.weather.stalls
-        if stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < stalls:
-            pause(world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale)
+        stalls, reads = cluster.weather.stalls, request.statement.reads
+        if stalls and world.rng.random() < stalls:
+            seconds = world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale
+            if isinstance(getcurrent(), SimulatedThread):
+                pause(seconds)
+            elif not reads:
+                self._process.pause(seconds)
         if isinstance(request, Encoded) or (request.further and request.serial is not None):
             super().send(request, self._told_once(request, done))
             return
-        reads = request.statement.reads
         try:
             timeout = self._deadline.left(self._options.timeout) if request.timeout is None else request.timeout
         except StoreUnavailable as error:
