@@ -265,6 +265,7 @@ class _Interposed(LastingDriver):
         """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
         send = super().send
         if isinstance(request, Encoded):
+            done = partial(self.loop.call, done)
             if request.decode is None or request.host is not None:
                 request = request._replace(timeout=PATIENCE)
             else:

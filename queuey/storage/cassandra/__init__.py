@@ -99,7 +99,7 @@ PREPARED = (
     *keyed_posts.PREPARED,
     *names.PREPARED,
 )
-"""Statements sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
+"""Statements sent from threads that must never wait: that of the store's loop, and the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
@@ -196,9 +196,12 @@ class CassandraStore(
         return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._driver.adopt(loop)
+        self._driver.loop.adopt(loop)
+        self._writer.undo_writer.resume()
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        if self._driver.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
         return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock_check, id_generator
@@ -138,10 +137,10 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-def in_time(writer: MessageWriter, in_flight: InFlightBatch, level: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
+def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
     """Takes every answer to have come in time."""
     in_flight.minted = writer._clock.boottime()
-    REAL_ARRIVED(writer, in_flight, level, error)
+    REAL_ARRIVED(writer, in_flight, *arrived)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:

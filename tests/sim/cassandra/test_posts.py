@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from queuey import ids
-from queuey.errors import StoreUnavailable, WriteUndone
+from queuey.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, ranges
@@ -21,7 +21,7 @@ from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
-from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch
+from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, nobody
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
 from tests.sim.cassandra import histories
@@ -200,6 +200,13 @@ def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.tell("none")
 
 
+def cancelled(operation: AppendOperation) -> Outcome:
+    """Cancels what was sent together with the waiting for it, and takes it for not sent."""
+    operation.done, operation.withdrawn = nobody, True
+    operation.written.clear()
+    return "none"
+
+
 def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
     """Counts every undo write as in time."""
     undo_write.deadline = float("inf")
@@ -347,6 +354,7 @@ MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=50),
     "D without U": Mutation(SHOWN, delay_without_undo_time, first=48),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
+    "what was sent ends by its own rules": Mutation(SHOWN, partial(replace, AppendOperation.withdraw, cancelled)),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
     "repeating after unknown": Mutation(
         ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=3

@@ -165,7 +165,7 @@ def test_answers_that_say_nothing() -> None:
     """An answer without a row leaves the change in doubt."""
     changing = Changing()
     ask = changing.driver.send
-    changing.driver.send = lambda _request, done: done([], None)  # type: ignore[method-assign]
+    changing.driver.send = lambda request, done: done([], None)  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="did not say") as raised:
         changing.change()
     assert raised.value.outcome == "unknown"

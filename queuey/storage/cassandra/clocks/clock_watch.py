@@ -140,7 +140,7 @@ class ClockWatch:
         except Exception as failed:
             log.exception("The clock could not be checked.")
             error = StoreUnavailable(f"the clock could not be checked: {failed}")
-        self._light.tell(waiting, error)
+        self._driver.loop.call(self._light.tell, waiting, error)
 
     def refusal(self) -> StoreUnavailable:
         if (problem := self._driver.problem()) is not None:

@@ -1,7 +1,7 @@
 """Claim logs in Cassandra.
 
 An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
-names. It goes by the fast path and holds no thread. It is not sent again once a node may have begun it: what is in
+names. It goes over the loop and holds no thread. It is not sent again once a node may have begun it: what is in
 doubt is sent again by the caller, until Cassandra says that it was applied or refused.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ class Watched:
         self.clock = self.driver.clock()
         check, timing = ClockCheck(self.clock, lambda: 1.0), TimingInForce(CassandraOptions(), self.clock)
         self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None, pool=AtOnce())
-        self.told: list[StoreUnavailable | None] = []
+        self.told: list[Any] = []
 
     def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
         """Has some nodes not answer, or not answer light checks alone."""
@@ -54,8 +55,14 @@ class Watched:
         self.told.clear()
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
+        error: StoreUnavailable | None
         [error] = self.told
         return error
+
+    def check_again(self) -> None:
+        """Compares the clock once more: a light check goes by what was known before the last round."""
+        assert self.watch.check()
+        self.driver.sent.clear()
 
     @property
     def asked(self) -> list[int]:
@@ -126,6 +133,37 @@ def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number
     watched.nodes[number].offset = 30.0
     assert watched.confirm() is None
     assert watched.watch.timed_correctly_since(minted)
+
+
+def test_answers_of_one_turn_share_a_check(watched: Watched) -> None:
+    """However many there are, two nodes are asked, when all of them have come."""
+    watched.check_again()
+    with watched.driver.loop.turn():
+        for _ in range(3):
+            watched.watch.confirm_soon(watched.told.append)
+        assert watched.asked == []
+    assert len(watched.asked) == 2
+    assert watched.told == [None] * 3
+
+
+def test_an_answer_that_comes_after_a_check_began_is_not_served_by_it(watched: Watched) -> None:
+    """It has a check of its own, which does not wait for the end of the one before."""
+    watched.check_again()
+    driver, told = watched.driver, watched.told
+    driver.held = True
+    for number in (1, 2):
+        watched.watch.confirm_soon(partial(_tell, told, number))
+        assert len(driver.waiting) == 2 * number
+    for answer in driver.waiting[:2]:
+        answer()
+    assert told == [(1, None)]
+    for answer in driver.waiting[2:]:
+        answer()
+    assert told == [(1, None), (2, None)]
+
+
+def _tell(told: list[Any], number: int, error: StoreUnavailable | None) -> None:
+    told.append((number, error))
 
 
 def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
