@@ -21,6 +21,7 @@ from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
+from tests.waiting import until_async
 
 STATEMENT = Statement("UPDATE queues SET options = ? WHERE application = 'a' AND name = 'q'")
 OPTIONS = ColumnMetadata("queuey", "queues", "options", BytesType)
@@ -140,10 +141,12 @@ async def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> N
         driver.send(request, lambda *end: told.append(end))
     for sent in client.sent:
         sent.driver_fallback(sent.done, 2, 1.0)
+    await until_async(lambda: len(told) == 2)
     assert told == [(["row"], None)] * 2
     driver._usable = False
     for sent in client.sent:
         sent.driver_fallback(sent.done, 2, 1.0)
+    await until_async(lambda: len(told) == 4)
     assert [(rows, str(error)) for rows, error in told[2:]] == [(None, "away")] * 2
 
 
@@ -156,6 +159,7 @@ async def test_a_request_for_one_node_goes_to_no_other() -> None:
     (sent,) = client.sent
     sent.driver_fallback(sent.done, 1, 1.0)
     driver.send(Request(STATEMENT, (b"a",), host="127.0.0.8"), lambda *end: told.append(end))
+    await until_async(lambda: len(told) == 2)
     texts = [str(error) for _, error in told]
     assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
 
