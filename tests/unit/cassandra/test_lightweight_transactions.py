@@ -165,7 +165,7 @@ def test_answers_that_say_nothing() -> None:
     """An answer without a row leaves the change in doubt."""
     changing = Changing()
     ask = changing.driver.send
-    changing.driver.send = lambda _request, done: done([], None)  # type: ignore[method-assign]
+    changing.driver.send = lambda request, done: done([], None)  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="did not say") as raised:
         changing.change()
     assert raised.value.outcome == "unknown"
@@ -234,6 +234,13 @@ def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailabl
     changing = Changing(version)
     changing.errors = [*errors]
     assert changing.cas.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+
+
+def test_changes_without_a_token_in_doubt() -> None:
+    """A change that writes no token, and removes nothing, was not made because there is no row."""
+    changing = Changing(None)
+    changing.errors = [LOST]
+    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
 
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
