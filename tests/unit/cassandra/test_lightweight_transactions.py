@@ -191,6 +191,13 @@ def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], r
     assert changing.driver.sent[-1].statement == FIND.statement
 
 
+def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
+    """A change whose token was shown was applied, whatever others have made of the row until it is read."""
+    changing = Changing(OURS)
+    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
+    assert len(changing.driver.sent) == 1
+
+
 @pytest.mark.parametrize("doubts", [0, 1])
 def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
     """A change that was refused changed nothing, though nobody can read the row; unless it was in doubt before."""
@@ -234,6 +241,13 @@ def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailabl
     changing = Changing(version)
     changing.errors = [*errors]
     assert changing.cas.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+
+
+def test_changes_without_a_token_in_doubt() -> None:
+    """A change that writes no token, and removes nothing, was not made because there is no row."""
+    changing = Changing(None)
+    changing.errors = [LOST]
+    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
 
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
