@@ -132,7 +132,7 @@ class CassandraStore(
         self._deadline = Deadline(options.deadline, clock.boottime)
         self._timing = TimingInForce(options, clock)
         self._driver = driver(parse_url(url), options, verify=self._problem, deadline=self._deadline)
-        self._transactions = LightweightTransactions(self._driver, options, clock, self._closing, self._deadline)
+        self._transactions = LightweightTransactions(self._driver, options, clock.boottime, self._deadline)
         self._rows = QueueCache(self._driver, options, self._timing, clock, self._transactions)
         self._index = QueueIndex(self._driver, options)
         self._pending_deletes = PendingDeletes(self._driver, options)
@@ -170,7 +170,7 @@ class CassandraStore(
             pool=self._pool,
             deadline=self._deadline,
         )
-        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer)
+        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
         self._appends = AppendsInFlight()
         record = RecentWrites(self._driver, clock, self._process, self._deadline)
         self._arrivals = PolledArrivals(self, clock, record)

@@ -74,6 +74,9 @@ class CalmDriver(Driver):
             self.world.run(self.world.now + 0.001)
         done(*(ends[0] if ends else (None, error or StoreUnavailable("no answer"))))
 
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """See the base class. All statements are prepared."""
+
     def problem(self) -> str | None:
         """See the base class."""
         return None
