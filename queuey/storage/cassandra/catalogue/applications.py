@@ -122,8 +122,8 @@ class CassandraApplications(Applications):
             result = self._transactions.run(_ADD_KEY, (digest, *_values(key), version), version, read_back=read_back)
             if result.is_done:
                 return key
-            if result.row and (present := _found(result.row)).key.application == application:
-                return present.key
+            if result.row and (other := _found(result.row)).key.application == application:
+                return other.key
             self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
 

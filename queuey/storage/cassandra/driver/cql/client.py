@@ -255,7 +255,10 @@ class CqlClient:
     def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
         if len(self._replicas) >= MAX_ROUTES:
             self._replicas.clear()
-        hosts = self._token_map.get_replicas(self.keyspace, self._token_map.token_class.from_key(routing_key))
+        token_map = self._token_map
+        if token_map is None:
+            return ()
+        hosts = token_map.get_replicas(self.keyspace, token_map.token_class.from_key(routing_key))
         nodes = [self._nodes.get(str(host.address)) for host in hosts]
         replicas = self._replicas[routing_key] = tuple(node for node in nodes if node is not None)
         return replicas
