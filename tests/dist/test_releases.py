@@ -10,7 +10,6 @@ import importlib
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -52,8 +51,7 @@ def wheel_of(version: str, built: Built, target: Path) -> Path:
         assert version == queuey.__version__, f"COMMITS has no commit of release {version}"
         return built.wheel
     (target / "tree").mkdir()
-    packed = recording.from_git(version, "archive", "{commit}")
-    subprocess.run(["tar", "x"], cwd=target / "tree", input=packed, check=True)
+    recording.check_out(version, target / "tree")
     return build(target / "tree", target).wheel
 
 

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+from deploy.local import CassandraCluster, CassandraOptions, start_cassandra
+from deploy.local.addresses import claim
+from deploy.local.cassandra import NATIVE_PORT, ports
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres
+from tests.faults.client_requests import ClientRequests
 from tests.faults.webs import Span, Store, Victim
 from tests.faults.wire import Account
 from tests.harness.proxy import Proxy
 from tests.servers import keyspaces
 from tests.servers.served import environment
 
-if TYPE_CHECKING:
-    from deploy.local import CassandraCluster
-
 APPLICATION = "faults"
 
 
-def store_on(cluster: CassandraCluster, url: str, span: Span, *, difference: float, row_age: float) -> Store:
+@dataclass(frozen=True)
+class ProxiedNodes:
+    """Nodes whose clients connect through proxies.
+
+    Attributes:
+        cluster: The nodes.
+        proxies: A proxy for each node, ``proxy-1`` and so on.
+    """
+
+    cluster: CassandraCluster
+    proxies: Mapping[str, Proxy]
+
+
+@contextmanager
+def start_proxied(nodes: int) -> Iterator[ProxiedNodes]:
+    """Starts nodes behind proxies: clients learn from the nodes only the addresses at which the proxies listen."""
+    block = claim([*ports(nodes), *((nodes + index, NATIVE_PORT) for index in range(nodes))])
+    port = block.port(NATIVE_PORT)
+    behind = {block.address(index): block.address(nodes + index) for index in range(nodes)}
+
+    def listen_behind(text: str) -> str:
+        settings = json.loads(text)
+        address = settings["rpc_address"]
+        return json.dumps(settings | {"rpc_address": behind[address], "broadcast_rpc_address": address})
+
+    options = CassandraOptions(commitlog_sync="group", rewrite=listen_behind)
+    with contextlib.ExitStack() as opened:
+        proxies = {
+            f"proxy-{number}": opened.enter_context(contextlib.closing(Proxy({(near, port): (far, port)})))
+            for number, (near, far) in enumerate(behind.items(), 1)
+        }
+        yield ProxiedNodes(opened.enter_context(start_cassandra(nodes, options, block=block)), proxies)
+
+
+def store_on(
+    cluster: CassandraCluster,
+    url: str,
+    span: Span,
+    *,
+    difference: float,
+    row_age: float,
+    proxies: Mapping[str, Proxy] = {},
+) -> Store:
     """Makes a store of a keyspace with a copy on each node, and empties that.
 
     Args:
@@ -34,13 +79,21 @@ def store_on(cluster: CassandraCluster, url: str, span: Span, *, difference: flo
         span: W and D of ``strong``.
         difference: S in seconds.
         row_age: C in seconds.
+        proxies: Between the web processes and the nodes, by name.
     """
     keyspaces.empty(url)
     keyspaces.close()  # nobody else is connected while nodes are killed
     keyspaces.go_by(url, span.timing(difference, row_age))
-    options = "--store", url
     nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
-    return Store(span, options, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
+    return Store(
+        span,
+        options=("--store", url),
+        account=_account(url),
+        nodes={**nodes, **proxies},
+        settled=cluster.wait_until_settled,
+        converged=lambda: converge(url),
+        client_requests=ClientRequests(url, cluster.contact_points),
+    )
 
 
 def store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
@@ -68,6 +121,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
         centres.cluster.wait_until_settled,
         lambda: converge(url, CENTRES[0]),
         local,
+        client_requests=ClientRequests(url, centres.cluster.contact_points, CENTRES[0]),
     )
 
 

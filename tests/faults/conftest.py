@@ -14,6 +14,7 @@ from tests.faults.webs import MakeStore
 if TYPE_CHECKING:
     from deploy.local import CassandraCluster
     from tests.faults.centres import Centres
+    from tests.faults.cluster import ProxiedNodes
     from tests.servers.plugin import Cassandra
 
 
@@ -56,3 +57,38 @@ def three_nodes(cassandra_nodes: CassandraCluster, nodes_keyspace: str) -> MakeS
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     return partial(store_on, cassandra_nodes, nodes_keyspace)
+
+
+@pytest.fixture(scope="package")
+def package_proxied_nodes(servers: contextlib.ExitStack) -> Iterator[ProxiedNodes]:
+    """Three nodes behind proxies, which end when the last test here has."""
+    from tests.faults.cluster import start_proxied  # noqa: PLC0415 - only who uses it needs the driver
+
+    with start_proxied(3) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="package")
+def proxied_keyspace(package_proxied_nodes: ProxiedNodes) -> str:
+    """The URL of a keyspace with a copy of everything on each of these nodes; each test finds it emptied."""
+    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+
+    return keyspaces.make(package_proxied_nodes.cluster, 3)
+
+
+@pytest.fixture
+def proxied_nodes(package_proxied_nodes: ProxiedNodes) -> Iterator[ProxiedNodes]:
+    """The nodes and proxies for a test that breaks them; they are brought back afterwards."""
+    yield package_proxied_nodes
+    for proxy in package_proxied_nodes.proxies.values():
+        proxy.heal()
+        proxy.resume()
+    package_proxied_nodes.cluster.restore()
+
+
+@pytest.fixture
+def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> MakeStore:
+    """Makes the store of a run on three nodes behind proxies."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    return partial(store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)

@@ -13,6 +13,7 @@ from tests.faults.wire import Web, make_queue, metric
 from tests.faults.workload import (
     BATCHES,
     CHAIN,
+    FREQUENT,
     LONGEST_DELAY,
     PARTITIONS,
     PATIENCE,
@@ -97,7 +98,7 @@ class MessageRun:
             self._read_all(marks)
         history = self._history()
         limits = limits._replace(apart=bool(self._store.centres), deadline=self._store.span.deadline)
-        counts = count(history, limits)
+        counts = count(history, limits) | self._processes.request_counts
         violations, applied = check(history, MESSAGES, limits), checked(counts, MESSAGES)
         return Result(violations, counts, applied, history.faults, self._processes.output[-6000:], history)
 
@@ -176,12 +177,14 @@ class MessageRun:
         first, second = QUEUES
         webs = self._processes.addresses
         kinds: dict[str, tuple[str, Habit]] = {"both": (first, Habit()), "merged": (second, Habit(merge=True))}
+        near = [self._reader(f"near-{web.name}", first, FREQUENT, [web]) for web in webs]
         if self._store.centres:
             kinds["anew"] = SELDOM, Habit(tuple(range(1, MANY + 1)), limit=500, anew=True)
-            return [self._reader(f"{name}-{web.name}", *kind, [web]) for web in webs for name, kind in kinds.items()]
+            apart = [self._reader(f"{name}-{web.name}", *kind, [web]) for web in webs for name, kind in kinds.items()]
+            return near + apart
         kinds["waiting"] = second, Habit(wait=1, patience=PATIENCE)
-        kinds |= {f"part-{n}": (first, Habit(partitions=(n,))) for n in (1, PARTITIONS)}
-        return [self._reader(name, *kind, webs) for name, kind in kinds.items()]
+        kinds |= {f"part-{n}": (first, FREQUENT._replace(partitions=(n,))) for n in (1, PARTITIONS)}
+        return near + [self._reader(name, *kind, webs) for name, kind in kinds.items()]
 
     def _reader(self, name: str, queue: str, habit: Habit, webs: Sequence[Web], final: int = 0) -> Reader:
         return Reader(name, webs, self._processes.account, queue, habit, self._journal, final)

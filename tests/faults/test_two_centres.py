@@ -17,7 +17,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
@@ -41,7 +41,7 @@ APPLICATION = "centres"
 class Concluding(ConsistencyLevels):
     """Takes everything for empty that was found so, whatever another data centre may have."""
 
-    def concludes(self, queue: Queue) -> bool:
+    def _concludes(self, level: InForce) -> bool:
         """Always."""
         return True
 

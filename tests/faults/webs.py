@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from queuey.storage.cassandra.timing import LevelTiming, Timing
+from tests.faults.client_requests import ClientRequests
 from tests.faults.wire import Account, Web
+from tests.harness.history import running
 from tests.harness.nemesis import Step, Wave, hit
 from tests.harness.plans import Plan
 from tests.harness.proxy import Proxy
@@ -61,6 +64,16 @@ class Victim(Protocol):
         """Lets it go on."""
 
 
+class Program(NamedTuple):
+    """The ``queuey`` that a web process runs: its command, and environment variables."""
+
+    words: Sequence[str]
+    variables: Mapping[str, str] = {}
+
+
+PRESENT = Program((sys.executable, "-m", "queuey"))
+
+
 class Store(NamedTuple):
     """What the web processes keep messages in.
 
@@ -74,6 +87,8 @@ class Store(NamedTuple):
         centres: Further options of each web process that is in a data centre of its own, by its name. They agree only
             in the end, so then it is called before the first full read.
         clocks: Seconds by which wall clocks of web processes are ahead, by name.
+        programs: Programs of web processes that are not of this version, by name.
+        client_requests: Counts the requests that the nodes get.
     """
 
     span: Span
@@ -84,6 +99,8 @@ class Store(NamedTuple):
     converged: Callable[[], None] = lambda: None
     centres: Mapping[str, Sequence[str]] = {}
     clocks: Mapping[str, float] = {}
+    programs: Mapping[str, Program] = {}
+    client_requests: ClientRequests | None = None
 
 
 class MakeStore(Protocol):
@@ -207,6 +224,7 @@ class Webs:
         self._names = [f"web-{number}" for number in range(1, count + 1)]
         self._workers = workers
         self._processes: dict[str, WebProcess] = {}
+        self._faulty_nodes: list[str] = []
 
     @property
     def addresses(self) -> list[Web]:
@@ -217,6 +235,12 @@ class Webs:
     def output(self) -> str:
         """Everything that they printed."""
         return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
+
+    @property
+    def request_counts(self) -> dict[str, int]:
+        """How many requests the nodes got; nothing if nobody counts."""
+        requests = self._store.client_requests
+        return {} if requests is None else requests.counts
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -231,7 +255,9 @@ class Webs:
             if not self._store.account:
                 profile = self._processes["web-1"].served.profile
                 self.account = Account(profile.application, profile.key)
-            yield
+            requests = self._store.client_requests
+            with running([] if requests is None else [partial(requests.watch, lambda: bool(self._faulty_nodes))]):
+                yield
         finally:
             for process in self._processes.values():
                 process.kill()
@@ -240,14 +266,22 @@ class Webs:
     def _serve(self, name: str, port: int | None) -> Served:
         options = [*self._store.options, *self._store.centres.get(name, ()), "--workers", str(self._workers)]
         ahead = self._store.clocks.get(name, 0.0)
-        variables = {"PYTHONPATH": str(WITH_WRONG_CLOCKS), "WALL_CLOCK_AHEAD": str(ahead)} if ahead else None
-        return Served(self._directory, options, port=port, variables=variables)
+        clock = {"PYTHONPATH": str(WITH_WRONG_CLOCKS), "WALL_CLOCK_AHEAD": str(ahead)} if ahead else {}
+        program = self._store.programs.get(name, PRESENT)
+        variables = {**program.variables, **clock}
+        return Served(self._directory, options, port=port, variables=variables, program=program.words)
 
     def hit(self, step: Step) -> str:
         """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it."""
         name, _, worker = step.target.partition("/")
         victim: Any = self._processes.get(name) or self._store.nodes[name]
-        hit(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
+        faulty = [name] if name in self._store.nodes else []
+        self._faulty_nodes += faulty
+        try:
+            hit(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
+        finally:
+            for each in faulty:
+                self._faulty_nodes.remove(each)
         return step.target
 
     def waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:

@@ -199,6 +199,10 @@ class Habit(NamedTuple):
     anew: bool = False
 
 
+FREQUENT = Habit(partitions=(1,), limit=100, pause=0.05)
+"""Short pages of one partition: services read only these on their event loops, all others in threads."""
+
+
 @dataclass(eq=False)
 class Reader:
     """Follows a queue by the cursor of each answer, asking now this web process and now that.

@@ -97,6 +97,12 @@ def from_git(version: str, *command: str) -> bytes:
     return ended.stdout
 
 
+def check_out(version: str, target: Path) -> None:
+    """Writes the files of a release's commit into a directory; skips the test where there is no git history."""
+    packed = from_git(version, "archive", "{commit}")
+    subprocess.run(["tar", "x"], cwd=target, input=packed, check=True)
+
+
 def folders() -> list[Path]:
     """Returns the folders of all releases, oldest first."""
     return sorted(HERE.glob("v*_*_*"), key=lambda path: [int(part) for part in path.name[1:].split("_")])

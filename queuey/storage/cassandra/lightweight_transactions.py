@@ -23,6 +23,7 @@ that one say "applied" and change nothing.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import secrets
@@ -40,6 +41,8 @@ from queuey.storage.cassandra.driver.callbacks import Done, begin, called
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
+
+log = logging.getLogger(__name__)
 
 Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""
@@ -238,7 +241,10 @@ class _Pauses:
                 self._pauses = [(end, done) for end, done in self._pauses if end > now]
                 more = bool(self._pauses)
             for done in over:
-                done(None, None)
+                try:
+                    done(None, None)
+                except Exception:
+                    log.exception("A change in doubt could not go on after its pause.")
 
 
 def unclear(what: str) -> StoreUnavailable:

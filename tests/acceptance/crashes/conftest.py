@@ -33,6 +33,12 @@ ANSWERED_SECONDS = 300.0
 Start = Callable[[int], Served]
 
 
+def make_account(store: Store) -> None:
+    """Makes the application and the key of all callers."""
+    store.create_application(APP)
+    store.add_key(APP, digest_of(KEY))
+
+
 @pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """Starts a service on a port; all share a store."""
@@ -46,8 +52,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
         store = cassandra.open_store(url)
     else:
         store = sqlite.open_store(tmp_path / "data")
-    store.create_application(APP)
-    store.add_key(APP, digest_of(KEY))
+    make_account(store)
     store.close()
     yield lambda port: Served(tmp_path, options, port=port)
     if options:

@@ -123,6 +123,6 @@ class ClaimRun:
     def _judge(self, forwarded: int) -> Result:
         posts = History(self._records.all())
         self._history.acknowledged.update(ids.parse_position(place.id) for place in posts.acknowledged)
-        counts = self._counts() | {"forwarded": forwarded}
+        counts = self._counts() | {"forwarded": forwarded} | self._processes.request_counts
         violations, applied = check(self._history, CLAIMS), checked(counts, CLAIMS)
         return Result(violations, counts, applied, posts.faults, self._processes.output[-6000:], self._history)

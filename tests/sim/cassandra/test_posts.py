@@ -35,6 +35,8 @@ from tests.sim.cassandra.threads import simulated_threads
 
 SEEN, FEW = 20, 3
 """Histories of `make check`: of plain posts, and of each kind beside, without those that show a mutation."""
+EARLY = 5
+"""Histories in which messages are read early, together with each fault of a connection."""
 LAST = FEW - 1
 """The seed of histories that are played twice."""
 ENOUGH = 300
@@ -94,7 +96,7 @@ def storms() -> list[PostStorm]:
 @pytest.fixture(scope="module")
 def early_storms() -> list[EarlyStorm]:
     """Histories in which messages are read early."""
-    return played(EarlyStorm, FEW)
+    return played(EarlyStorm, EARLY)
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +353,7 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=50),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=55),
     "D without U": Mutation(SHOWN, delay_without_undo_time, first=48),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
     "what was sent ends by its own rules": Mutation(SHOWN, partial(replace, AppendOperation.withdraw, cancelled)),
@@ -366,7 +368,7 @@ MUTATIONS = {
     ),
     "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=404),
     "S in the order of an ordered queue": Mutation(
-        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=16, storm=OrderedStorm
+        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=20, storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
         ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=10, storm=HarshEarlyStorm

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cassandra import OperationTimedOut
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
 from cassandra.cqltypes import BytesType
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
@@ -31,11 +33,11 @@ PREPARED = PreparedStatement([OPTIONS], b"query", None, STATEMENT.cql, "queuey",
 class Attempts:
     """A session and its future in one: it calls back for each attempt, as cassandra-driver does after a second one."""
 
-    attempted_hosts = ("one", "two")
     _paging_state = None
 
-    def __init__(self, ends: list[Any]) -> None:
+    def __init__(self, ends: list[Any], attempted_hosts: Sequence[str] = ("one", "two")) -> None:
         self._ends = ends
+        self.attempted_hosts = attempted_hosts
 
     def execute_async(self, _request: object, **_options: object) -> Attempts:
         """Makes the attempts."""
@@ -148,6 +150,22 @@ async def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> N
         sent.driver_fallback(sent.done, 2, 1.0)
     await until_async(lambda: len(told) == 4)
     assert [(rows, str(error)) for rows, error in told[2:]] == [(None, "away")] * 2
+
+
+@pytest.mark.parametrize(("asked", "outcome"), [(0, "none"), (1, "unknown")])
+async def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str) -> None:
+    """A write that was sent and lost with its connection is in doubt, also if the driver then can ask no node."""
+    unreachable = NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")})
+    driver, told = driver_with(Attempts([unreachable], attempted_hosts=()))
+    client: Any = Client()
+    driver._client = client
+    driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
+    (sent,) = client.sent
+    sent.driver_fallback(sent.done, asked, 1.0)
+    await until_async(lambda: told)
+    ((_, error),) = told
+    assert error is not None
+    assert error.outcome == outcome
 
 
 async def test_a_request_for_one_node_goes_to_no_other() -> None:

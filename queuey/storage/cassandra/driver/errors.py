@@ -73,7 +73,8 @@ def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> Sto
 
 def _without_effect(error: BaseException, attempts: int) -> bool:
     if isinstance(error, NoHostAvailable):
-        return attempts == 0 or all(_not_sent(one) for one in _errors_of(error))
+        # The errors are of the driver's own attempts, which it counts only after they were sent.
+        return not attempts and all(_not_sent(one) for one in _errors_of(error))
     if isinstance(error, Unavailable | InvalidRequest | Unauthorized | AlreadyExists):
         return attempts <= 1
     return False

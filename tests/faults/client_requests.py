@@ -1,0 +1,61 @@
+"""How many requests Cassandra nodes got over the connections of event loops, by what the nodes say of their clients."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.options import CassandraOptions, parse_url
+
+LOOP_CLIENT = "queuey"
+"""The name that ``driver/cql`` gives to nodes; cassandra-driver has another one."""
+CLIENTS = Statement("SELECT driver_name, address, port, request_count FROM system_views.clients", prepared=False)
+OPTIONS = CassandraOptions(timeout=1.0)
+INTERVAL = 0.5
+"""Seconds between two looks at all nodes."""
+CONNECT_SECONDS = 60.0
+
+
+class ClientRequests:
+    """Counts requests of event loops from the outside, while web processes and nodes come and go.
+
+    Args:
+        url: Of the keyspace.
+        nodes: Addresses. A node that does not answer is asked again later.
+        local_dc: The data centre to connect to, if there are several.
+    """
+
+    def __init__(self, url: str, nodes: Sequence[str], local_dc: str | None = None) -> None:
+        self._target = parse_url(url)
+        self._options = replace(OPTIONS, local_dc=local_dc)
+        self._nodes = nodes
+        self._by_connection: dict[tuple[object, ...], int] = {}
+        self._during_faults = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The requests so far: all, and those while a node was faulty."""
+        return {"over_loop": self._total, "over_loop_during_faults": self._during_faults}
+
+    @property
+    def _total(self) -> int:
+        return sum(self._by_connection.values())
+
+    def watch(self, is_faulty: Callable[[], bool], stop: threading.Event) -> None:
+        """Asks all nodes again and again until told to stop."""
+        with connected(self._target, self._options, CONNECT_SECONDS) as driver:
+            while not stop.wait(INTERVAL):
+                before, faulty = self._total, is_faulty()
+                for node in self._nodes:
+                    self._refresh(driver, node)
+                self._during_faults += (self._total - before) * (faulty and is_faulty())
+
+    def _refresh(self, driver: Driver, node: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            for name, *connection, count in driver.run(CLIENTS, consistency="ONE", host=node):
+                if name == LOOP_CLIENT:
+                    self._by_connection[node, *connection] = count
