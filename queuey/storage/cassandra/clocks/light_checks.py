@@ -16,12 +16,15 @@ import logging
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS
-from queuey.storage.cassandra.clocks.intervals import Interval, measured
+from queuey.storage.cassandra.clocks.intervals import measured
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +39,6 @@ _FIRST_VALUE = 20
 """Number of bytes before the value in an answer of one row of one column, without a description of it."""
 
 
-class Judge(Protocol):
-    @property
-    def fastest(self) -> tuple[str, ...]:
-        """Coordinators, the one that answers fastest first."""
-
-    @property
-    def witnesses(self) -> int: ...
-
-    def agrees(self, coordinator: str, answer: Interval) -> bool: ...
-
-    def slow(self, coordinator: str) -> None: ...
-
-
 def decode(body: bytes) -> Rows:
     """Returns the row of an answer: the coordinator's time in ticks."""
     low, middle, high = _time_at(body, _FIRST_VALUE)
@@ -58,7 +48,7 @@ def decode(body: bytes) -> Rows:
 class _Check:
     __slots__ = ("left", "nodes", "waiting")
 
-    def __init__(self, waiting: list[Told], judge: Judge) -> None:
+    def __init__(self, waiting: list[Told], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
         """Those that were not asked yet."""
@@ -73,9 +63,9 @@ class LightChecks:
         self,
         driver: Driver,
         since_boot: Callable[[], int],
-        judge: Judge,
+        judge: ClockCheck,
         patience: Callable[[], float],
-        ask_all: Callable[[list[Told]], None],
+        ask_all: Callable[[Told], None],
     ) -> None:
         self._driver = driver
         self._since_boot = since_boot
@@ -136,6 +126,6 @@ class LightChecks:
             return
         check.left = check.left - 1 if good else 0
         if not good:
-            self._ask_all(check.waiting)
+            self._ask_all(partial(self.tell, check.waiting))
         elif not check.left:
             self.tell(check.waiting, None)
