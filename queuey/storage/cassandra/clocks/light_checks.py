@@ -16,23 +16,18 @@ import logging
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.intervals import measured
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
-
-if TYPE_CHECKING:
-    from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 
 log = logging.getLogger(__name__)
 
 NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
 """A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], None]
-WITNESSES = 2
-"""Number of coordinators that are asked at once, if as many are known."""
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
