@@ -54,7 +54,11 @@ class HandLoop(StoreLoop):
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """See the base class."""
-        self._world.at(seconds, call)
+
+        def ring() -> None:
+            call()
+
+        self._world.at(seconds, ring)
 
 
 class CalmDriver(Driver):

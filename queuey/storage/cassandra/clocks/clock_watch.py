@@ -43,14 +43,14 @@ class _Round:
     Attributes:
         began: Boot time.
         hosts: All coordinators.
-        left: How many have neither answered nor failed.
+        missing: How many have neither answered nor failed.
         waiting: Called at the end.
         answers: By address.
     """
 
     began: float
     hosts: Sequence[Host]
-    left: int
+    missing: int
     waiting: Sequence[Told]
     answers: dict[str, Interval] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class ClockWatch:
         self._clock = clock
         self._clock_check = skew
         self._interval = interval
-        ask_all = lambda told: self._confirm_since(clock.boottime(), ATTEMPTS, told)  # noqa: E731 - short
+        ask_all = lambda done: self._confirm_since(clock.boottime(), ATTEMPTS, done)  # noqa: E731 - short
         self._light = LightChecks(driver, clock.since_boot, skew, timing.patience, ask_all)
         self._loop = driver.loop
         self._round: _Round | None = None
@@ -101,10 +101,10 @@ class ClockWatch:
     def _wait(self, begin: Callable[[Told], object]) -> StoreUnavailable | None:
         if self._loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself")
-        told: SimpleQueue[StoreUnavailable | None] = SimpleQueue()
-        self._loop.call(begin, told.put)
+        answers: SimpleQueue[StoreUnavailable | None] = SimpleQueue()
+        self._loop.call(begin, answers.put)
         try:
-            return told.get(timeout=2 * (self.timeout + LATE))
+            return answers.get(timeout=2 * (self.timeout + LATE))
         except Empty:
             return self.refusal()
 
@@ -144,9 +144,9 @@ class ClockWatch:
         if (error := self._wait(partial(self._confirm_since, arrived, ATTEMPTS))) is not None:
             raise error
 
-    def confirm_soon(self, told: Told) -> None:
+    def confirm_soon(self, done: Told) -> None:
         """The same for an answer that has just come, without waiting: one question for all answers that have."""
-        self._light.begin(told)
+        self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
         if (problem := self._driver.problem()) is not None:
@@ -157,33 +157,35 @@ class ClockWatch:
 
     # In the loop's thread
 
-    def _confirm_since(self, arrived: float, attempts: int, told: Told) -> None:
+    def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
         if self._clock_check.sound(arrived):
-            told(None)
+            done(None)
         else:
-            self._check(partial(self._conclude, arrived, attempts - 1, told))
+            self._check(partial(self._conclude, arrived, attempts - 1, done))
 
-    def _conclude(self, arrived: float, attempts: int, told: Told, _error: StoreUnavailable | None) -> None:
+    def _conclude(self, arrived: float, attempts: int, done: Told, _error: StoreUnavailable | None) -> None:
         """Goes on after a round: with a further one unless that was good, or there were enough."""
         if self._clock_check.sound(arrived):
-            told(None)
+            done(None)
         elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST:
-            told(self.refusal())
+            done(self.refusal())
         else:
-            self._loop.later(AGAIN, partial(self._confirm_since, arrived, attempts, told))
+            self._loop.later(AGAIN, partial(self._confirm_since, arrived, attempts, done))
 
     def _ask_again(self) -> None:
-        try:
-            self._beat()
-        except Exception:
-            log.exception("What this process tells others could not be sent.")
         # A second comparison soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
-        self._check(lambda _: self._loop.later(seconds, self._ask_again))
+        self._loop.later(seconds, self._ask_again)
+        try:
+            self._beat()
+            if self._round is None:
+                self._begin_round()
+        except Exception:
+            log.exception("The clock could not be compared with the Cassandra nodes'.")
 
-    def _check(self, told: Told) -> None:
+    def _check(self, done: Told) -> None:
         """Calls back at the end of the next round."""
-        self._waiting.append(told)
+        self._waiting.append(done)
         if self._round is None:
             self._begin_round()
 
@@ -191,40 +193,42 @@ class ClockWatch:
         hosts = self._driver.hosts()
         nodes = [host.address for host in hosts if host.up]
         waiting, self._waiting = self._waiting, []
-        asked = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
+        current = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
         for node in nodes:
             request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
-            self._driver.send(request, partial(self._received, asked, node, self._clock.since_boot()))
+            self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
         # If a node has stopped, or the driver was closed, no callback comes.
-        self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, asked))
+        self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, current))
 
-    def _received(self, asked: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def _received(
+        self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
+    ) -> None:
         """Measures an answer, in the driver's thread."""
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]
             answer = measured(sent, self._clock.since_boot(), (theirs.time - EPOCH_TICKS) * 100)
         with suppress(StoreClosed):
-            self._loop.call(self._answered, asked, node, answer)
+            self._loop.call(self._answered, current, node, answer)
 
-    def _answered(self, asked: _Round, node: str, answer: Interval | None) -> None:
-        asked.left = left = asked.left - 1
+    def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
+        current.missing = missing = current.missing - 1
         if answer is not None:
-            asked.answers[node] = answer
-        if not left:
-            self._end(asked)
-        elif 2 * len(asked.answers) > sum(host.up for host in asked.hosts):
-            self._loop.later(REST, lambda: self._end(asked) if asked.left == left else None)
+            current.answers[node] = answer
+        if not missing:
+            self._end(current)
+        elif 2 * len(current.answers) > sum(host.up for host in current.hosts):
+            self._loop.later(REST, lambda: self._end(current) if current.missing == missing else None)
 
-    def _end(self, asked: _Round) -> None:
+    def _end(self, current: _Round) -> None:
         """Applies a round. Nodes of data centres that do not answer at all do not count: they may be cut off."""
-        if asked is not self._round:
+        if current is not self._round:
             return
         self._round = None
-        centres = {host.dc for host in asked.hosts if host.address in asked.answers}
+        centres = {host.dc for host in current.hosts if host.address in current.answers}
         try:
-            self._clock_check.note(asked.answers, asked.began, sum(host.dc in centres for host in asked.hosts))
+            self._clock_check.note(current.answers, current.began, sum(host.dc in centres for host in current.hosts))
         finally:
-            self._light.tell(asked.waiting, None)
+            self._light.tell(current.waiting, None)
             if self._waiting and self._round is None:
                 self._begin_round()

@@ -8,7 +8,7 @@ call on. States::
     any ──(close; in a forked child)──► closed
 
 When the loop changes, the thread of the former one ends what belongs to it before the thread of the next one goes on.
-So only one thread at a time makes calls. Those that were not made yet, and timers, go over to the next loop.
+So only one thread at a time makes calls. Calls that were not made yet, and timers, go over to the next loop.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class StoreLoop:
         self._set_timer(number)
 
     def _set_timer(self, number: int) -> None:
-        at, _ = self._timers[number]
-        asyncio.get_running_loop().call_later(max(0.0, at - time.monotonic()), self._ring, number)
+        due, _ = self._timers[number]
+        asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._ring, number)
 
     def _ring(self, number: int) -> None:
         if self.is_here and number in self._timers:
@@ -207,8 +207,8 @@ _living: WeakSet[StoreLoop] = WeakSet()
 
 
 def _begin_in_child() -> None:
-    for one in list(_living):
-        one.begin_in_child()
+    for loop in list(_living):
+        loop.begin_in_child()
 
 
 os.register_at_fork(after_in_child=_begin_in_child)

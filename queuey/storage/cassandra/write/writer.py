@@ -211,7 +211,7 @@ class MessageWriter:
             self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
-        """Flushes buffers, up to so many rows that others need not wait long for their turn of the loop."""
+        """Flushes buffers, up to a number of rows: other calls must not wait long for their turn of the loop."""
         self._is_woken, rows = False, 0
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()

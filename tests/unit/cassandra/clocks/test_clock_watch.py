@@ -49,6 +49,7 @@ class Watched:
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
         self.driver.advance(2.0 if not self.told else 0.0)
+        error: StoreUnavailable | None
         [error] = self.told
         return error
 
