@@ -154,7 +154,6 @@ class CassandraStore(
             options.heartbeat,
             timing=self._timing,
             beat=self._beat,
-            pool=self._pool,
         )
         self._writer = ReservingWriter(
             self._driver,
@@ -190,14 +189,10 @@ class CassandraStore(
         self._reaping.start()
 
     def ready(self, timeout: float) -> bool:
-        until = self._clock.boottime() + timeout
-        if not self._driver.ready(timeout):
-            return False
-        return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
+        return self._driver.ready(timeout) and (self._watch.sound() or self._watch.check())
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
-        self._writer.undo_writer.resume()
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         if self._driver.loop.is_here:
@@ -229,7 +224,6 @@ class CassandraStore(
         self._closing.set()
         self._arrivals.close()
         self._rows.close()
-        self._watch.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._reaping.join(1.0)
         self._driver.close()

@@ -386,7 +386,7 @@ class SimulatedLoop(StoreLoop):
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
         with loop.running():
-            self._enter(loop)
+            self._begin(loop)
         return loop
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -395,9 +395,9 @@ class SimulatedLoop(StoreLoop):
         with loop.running():
             super().adopt(loop)
 
-    def _await_leaving(self, former: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
-        if former is not None:
-            assert isinstance(former, ProcessLoop)
+    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+        former, self._loop = self._loop, loop
+        if isinstance(former, ProcessLoop):
             with former.running():
                 leave()
 

@@ -15,10 +15,10 @@ from queuey.messages import Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock_check, id_generator
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.clocks.intervals import Interval
-from queuey.storage.cassandra.clocks.light_checks import WITNESSES, Told
+from queuey.storage.cassandra.clocks.light_checks import Told
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write import undo_writes

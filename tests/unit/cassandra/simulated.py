@@ -31,10 +31,9 @@ class HandLoop(StoreLoop):
         super().__init__()
         self._world = world
 
-    @property
-    def is_here(self) -> bool:
+    def call(self, call: Callable[..., object], *args: object) -> None:
         """See the base class."""
-        return True
+        call(*args)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """See the base class. It is not made within another call."""
@@ -55,7 +54,11 @@ class HandLoop(StoreLoop):
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """See the base class."""
-        self._world.at(seconds, call)
+
+        def ring() -> None:
+            call()
+
+        self._world.at(seconds, ring)
 
 
 class CalmDriver(Driver):

@@ -11,7 +11,7 @@ import pytest
 
 from queuey.errors import StoreClosed
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 
 class Entered:
@@ -67,14 +67,16 @@ async def test_a_loop_that_is_adopted(entered: Entered) -> None:
     """The own loop has ended what it was at before the adopted one goes on; calls that were left are made there."""
     own, here = await asyncio.to_thread(entered.thread), threading.get_ident()
     made: list[tuple[str, int]] = []
-    goes_on = threading.Event()
+    begun, goes_on = threading.Event(), threading.Event()
 
     def busy() -> None:
+        begun.set()
         entered.loop.soon(lambda: made.append(("left", threading.get_ident())))
         goes_on.wait(PATIENCE_SECONDS)
         made.append(("busy", threading.get_ident()))
 
     entered.loop.call(busy)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
     threading.Timer(0.01, goes_on.set).start()
     entered.loop.adopt(asyncio.get_running_loop())
     assert entered.events == [("enter", own), ("leave", own), ("enter", here)]
@@ -95,6 +97,20 @@ async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None
     assert entered.events == [("enter", here), ("leave", here)]
     await asyncio.to_thread(until, lambda: made)
     assert made == [await asyncio.to_thread(entered.thread)] != [here]
+
+
+async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
+    """A call that was to be made after a time is made once, by the loop that the store has then."""
+    rung: list[int] = []
+    entered.loop.call(entered.loop.later, 0.05, lambda: rung.append(threading.get_ident()))
+    own = await asyncio.to_thread(entered.thread)
+    entered.loop.adopt(asyncio.get_running_loop())
+    await until_async(lambda: rung)
+    assert rung == [threading.get_ident()] != [own]
+    entered.loop.later(0.05, lambda: rung.append(threading.get_ident()))
+    entered.loop.adopt(None)
+    await asyncio.to_thread(until, lambda: len(rung) == 2)
+    assert rung[1] == await asyncio.to_thread(entered.thread)
 
 
 def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:

@@ -16,11 +16,11 @@ import logging
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS
-from queuey.storage.cassandra.clocks.intervals import Interval, measured
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.intervals import measured
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
 
 log = logging.getLogger(__name__)
@@ -28,25 +28,10 @@ log = logging.getLogger(__name__)
 NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
 """A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], None]
-WITNESSES = 2
-"""Number of coordinators that are asked at once, if as many are known."""
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
 """Number of bytes before the value in an answer of one row of one column, without a description of it."""
-
-
-class Judge(Protocol):
-    @property
-    def fastest(self) -> tuple[str, ...]:
-        """Coordinators, the one that answers fastest first."""
-
-    @property
-    def witnesses(self) -> int: ...
-
-    def agrees(self, coordinator: str, answer: Interval) -> bool: ...
-
-    def slow(self, coordinator: str) -> None: ...
 
 
 def decode(body: bytes) -> Rows:
@@ -58,7 +43,7 @@ def decode(body: bytes) -> Rows:
 class _Check:
     __slots__ = ("left", "nodes", "waiting")
 
-    def __init__(self, waiting: list[Told], judge: Judge) -> None:
+    def __init__(self, waiting: list[Told], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
         """Those that were not asked yet."""
@@ -73,9 +58,9 @@ class LightChecks:
         self,
         driver: Driver,
         since_boot: Callable[[], int],
-        judge: Judge,
+        judge: ClockCheck,
         patience: Callable[[], float],
-        ask_all: Callable[[list[Told]], None],
+        ask_all: Callable[[Told], None],
     ) -> None:
         self._driver = driver
         self._since_boot = since_boot
@@ -136,6 +121,6 @@ class LightChecks:
             return
         check.left = check.left - 1 if good else 0
         if not good:
-            self._ask_all(check.waiting)
+            self._ask_all(partial(self.tell, check.waiting))
         elif not check.left:
             self.tell(check.waiting, None)

@@ -8,15 +8,17 @@ call on. States::
     any ──(close; in a forked child)──► closed
 
 When the loop changes, the thread of the former one ends what belongs to it before the thread of the next one goes on.
-So only one thread at a time makes calls. Those that were not made yet are made in the next loop.
+So only one thread at a time makes calls. Calls that were not made yet, and timers, go over to the next loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +33,9 @@ HAND_OVER_TIMEOUT = 5.0
 """Max seconds that the thread of the next loop waits for that of the former one."""
 
 
+def nothing(*_: object) -> None: ...
+
+
 class StoreLoop:
     """The event loop of one store, and the way into its thread. All methods may be called in any thread.
 
@@ -41,15 +46,17 @@ class StoreLoop:
 
     def __init__(
         self,
-        enter: Callable[[asyncio.AbstractEventLoop], object] = lambda _: None,
-        leave: Callable[[], object] = lambda: None,
+        enter: Callable[[asyncio.AbstractEventLoop], object] = nothing,
+        leave: Callable[[], object] = nothing,
     ) -> None:
         self._enter = enter
         self._leave = leave
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end_own: Callable[[], object] = lambda: None
+        self._end_own: Callable[[], object] = nothing
         self._lock = threading.Lock()
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._timers: dict[int, tuple[float, Callable[[], object]]] = {}
+        self._numbers = itertools.count()
         self._is_waking = False
         self._is_closed = False
         _living.add(self)
@@ -78,31 +85,40 @@ class StoreLoop:
             self._wake()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Makes a call after a time; for the loop's thread. If the loop changes, it may not be made."""
-        asyncio.get_running_loop().call_later(seconds, call)
+        """Makes a call after a time, also if the loop changes meanwhile; for the loop's thread."""
+        number = next(self._numbers)
+        self._timers[number] = time.monotonic() + seconds, call
+        self._set_timer(number)
+
+    def _set_timer(self, number: int) -> None:
+        due, _ = self._timers[number]
+        asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._ring, number)
+
+    def _ring(self, number: int) -> None:
+        if self.is_here and number in self._timers:
+            _, call = self._timers.pop(number)
+            call()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._enter(loop)
+        for number in self._timers:
+            self._set_timer(number)
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Makes a loop that of the store, in that loop's thread; None ends that, if it is the store's."""
-        if loop is None:
-            if self.is_here:
-                self._leave()
-                self._change(None)
-        elif not self._is_closed:
-            former, end_former = self._change(loop)
-            self._await_leaving(former, self._leave)
-            end_former()
-            self._enter(loop)
-        if self._calls and not self._is_closed:
+        if self._is_closed or (loop is None and not self.is_here):
+            return
+        self._replace(loop, self._leave)
+        if loop is not None:
+            self._begin(loop)
+        if self._calls or self._timers:
             self._wake()
 
     def close(self) -> None:
         """Makes what calls are left, and ends the loop if it is the store's own."""
-        with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-        if not was_closed:
-            self._await_leaving(self._loop, self._finish)
-            _, end_own = self._change(None)
-            end_own()
+        if not self._is_closed:
+            self._is_closed = True
+            self._replace(None, self._finish)
 
     def _wake(self) -> None:
         running = asyncio._get_running_loop()  # noqa: SLF001 - as above
@@ -132,38 +148,33 @@ class StoreLoop:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         self._loop, self._end_own = _started()
-        self._loop.call_soon_threadsafe(self._enter, self._loop)
+        self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
 
-    def _change(
-        self, loop: asyncio.AbstractEventLoop | None
-    ) -> tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]:
-        """Replaces the loop; returns the former one, and what ends its thread."""
+    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+        """Replaces the loop when the thread of the former one has left it, which this thread waits for."""
         with self._lock:
-            former, end_own = self._loop, self._end_own
-            self._loop, self._end_own, self._is_waking = loop, lambda: None, False
-        return former, end_own
+            former, end_own, self._end_own = self._loop, self._end_own, nothing
+            self._loop = loop or former
+        if former is not None:
+            has_left = threading.Event()
 
-    def _await_leaving(self, former: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
-        """Makes a call in the thread of the former loop, and waits for its end."""
-        if former is None:
-            return
-        if asyncio._get_running_loop() is former or not former.is_running():  # noqa: SLF001 - as above
+            def leave_and_tell() -> None:
+                try:
+                    leave()
+                finally:
+                    has_left.set()
+
             with suppress(RuntimeError):  # It may be closed.
-                leave()
-            return
-        has_left = threading.Event()
-
-        def leave_and_tell() -> None:
-            try:
-                leave()
-            finally:
-                has_left.set()
-
-        with suppress(RuntimeError):
-            former.call_soon_threadsafe(leave_and_tell)
-            if not has_left.wait(HAND_OVER_TIMEOUT):
-                log.warning("The former event loop of the store is busy; the store goes on without it.")
+                if asyncio._get_running_loop() is former or not former.is_running():  # noqa: SLF001 - as above
+                    leave_and_tell()
+                else:
+                    former.call_soon_threadsafe(leave_and_tell)
+                if not has_left.wait(HAND_OVER_TIMEOUT):
+                    log.warning("The former event loop of the store is busy; the store goes on without it.")
+        with self._lock:
+            self._loop, self._is_waking = loop, False
+        end_own()
 
     def _finish(self) -> None:
         self._make_calls()
@@ -174,8 +185,9 @@ class StoreLoop:
     def begin_in_child(self) -> None:
         """Runs in a forked child, which has none of the parent's threads and must not touch its loop."""
         self._lock = threading.Lock()
-        self._loop, self._end_own, self._is_closed = None, lambda: None, True
+        self._loop, self._end_own, self._is_closed = None, nothing, True
         self._calls.clear()
+        self._timers.clear()
 
 
 def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
@@ -195,8 +207,8 @@ _living: WeakSet[StoreLoop] = WeakSet()
 
 
 def _begin_in_child() -> None:
-    for one in list(_living):
-        one.begin_in_child()
+    for loop in list(_living):
+        loop.begin_in_child()
 
 
 os.register_at_fork(after_in_child=_begin_in_child)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra.consistency_levels import InForce
@@ -118,7 +118,7 @@ class ReservingWriter(MessageWriter):
         try:
             self._fill(reservation)
         except NeedsPreparation as later:
-            if not self._submit(self._prepare_again, reservation, later.work):
+            if not self._submit(self._prepare, later.work, partial(self._ids_prepared, reservation)):
                 self._answer(operation, None, StoreClosed("the store is closed"))
         except QueueChanged as error:
             self._answer(operation, None, error)
@@ -129,15 +129,11 @@ class ReservingWriter(MessageWriter):
             operation.done = nobody
             reservation.done(reservation, None)
 
-    def _prepare_again(self, reservation: Reservation, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except QueueNotFound as error:
-            self._answer(reservation.operation, None, QueueChanged(str(error)))
-        except Exception as error:  # noqa: BLE001 - its caller gets it
-            self._answer(reservation.operation, None, error)
+    def _ids_prepared(self, reservation: Reservation, failure: Exception | None) -> None:
+        if failure is None:
+            self._make_ids(reservation)
         else:
-            self._loop.call(self._make_ids, reservation)
+            self._answer(reservation.operation, None, failure)
 
     def _fill(self, reservation: Reservation) -> None:
         """Makes the ids of a reservation and its requests, as :meth:`_flush` does."""

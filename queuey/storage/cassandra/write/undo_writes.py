@@ -122,12 +122,6 @@ class UndoWriter:
         """Begins an undo write. From any thread."""
         self._loop.call(self._begin, undo_write)
 
-    def resume(self) -> None:
-        """Sets the timer anew, for the loop has changed."""
-        self._timer_at = math.inf
-        if self.pending:
-            self._wake()
-
     def _wake(self) -> None:
         if not self._is_woken and not self._ended:
             self._is_woken = True
@@ -141,14 +135,11 @@ class UndoWriter:
             pause.wait(0.02)
         self._ended = True
         if self.pending:
-            given_up = threading.Event()
-            self._loop.call(self._give_up_all, given_up.set)
-            given_up.wait(1.0)
+            self._loop.call(self._give_up_all)
 
-    def _give_up_all(self, done: Callable[[], None]) -> None:
+    def _give_up_all(self) -> None:
         for undo_write in self._open:
             self._give_up(undo_write)
-        done()
 
     def _set_timer(self) -> None:
         while self._deadlines and self._deadlines[0][2].answer is None:

@@ -211,7 +211,7 @@ class MessageWriter:
             self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
-        """Flushes buffers, up to so many rows that others need not wait long for their turn of the loop."""
+        """Flushes buffers, up to a number of rows: other calls must not wait long for their turn of the loop."""
         self._is_woken, rows = False, 0
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()
@@ -222,7 +222,7 @@ class MessageWriter:
             try:
                 self._flush(buffer, parts)
             except NeedsPreparation as later:
-                if self._submit(self._prepare, buffer, parts, later.work):
+                if self._submit(self._prepare, later.work, partial(self._prepared, buffer, parts)):
                     continue
                 self._fail(parts, StoreClosed("the store is closed"))
             except Exception as error:
@@ -232,16 +232,16 @@ class MessageWriter:
         if self._ready:
             self._flush_soon()
 
-    def _prepare(self, buffer: PartitionBuffer, parts: list[OperationPart], work: Callable[[], object]) -> None:
-        """Prepares what parts need, in a thread of the pool."""
+    def _prepare(self, work: Callable[[], object], prepared: Callable[[Exception | None], object]) -> None:
+        """Does, in a thread of the pool, what has to be done before ids can be made."""
         failure: Exception | None = None
         try:
             work()
         except QueueNotFound as error:
             failure = QueueChanged(str(error))
-        except Exception as error:  # noqa: BLE001 - their callers get it
+        except Exception as error:  # noqa: BLE001 - the callers get it
             failure = error
-        self._loop.call(self._prepared, buffer, parts, failure)
+        self._loop.call(prepared, failure)
 
     def _prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
         if failure is None:

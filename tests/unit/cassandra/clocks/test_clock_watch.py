@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -16,20 +16,13 @@ from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch
 from queuey.storage.cassandra.clocks.light_checks import decode
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Encoded
+from queuey.storage.cassandra.driver import Encoded, Request
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.sim.cassandra.cluster import Node
 from tests.unit.cassandra.simulated import CalmDriver
 
 DOWN = StoreUnavailable("down")
-
-
-class AtOnce(Executor):
-    """A pool that is never busy."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Does it."""
-        work(*arguments, **named)
 
 
 class Watched:
@@ -40,7 +33,7 @@ class Watched:
         self.nodes = self.driver.cluster.nodes
         self.clock = self.driver.clock()
         check, timing = ClockCheck(self.clock, lambda: 1.0), TimingInForce(CassandraOptions(), self.clock)
-        self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None, pool=AtOnce())
+        self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None)
         self.told: list[Any] = []
 
     def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
@@ -55,6 +48,7 @@ class Watched:
         self.told.clear()
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
+        self.driver.advance(2.0 if not self.told else 0.0)
         error: StoreUnavailable | None
         [error] = self.told
         return error
@@ -69,6 +63,12 @@ class Watched:
         """The numbers of the nodes that were asked."""
         addresses = [node.address for node in self.nodes]
         return [addresses.index(str(request.host)) for request in self.driver.sent]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
 
 
 @pytest.fixture
@@ -183,6 +183,15 @@ def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> N
     assert len(watched.driver.sent) == 6
     watched.driver.advance(0.1)
     watched.driver.fail = lambda _request: DOWN
-    with pytest.raises(StoreUnavailable):
-        watched.watch.confirm(watched.clock.boottime())
-    assert len(watched.driver.sent) == 6 + 3 * ATTEMPTS
+    assert isinstance(watched.confirm(), StoreUnavailable)
+    assert sum(isinstance(request, Request) for request in watched.driver.sent) == 3 * ATTEMPTS
+
+
+async def test_the_loops_thread_does_not_wait_for_itself(watched: Watched) -> None:
+    """A caller that blocks is refused there."""
+    loop = StoreLoop()
+    loop.adopt(asyncio.get_running_loop())
+    watched.watch._loop = loop
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        watched.watch.check()
+    loop.close()
