@@ -41,8 +41,6 @@ LONGEST_FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 MIN_WAIT = 0.005
 """Min seconds until a timer."""
-MAX_IN_A_TURN = 20
-"""Max requests that one turn of the loop sends: others must not wait for it long."""
 FLYING = 500
 """Max requests on their way: what failed because Cassandra is overloaded must not make it worse."""
 
@@ -84,6 +82,9 @@ class Undo:
             answer(outcome)
 
 
+def nobody(_seconds: float) -> None: ...
+
+
 _Agenda = list[tuple[float, int, Undo]]
 """A heap of moments (boot time), numbers that tell equal ones apart, and undo writes."""
 
@@ -92,7 +93,7 @@ class UndoWriter:
     """Tries undo writes until they succeed."""
 
     def __init__(
-        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = lambda _: None, kept: int = 100_000
+        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = nobody, kept: int = 100_000
     ) -> None:
         self._driver = driver
         self._loop = driver.loop
@@ -140,6 +141,14 @@ class UndoWriter:
         for undo_write in self._open:
             self._give_up(undo_write)
 
+    def _set_timer(self) -> None:
+        while self._deadlines and self._deadlines[0][2].answer is None:
+            heappop(self._deadlines)
+        moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
+        if moments and min(moments) < self._timer_at:
+            self._timer_at = min(moments)
+            self._loop.later(max(MIN_WAIT, self._timer_at - self._clock.boottime()), self._ring)
+
     def _ring(self) -> None:
         self._timer_at = math.inf
         self._wake()
@@ -186,27 +195,22 @@ class UndoWriter:
 
     def _look(self) -> None:
         self._is_woken = False
+        if self._ended:
+            return
         now = self._clock.boottime()
         while self._deadlines and self._deadlines[0][0] < now:
             _, _, undo_write = heappop(self._deadlines)
             if undo_write.answer is not None:
                 self.unknown += undo_write.size
                 undo_write.tell("unknown")
-        if self._due and self._due[0][0] <= now and self._flying < FLYING:
+        while self._due and self._due[0][0] <= now and self._flying < FLYING:
             self._send_some(now)
-            self._wake()
-        while self._deadlines and self._deadlines[0][2].answer is None:
-            heappop(self._deadlines)
-        moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
-        if moments and min(moments) < self._timer_at:
-            self._timer_at = min(moments)
-            self._loop.later(max(MIN_WAIT, self._timer_at - now), self._ring)
+        self._set_timer()
 
     def _send_some(self, now: float) -> None:
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
-        limit = min(FLYING, self._flying + MAX_IN_A_TURN)
-        while self._due and self._due[0][0] <= now and self._flying + len(requests) < limit:
+        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING:
             _, _, undo_write = heappop(self._due)
             if undo_write not in self._open:
                 continue
