@@ -1,6 +1,6 @@
 """The client on a process's loop, in histories of claims and early readers; each of its rules is needed.
 
-When an answer was received is a rule that no history shows, for nothing goes by it yet:
+When an answer was received is a rule that no history shows, for turns of a simulated loop take no time:
 ``tests/unit/cassandra/cql/test_client.py`` does (``test_answers_are_stamped_when_they_are_received``).
 """
 
