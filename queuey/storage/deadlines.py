@@ -39,10 +39,10 @@ class Deadline(threading.local):
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
-        self._clock = clock
+        self.clock = clock
 
     def next_end(self) -> float:
-        return self._clock() + self._seconds
+        return self.clock() + self._seconds
 
     @property
     def ends(self) -> float:
@@ -55,7 +55,7 @@ class Deadline(threading.local):
         Returns the argument of :meth:`end`.
         """
         before = ends_before, wrote = self._ends, self._wrote
-        self._ends = min(ends_before, self._clock() + self._seconds if ends is None else ends)
+        self._ends = min(ends_before, self.clock() + self._seconds if ends is None else ends)
         self._wrote = wrote and ends_before < math.inf
         return before
 
@@ -84,7 +84,7 @@ class Deadline(threading.local):
         """
         if self._ends == math.inf:
             return most
-        left = self._ends - self._clock()
+        left = self._ends - self.clock()
         if left <= 0:
             message = f"the call took longer than {self._seconds:g} s, which is all that it may"
             raise StoreUnavailable(message, outcome="unknown" if self._wrote else "none")

@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.clocks import light_checks
@@ -265,6 +266,7 @@ class _Interposed(LastingDriver):
         """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
         send = super().send
         if isinstance(request, Encoded):
+            done = partial(self._tell_in_loop, done)
             if request.decode is None or request.host is not None:
                 request = request._replace(timeout=PATIENCE)
             else:
@@ -285,6 +287,10 @@ class _Interposed(LastingDriver):
         """See the driver. It is no round."""
         [rows] = super().gather([Request(statement, values, consistency, **how)])
         return rows
+
+    def _tell_in_loop(self, done: Done, rows: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
+        with suppress(StoreClosed):
+            self.loop.call(done, rows, error)
 
     def _weighed(self, decode: Decode, body: bytes) -> Rows:
         found = decode(body)

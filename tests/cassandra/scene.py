@@ -25,7 +25,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
-from tests.replacing import replace
+from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
 W, S, D, C = 3.0, 1.0, 5.0, 1.0
@@ -272,8 +272,8 @@ def end_of(attempt: Attempt) -> str:
 
 def playing(url: str, application: str) -> Iterator[Scene]:
     """Sets a scene and takes it down again. Nodes may take as long as they like to tell their time."""
-    scene, ask = Scene(url, application), ClockWatch._ask
-    with replace(ask, lambda self, _timeout, began: ask(self, PATIENCE, began)):
+    scene = Scene(url, application)
+    with replace_in(ClockWatch, ClockWatch.timeout, PATIENCE):
         try:
             yield scene
         finally:

@@ -111,7 +111,7 @@ async def table(contract_keyspace: str) -> AsyncIterator[Table]:
         assert await asyncio.to_thread(driver.ready, 60), driver.problem()
         table = Table(driver)
         await asyncio.to_thread(table.make)
-        driver.adopt(asyncio.get_running_loop())
+        driver.loop.adopt(asyncio.get_running_loop())
         await until_async(lambda: table.client.is_usable)
 
         send = Driver._send
@@ -122,7 +122,7 @@ async def table(contract_keyspace: str) -> AsyncIterator[Table]:
 
         with replaced(Driver._send, send_at_first):
             yield table
-        driver.adopt(None)
+        driver.loop.adopt(None)
     finally:
         await asyncio.to_thread(driver.close)
 

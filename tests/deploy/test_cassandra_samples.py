@@ -215,7 +215,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
 
     async def ask(driver: Driver) -> list[Any]:
         loop = asyncio.get_running_loop()
-        driver.adopt(loop)
+        driver.loop.adopt(loop)
         client = driver._client
         assert client is not None
         await until_async(lambda: client.is_usable)
@@ -224,7 +224,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
         request = Encoded(light_checks.NOW, 0, (b"",), b"", "ONE", light_checks.decode, host=address)
         driver.send(request, lambda rows, _: answer.set_result(rows or []))
         found = await asyncio.wait_for(answer, 60)
-        driver.adopt(None)
+        driver.loop.adopt(None)
         return found
 
     migrations.migrate(prepared, connect("queuey", "change-me-2"))

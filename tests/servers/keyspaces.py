@@ -15,7 +15,6 @@ from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Driver, Statement, connected
-from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from queuey.storage.cassandra.timing import Timing
 from tests.servers.plugin import Cassandra, unique_name
@@ -59,15 +58,14 @@ class LastingDriver(Driver):
                 super()._open()
                 assert self._cluster is not None
                 assert self._session is not None
-                assert self._fast_path is not None
-                _connections[key] = self._cluster, self._session, self._fast_path, self._prepared
-        self._cluster, self._session, self._fast_path, self._prepared = _connections[key]
+                _connections[key] = self._cluster, self._session, self._prepared
+        self._cluster, self._session, self._prepared = _connections[key]
 
     def close(self) -> None:
         """Ends the driver, not the connection."""
         self._closed.set()
         join(self._thread)
-        self._cluster = self._session = self._fast_path = None
+        self._cluster = self._session = None
         self._prepared = {}
         super().close()
 
@@ -82,7 +80,7 @@ CATALOGUE = {
     "records": ("kind", "shard", "application", "name"),
 }
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
-_connections: dict[tuple[object, ...], tuple[Cluster, Session, FastPath, dict[Statement, PreparedStatement]]] = {}
+_connections: dict[tuple[object, ...], tuple[Cluster, Session, dict[Statement, PreparedStatement]]] = {}
 _opening = threading.Lock()
 _drivers: dict[str, Driver] = {}
 """For keyspaces that are emptied, by URL: connecting anew before each test would cost as much as the test."""
@@ -125,8 +123,7 @@ def close() -> None:
     while _drivers:
         _drivers.popitem()[1].close()
     while _connections:
-        _, (cluster, _, fast_path, _) = _connections.popitem()
-        fast_path.close()
+        _, (cluster, _, _) = _connections.popitem()
         cluster.shutdown()
 
 

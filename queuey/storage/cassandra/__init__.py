@@ -99,7 +99,7 @@ PREPARED = (
     *keyed_posts.PREPARED,
     *names.PREPARED,
 )
-"""Statements sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
+"""Statements sent from threads that must never wait: that of the store's loop, and the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
@@ -132,7 +132,7 @@ class CassandraStore(
         self._deadline = Deadline(options.deadline, clock.boottime)
         self._timing = TimingInForce(options, clock)
         self._driver = driver(parse_url(url), options, verify=self._problem, deadline=self._deadline)
-        self._transactions = LightweightTransactions(self._driver, options, clock, self._closing, self._deadline)
+        self._transactions = LightweightTransactions(self._driver, options, clock.boottime, self._deadline)
         self._rows = QueueCache(self._driver, options, self._timing, clock, self._transactions)
         self._index = QueueIndex(self._driver, options)
         self._pending_deletes = PendingDeletes(self._driver, options)
@@ -154,7 +154,6 @@ class CassandraStore(
             options.heartbeat,
             timing=self._timing,
             beat=self._beat,
-            pool=self._pool,
         )
         self._writer = ReservingWriter(
             self._driver,
@@ -170,7 +169,7 @@ class CassandraStore(
             pool=self._pool,
             deadline=self._deadline,
         )
-        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer)
+        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
         self._appends = AppendsInFlight()
         record = RecentWrites(self._driver, clock, self._process, self._deadline)
         self._arrivals = PolledArrivals(self, clock, record)
@@ -190,15 +189,14 @@ class CassandraStore(
         self._reaping.start()
 
     def ready(self, timeout: float) -> bool:
-        until = self._clock.boottime() + timeout
-        if not self._driver.ready(timeout):
-            return False
-        return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
+        return self._driver.ready(timeout) and (self._watch.sound() or self._watch.check())
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._driver.adopt(loop)
+        self._driver.loop.adopt(loop)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        if self._driver.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
         return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
@@ -226,7 +224,6 @@ class CassandraStore(
         self._closing.set()
         self._arrivals.close()
         self._rows.close()
-        self._watch.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._reaping.join(1.0)
         self._driver.close()

@@ -1,18 +1,21 @@
 """Lightweight transactions, and what to do when one is in doubt.
 
 A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next transaction,
-or may never be. One read does not show which. So the same statement is sent again until Cassandra says that it was
-applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a fresh random
-token (column ``version``) and demands the one it has seen, so that sending it again does no harm, and a refusal that
-shows our own token means that it was applied before::
+or may never be. One read does not show which. So the same change is sent again, after a pause, until Cassandra says
+that it was applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a
+fresh random token (column ``version``) and demands the one it has seen, so that sending it again does no harm, and a
+row that shows our own token means that it was applied before::
 
     send ──applied──────────────────────────────► DONE
-     ▲ │ └─refused, shows our token─────────────► DONE
+     ▲ │ └─refused, the row has our token───────► DONE   (a removal in doubt: there is no row)
      │ ├───refused, nothing in doubt────────────► REFUSED
      │ ├───refused by another, ours in doubt────► UNCLEAR   (ours may have been applied and then changed by another)
      │ ├───error, nothing sent is in doubt──────► StoreUnavailable, outcome none
-     │ ├───error, deadline over or closing──────► StoreUnavailable, outcome unknown
+     │ ├───error, time is over or closing───────► StoreUnavailable, outcome unknown
      └─┴───error, in doubt: a pause
+
+Every compare-and-set goes this way, by :meth:`LightweightTransactions.decide`. One does not: an append to a claim log,
+which the calling process repeats itself, because it may have to give up requests meanwhile.
 
 Tables written in this way must be written in no other: a plain write stamped ahead of a later transaction would make
 that one say "applied" and change nothing.
@@ -20,56 +23,59 @@ that one say "applied" and change nothing.
 
 from __future__ import annotations
 
-import enum
+import logging
 import math
 import random
 import secrets
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
-from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.errors import Outcome, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Statement
+from queuey.storage.cassandra.driver.callbacks import Done, begin, called
+from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 
-Call = tuple[Statement, Sequence[Any]]
+log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
+Change = Callable[[], Awaitable[Request]]
+"""Returns the request of one attempt."""
+Pause = Callable[[float, Done], object]
+"""Starts a pause of some seconds, given what to call at its end."""
+
+MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
+"""Bounds of the pauses, in seconds: each is drawn evenly, up to a maximum that doubles."""
+MIN_TIMEOUT = 0.1
+"""Min timeout of one attempt, in seconds."""
 STUCK = 5.0
 """Timeout in seconds of waiting for a change: it is in doubt, and waiting longer would block a thread."""
 _LOOK_EVERY = 0.1
 
 
-class Conclusion(enum.Enum):
-    """The result of a change that carries a token."""
-
-    DONE = "done"
-    REFUSED = "refused"
-    UNCLEAR = "unclear"
-
-
-class CheckResult(NamedTuple):
-    """Cassandra's last word on a lightweight transaction.
+class ChangeResult(NamedTuple):
+    """Cassandra's last word on a change.
 
     Attributes:
-        applied: The last time it was sent it was applied.
-        seen: The columns that the conditions are about, as they were found; empty if there is no row. The token's
-            column comes last.
-        doubted: It was sent before without an answer.
+        is_done: It was applied.
+        is_unclear: It was in doubt, and the row is another's now: it may have been applied and then changed.
+        row: Columns of the row if it was not applied: what its conditions are about, or what was read back. The token's
+            column comes last. Empty if there is no row.
     """
 
-    applied: bool
-    seen: tuple[Any, ...] = ()
-    doubted: bool = False
+    is_done: bool
+    is_unclear: bool = False
+    row: tuple[Any, ...] = ()
 
-    def conclude(self, token: int) -> Conclusion:
-        if self.applied or (self.seen and self.seen[-1] == token):
-            return Conclusion.DONE
-        return Conclusion.UNCLEAR if self.doubted else Conclusion.REFUSED
+    def require(self, refusal: QueueyError, what: str) -> None:
+        """Raises an error unless the change was applied: ``refusal``, or one with outcome ``unknown``."""
+        if not self.is_done:
+            raise unclear(what) if self.is_unclear else refusal
 
 
 def new_number() -> int:
@@ -77,113 +83,168 @@ def new_number() -> int:
     return secrets.randbits(62) or 1
 
 
-def read_outcome(rows: Rows, *, doubted: bool) -> CheckResult:
-    first = rows[0]
-    return CheckResult(bool(first[0]), tuple(first[1:]), doubted)
-
-
-def judge(error: StoreUnavailable, *, doubted: bool, left: float) -> StoreUnavailable | None:
-    """Returns what to raise for the error of a transaction, None to send it again within ``left`` seconds."""
-    if not doubted and error.outcome == "none":
-        return error
-    if isinstance(error, StoreClosed):
-        return StoreClosed(str(error), outcome="unknown")
-    if left <= 0:
-        return StoreUnavailable(f"a change is in doubt: {error}", outcome="unknown", retry_after=error.retry_after)
-    return None
-
-
 class LightweightTransactions:
-    """Sends lightweight transactions until they are decided. All methods may be called from any thread."""
+    """Sends lightweight transactions until they are decided. All methods may be called from any thread.
+
+    Args:
+        driver: Sends requests.
+        options: Consistency levels and timeouts.
+        boottime: Clock in seconds.
+        deadline: That of the calls for which changes are sent.
+        pause: Starts pauses; by default a thread ends them.
+    """
 
     def __init__(
-        self, driver: Driver, options: CassandraOptions, clock: Clock, closing: threading.Event, deadline: Deadline
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        boottime: Callable[[], float],
+        deadline: Deadline | None = None,
+        pause: Pause | None = None,
     ) -> None:
         self._driver = driver
         self._options = options
-        self._clock = clock
-        self._closing = closing
-        self._deadline = deadline
-        self._turns: dict[Hashable, _Turn] = {}
+        self._boottime = boottime
+        self._deadline = deadline or Deadline(math.inf)
+        self._pause = pause or _Pauses(boottime).begin
+        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
         self._lock = threading.Lock()
         self.doubts = 0
         """How many answers were in doubt; for metrics, roughly right under threads."""
 
-    def run(self, statement: Statement, values: Sequence[Any]) -> CheckResult:
-        """Runs one conditional statement."""
-        return self.settle(lambda timeout: self.send(statement, values, timeout))
+    def run(
+        self,
+        statement: Statement,
+        values: Sequence[Any],
+        token: object = None,
+        *,
+        further: Sequence[Call] = (),
+        read_back: Request | None = None,
+    ) -> ChangeResult:
+        """Runs a conditional statement, as one with ``further`` ones of its Cassandra partition; see :meth:`decide`."""
+        request = self.request(statement, values, further)
 
-    def batch(self, calls: Sequence[Call]) -> CheckResult:
-        """Runs statements of one Cassandra partition as one, of which one has a condition; raises like :meth:`run`."""
-        (statement, values), *further = calls
-        return self.settle(lambda timeout: self.send(statement, values, timeout, further))
+        async def change() -> Request:
+            return request
 
-    def send(self, statement: Statement, values: Sequence[Any], timeout: float, further: Sequence[Call] = ()) -> Rows:
-        return self._driver.run(
-            statement,
-            values,
-            self._options.catalogue_write,
-            serial=self._options.catalogue_serial,
-            timeout=timeout,
-            further=further,
-        )
+        if read_back is not None:
+            self._driver.prepare([read_back.statement])
+        return self.wait(change, token, read_back)
 
-    def settle(self, send: Callable[[float], Rows]) -> CheckResult:
-        """Sends something until it is decided; raises like :meth:`run`.
+    def request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
+        """Returns a conditional request at the levels of the catalogue."""
+        levels = self._options.catalogue_write, self._options.catalogue_serial
+        return Request(statement, values, *levels, further=further)
+
+    def wait(self, change: Change, token: object = None, read_back: Request | None = None) -> ChangeResult:
+        """Runs :meth:`decide` for a caller that blocks."""
+
+        def start(done: Done) -> Callable[[], Outcome]:
+            begin(self.decide(change, token, read_back), done)
+            return lambda: "unknown"
+
+        self._deadline.left()  # A call that is over sends nothing.
+        result: ChangeResult = self._deadline.result(start, "Cassandra did not decide about a change in time")
+        return result
+
+    async def decide(self, change: Change, token: object = None, read_back: Request | None = None) -> ChangeResult:
+        """Sends a change until it is applied or refused.
 
         Args:
-            send: Sends it and returns the answer, given its timeout in seconds. What it sends must do no harm when it
-                is applied more than once.
+            change: Makes its request. Sent more than once it must do no harm.
+            token: Value of the row's last column once the change is applied; None if it writes no token.
+            read_back: Reads the row, its token last, where a refusal does not show it. Without a token the change
+                removes the row.
+
+        Raises:
+            StoreUnavailable: Nothing was sent that is in doubt; or with outcome ``unknown``: it stayed in doubt for
+                ``catalogue_deadline``, or until the end of the call in whose thread this began.
         """
-        until = self._clock.boottime() + self._deadline.left(self._options.catalogue_deadline)
-        pause = FIRST_PAUSE
-        doubted = False
+        ends = self._boottime() + self._deadline.left(self._options.catalogue_deadline)
+        max_pause, is_doubted = FIRST_MAX_PAUSE, False
         while True:
-            left = until - self._clock.boottime()
+            timeout = max(MIN_TIMEOUT, min(self._options.timeout, ends - self._boottime()))
             try:
-                return read_outcome(send(max(0.1, min(self._options.timeout, left))), doubted=doubted)
+                is_applied, *row = await self._send(await change(), timeout)
+                if not is_applied and read_back is not None and (token is None or row[-1:] != [token]):
+                    row = await self._send(read_back, timeout)
             except StoreUnavailable as error:
-                final = judge(error, doubted=doubted, left=until - self._clock.boottime())
-                if final is not None:
-                    raise final from error
-            doubted = True
+                if error.outcome == "none" and not is_doubted:
+                    raise
+                if isinstance(error, StoreClosed):
+                    raise StoreClosed(str(error), outcome="unknown") from error
+                pause = MIN_PAUSE + random.random() * (max_pause - MIN_PAUSE)  # noqa: S311 - spreads callers, guards nothing
+                if self._boottime() + pause > ends:
+                    text = f"a change is in doubt: {error}"
+                    raise StoreUnavailable(text, outcome="unknown", retry_after=error.retry_after) from error
+            else:
+                is_gone = is_doubted and read_back is not None and not row
+                is_done = is_applied or (is_gone if token is None else row[-1:] == [token])
+                return ChangeResult(is_done, is_doubted and not is_done, tuple(row))
+            is_doubted = True
             self.doubts += 1
-            if self._closing.wait(pause * (0.5 + random.random())):  # noqa: S311 - spreads callers, guards nothing
-                raise StoreClosed("the store is closing; a change is in doubt", outcome="unknown")
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await called(partial(self._pause, pause))
+            max_pause = min(2 * max_pause, MAX_PAUSE)
+
+    async def _send(self, request: Request, seconds: float) -> list[Any]:
+        """Sends a request once; returns the first row of the answer, an empty list without one."""
+        rows = await called(partial(self._driver.send, request._replace(timeout=seconds)))
+        if not rows and not request.statement.reads:
+            raise InDoubt("Cassandra did not say whether a change was applied")
+        return list(rows[0]) if rows else []
 
     @contextmanager
     def turn(self, key: Hashable) -> Iterator[None]:
         """Serializes callers of this process that change one thing: transactions that meet hinder each other."""
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
-            turn.users += 1
+        while not turn.lock.acquire(timeout=self._deadline.left(_LOOK_EVERY)):
+            if self._boottime() - turn.began > STUCK:
+                raise StoreBusy("another change of this is waiting for Cassandra")
+        turn.began = self._boottime()
         try:
-            while not turn.lock.acquire(timeout=self._deadline.left(_LOOK_EVERY)):
-                if self._clock.boottime() - turn.began > STUCK:
-                    raise StoreBusy("another change of this is waiting for Cassandra")
-            turn.began = self._clock.boottime()
-            try:
-                yield
-            finally:
-                turn.began = math.inf
-                turn.lock.release()
+            yield
         finally:
-            with self._lock:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[key]
+            turn.began = math.inf
+            turn.lock.release()
 
 
 class _Turn:
-    """Whose turn it is to change one thing: ``users`` want to, and one of them may since ``began``."""
-
-    __slots__ = ("began", "lock", "users")
+    """Whose turn it is to change one thing: one caller's since ``began``. It is kept as long as somebody uses it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.users = 0
         self.began = math.inf
+
+
+class _Pauses:
+    """Pauses of coroutines. One thread ends them all; it runs while there are any."""
+
+    def __init__(self, boottime: Callable[[], float]) -> None:
+        self._boottime = boottime
+        self._lock = threading.Lock()
+        self._pauses: list[tuple[float, Done]] = []
+
+    def begin(self, seconds: float, done: Done) -> None:
+        with self._lock:
+            self._pauses.append((self._boottime() + seconds, done))
+            if len(self._pauses) == 1:
+                threading.Thread(target=self._run, name="queuey-pauses", daemon=True).start()
+
+    def _run(self) -> None:
+        more = True
+        while more:
+            time.sleep(MIN_PAUSE / 2)
+            with self._lock:
+                now = self._boottime()
+                over = [done for end, done in self._pauses if end <= now]
+                self._pauses = [(end, done) for end, done in self._pauses if end > now]
+                more = bool(self._pauses)
+            for done in over:
+                try:
+                    done(None, None)
+                except Exception:
+                    log.exception("A change in doubt could not go on after its pause.")
 
 
 def unclear(what: str) -> StoreUnavailable:

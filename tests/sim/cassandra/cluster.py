@@ -29,6 +29,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.light_checks import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
@@ -368,10 +369,41 @@ class SimulatedHost:
         return self._node in self._cluster.up()
 
 
-class SimulatedDriver(Driver):
-    """One process's way to the cluster; one thread brings all answers.
+class SimulatedLoop(StoreLoop):
+    """The loop of a process's store. What would be in another thread happens at once.
 
-    What the loop's client is for goes over that, as bytes, once a loop is adopted.
+    Args:
+        process: Whose loop this is.
+        enter, leave: See the base class.
+    """
+
+    def __init__(
+        self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], object], leave: Callable[[], object]
+    ) -> None:
+        self._process = process
+        super().__init__(enter, leave)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
+        with loop.running():
+            self._begin(loop)
+        return loop
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """See the base class."""
+        assert isinstance(loop, ProcessLoop)
+        with loop.running():
+            super().adopt(loop)
+
+    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+        former, self._loop = self._loop, loop
+        if isinstance(former, ProcessLoop):
+            with former.running():
+                leave()
+
+
+class SimulatedDriver(Driver):
+    """One process's way to the cluster. What goes over the loop's client goes as bytes; a thread brings other answers.
 
     Args:
         cluster: Where to.
@@ -395,39 +427,46 @@ class SimulatedDriver(Driver):
         self._options = CassandraOptions(timeout=timeout)
         self._ended = False
         self._client: CqlClient | None = None
+        self.loop = SimulatedLoop(process, self._enter_loop, self._leave_loop)
         self._cluster = _known_of(cluster)
         self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0
         self._answers = SimpleQueue()
         SimulatedThread(process, self._bring, "driver")
 
-    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """See the base class; connections and time are simulated."""
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         assert isinstance(loop, ProcessLoop)
         self._client = CqlClient(
             loop,
             TARGET.keyspace,
             self._options.speculative,
             self._text_of,
-            connect=connector(self._cluster_of_world, loop),
-            clock=loop.time,
+            connect=connector(self._cluster_of_world, loop, self._near),
+            clock=self._deadline.clock,
         )
-        self._follow(self._client)
+        self._follow()
 
     def _bring(self) -> None:
         while True:
             self._answers.get()()
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """See the base class. Threads may stand still before they do, but for an event loop's."""
+        """See the base class. Threads may stand still before they do, and so may the process of the loop."""
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
         self._cluster_of_world.note_append(request, 1)
-        if self._goes_over_client(request):
+        cluster, world = self._cluster_of_world, self._process.world
+        stalls, reads = cluster.weather.stalls, request.statement.reads
+        if stalls and world.rng.random() < stalls:
+            seconds = world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale
+            if isinstance(getcurrent(), SimulatedThread):
+                pause(seconds)
+            elif not reads:
+                self._process.pause(seconds)
+        if isinstance(request, Encoded) or (request.further and request.serial is not None):
             super().send(request, self._told_once(request, done))
             return
-        reads = request.statement.reads
         try:
             timeout = self._deadline.left(self._options.timeout) if request.timeout is None else request.timeout
         except StoreUnavailable as error:
@@ -436,17 +475,7 @@ class SimulatedDriver(Driver):
         if not reads:
             self._deadline.sent()
         self.requests += 1
-        cluster, world = self._cluster_of_world, self._process.world
-        stalls = cluster.weather.stalls
-        if stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < stalls:
-            pause(world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale)
         self._send_by_thread(request, timeout, done)
-
-    def _goes_over_client(self, request: Request | Encoded) -> bool:
-        client = self._client
-        if client is None or asyncio._get_running_loop() is not client.loop or not client.is_usable:
-            return False
-        return isinstance(request, Encoded) or (bool(request.further) and request.serial is not None)
 
     def _told_once(self, request: Request | Encoded, done: Done) -> Done:
         answers: list[object] = []
@@ -487,11 +516,6 @@ class SimulatedDriver(Driver):
 
     def _open_session(self) -> None:
         """See the base class."""
-
-    def _path(self) -> CqlClient:
-        """See the base class."""
-        assert self._client is not None
-        return self._client
 
     def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
         """See the base class. All nodes know a statement that the driver has prepared."""
@@ -539,8 +563,7 @@ class SimulatedDriver(Driver):
     def close(self) -> None:
         """See the base class."""
         self._ended = True
-        if self._client is not None:
-            self._client.into_loop(self._client.close)
+        self.loop.close()
 
 
 def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster

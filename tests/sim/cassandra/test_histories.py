@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock_check, id_generator
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.clocks.intervals import Interval
-from queuey.storage.cassandra.clocks.light_checks import WITNESSES, Told
+from queuey.storage.cassandra.clocks.light_checks import Told
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write import undo_writes
@@ -138,10 +137,10 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-def in_time(writer: MessageWriter, in_flight: InFlightBatch, level: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
+def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
     """Takes every answer to have come in time."""
     in_flight.minted = writer._clock.boottime()
-    REAL_ARRIVED(writer, in_flight, level, error)
+    REAL_ARRIVED(writer, in_flight, *arrived)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
@@ -241,7 +240,7 @@ class Mutation:
 
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=299),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=305),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing)),
     "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=133),
     "the timestamp of the undo write": Mutation(

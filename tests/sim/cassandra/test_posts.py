@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from queuey import ids
-from queuey.errors import StoreUnavailable, WriteUndone
+from queuey.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, ranges
@@ -21,7 +21,7 @@ from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
-from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch
+from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, nobody
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
 from tests.sim.cassandra import histories
@@ -35,6 +35,8 @@ from tests.sim.cassandra.threads import simulated_threads
 
 SEEN, FEW = 20, 3
 """Histories of `make check`: of plain posts, and of each kind beside, without those that show a mutation."""
+EARLY = 5
+"""Histories in which messages are read early, together with each fault of a connection."""
 LAST = FEW - 1
 """The seed of histories that are played twice."""
 ENOUGH = 300
@@ -94,7 +96,7 @@ def storms() -> list[PostStorm]:
 @pytest.fixture(scope="module")
 def early_storms() -> list[EarlyStorm]:
     """Histories in which messages are read early."""
-    return played(EarlyStorm, FEW)
+    return played(EarlyStorm, EARLY)
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +200,13 @@ def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> No
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     """Says that a write is undone."""
     undo_write.tell("none")
+
+
+def cancelled(operation: AppendOperation) -> Outcome:
+    """Cancels what was sent together with the waiting for it, and takes it for not sent."""
+    operation.done, operation.withdrawn = nobody, True
+    operation.written.clear()
+    return "none"
 
 
 def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
@@ -344,9 +353,10 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=50),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=55),
     "D without U": Mutation(SHOWN, delay_without_undo_time, first=48),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
+    "what was sent ends by its own rules": Mutation(SHOWN, partial(replace, AppendOperation.withdraw, cancelled)),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
     "repeating after unknown": Mutation(
         ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=3
@@ -358,7 +368,7 @@ MUTATIONS = {
     ),
     "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=404),
     "S in the order of an ordered queue": Mutation(
-        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=16, storm=OrderedStorm
+        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=20, storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
         ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=10, storm=HarshEarlyStorm

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import World
@@ -16,6 +18,47 @@ from tests.sim.world import World
 AnyRequest = Request | Encoded
 BOOTED = 1_750_000_000.0
 """When the machine of a test was started: seconds since 1970."""
+
+
+class HandLoop(StoreLoop):
+    """A loop whose thread is this one. Calls are made at once, and timers as the world's time goes on.
+
+    Args:
+        world: Whose time.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def call(self, call: Callable[..., object], *args: object) -> None:
+        """See the base class."""
+        call(*args)
+
+    def soon(self, call: Callable[..., object], *args: object) -> None:
+        """See the base class. It is not made within another call."""
+        self._calls.append((call, args))
+        if not self._is_waking:
+            with self.turn():
+                pass
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One turn of the loop: calls for the next one are made after it."""
+        self._is_waking = True
+        yield
+        while self._calls:
+            call, args = self._calls.popleft()
+            call(*args)
+        self._is_waking = False
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """See the base class."""
+
+        def ring() -> None:
+            call()
+
+        self._world.at(seconds, ring)
 
 
 class CalmDriver(Driver):
@@ -42,6 +85,7 @@ class CalmDriver(Driver):
         self.ahead = 0.0
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
+        self.loop: HandLoop = HandLoop(self.world)
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
@@ -73,6 +117,9 @@ class CalmDriver(Driver):
             self.cluster.ask(request, lambda *end: ends.append(end))
             self.world.run(self.world.now + 0.001)
         done(*(ends[0] if ends else (None, error or StoreUnavailable("no answer"))))
+
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """See the base class. All statements are prepared."""
 
     def problem(self) -> str | None:
         """See the base class."""

@@ -13,7 +13,6 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import connection
 from queuey.storage.cassandra.driver.connection import Driver
-from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.driver.requests import Statement
 from queuey.storage.cassandra.driver.topology import RETRY_EVERY, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
@@ -52,7 +51,6 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
     )
     with ExitStack() as stack:
         stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
-        stack.enter_context(replace_in(connection, FastPath, lambda *_: SimpleNamespace(close=lambda: None)))
         stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
         stack.callback(driver.close)
@@ -96,7 +94,6 @@ def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.Monke
 
     with ExitStack() as stack:
         stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
-        stack.enter_context(replace_in(connection, FastPath, lambda *_: SimpleNamespace(close=lambda: None)))
         stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions(), verify=verify)
         stack.callback(driver.close)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,10 @@ from cassandra.query import PreparedStatement
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
 from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
+from tests.waiting import until_async
 
 STATEMENT = Statement("UPDATE queues SET options = ? WHERE application = 'a' AND name = 'q'")
 OPTIONS = ColumnMetadata("queuey", "queues", "options", BytesType)
@@ -61,7 +64,7 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
     """Of two attempts that come to an end the first one is told, and the second is not."""
     told: list[tuple[Any, StoreUnavailable | None]] = []
     driver = object.__new__(Driver)
-    driver._session, driver._usable, driver._client = Attempts(ends), True, None
+    driver._session, driver._usable = Attempts(ends), True
     driver._send(None, 1.0, lambda found, error: told.append((found, error)), reads=False)
     ((found, error),) = told
     assert found == rows
@@ -96,7 +99,7 @@ def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailab
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
     driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}
-    driver._thread, driver._client = Thread(), None
+    driver._thread, driver._client, driver.loop = Thread(), None, StoreLoop()
     driver._options, driver._deadline, driver.requests = CassandraOptions(), Deadline(math.inf), 0
     return driver, []
 
@@ -120,62 +123,61 @@ def test_a_connection_that_ends_between_two_pages() -> None:
     assert (rows, str(error)) == (None, "away")
 
 
-class Path:
-    """The short way to the nodes, which none of them answers."""
+class Client:
+    """A client of this thread's loop, whose nodes answer nothing."""
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.sent: list[FastRequest] = []
-
-    def nodes_with(self, _key: bytes) -> Iterator[Any]:
-        """Knows no node."""
-        return iter(())
-
-    only = nodes_with
-    send = property(lambda self: self.sent.append)
+        self.send = self.sent.append
 
 
-def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> None:
+async def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> None:
     """A frequent request and a conditional batch end with the driver's answer, or with why it cannot be asked."""
     driver, told = driver_with(Attempts([["row"]]))
-    path: Any = Path()
-    driver._fast_path = path
+    client: Any = Client()
+    driver._client = client
     frequent = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM")
     conditional = Request(STATEMENT, (b"a",), "QUORUM", "SERIAL", further=[(STATEMENT, (b"b",))])
     for request in (frequent, conditional):
         driver.send(request, lambda *end: told.append(end))
-    for sent in path.sent:
+    for sent in client.sent:
         sent.driver_fallback(sent.done, 2, 1.0)
+    await until_async(lambda: len(told) == 2)
     assert told == [(["row"], None)] * 2
     driver._usable = False
-    for sent in path.sent:
+    for sent in client.sent:
         sent.driver_fallback(sent.done, 2, 1.0)
+    await until_async(lambda: len(told) == 4)
     assert [(rows, str(error)) for rows, error in told[2:]] == [(None, "away")] * 2
 
 
 @pytest.mark.parametrize(("asked", "outcome"), [(0, "none"), (1, "unknown")])
-def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str) -> None:
+async def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str) -> None:
     """A write that was sent and lost with its connection is in doubt, also if the driver then can ask no node."""
     unreachable = NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")})
     driver, told = driver_with(Attempts([unreachable], attempted_hosts=()))
-    path: Any = Path()
-    driver._fast_path = path
+    client: Any = Client()
+    driver._client = client
     driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
-    (sent,) = path.sent
+    (sent,) = client.sent
     sent.driver_fallback(sent.done, asked, 1.0)
+    await until_async(lambda: told)
     ((_, error),) = told
     assert error is not None
     assert error.outcome == outcome
 
 
-def test_a_request_for_one_node_goes_to_no_other() -> None:
+async def test_a_request_for_one_node_goes_to_no_other() -> None:
     """A node that is to be asked by name, and does not answer or is not there, is what the error names."""
     driver, told = driver_with(Attempts([["row"]]))
-    path: Any = Path()
-    driver._fast_path, driver._cluster = path, None
+    client: Any = Client()
+    driver._client, driver._cluster = client, None
     driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"", "ONE", host="127.0.0.7"), lambda *end: told.append(end))
-    (sent,) = path.sent
+    (sent,) = client.sent
     sent.driver_fallback(sent.done, 1, 1.0)
     driver.send(Request(STATEMENT, (b"a",), host="127.0.0.8"), lambda *end: told.append(end))
+    await until_async(lambda: len(told) == 2)
     texts = [str(error) for _, error in told]
     assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
 
@@ -183,11 +185,11 @@ def test_a_request_for_one_node_goes_to_no_other() -> None:
 def test_a_driver_that_is_not_connected_says_why() -> None:
     """Requests before the connection is there, and after its end, are refused with the reason."""
     driver, told = driver_with(None)
-    driver._fast_path = None
     driver.send(Request(STATEMENT, (b"a",)), lambda *end: told.append(end))
-    driver._session = Attempts([])
     driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
+    driver._session = Attempts([])
     driver._closed.set()
+    driver.loop.close()
     driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
     assert [str(error) for _, error in told] == ["away", "away", "the store is closed"]
 

@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import InDoubt, Statement
+from queuey.storage.cassandra.driver import Done, InDoubt, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import (
+    FIRST_MAX_PAUSE,
+    MAX_PAUSE,
+    MIN_PAUSE,
     STUCK,
-    CheckResult,
-    Conclusion,
+    ChangeResult,
     LightweightTransactions,
-    judge,
+    _Pauses,
 )
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.simulated import CalmDriver
+from tests.waiting import until
 
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
+REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 ROW = Statement("INSERT INTO queues (application, name, version) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
+FIND = Request(Statement("SELECT version FROM queues WHERE application = ? AND name = ?"), ("a", "q"), "SERIAL")
 OURS, THEIRS, OLD = 7, 8, 6
-LOST, REFUSED = InDoubt("no answer"), StoreUnavailable("no node is up")
+LOST, REFUSED = InDoubt("no answer"), StoreUnavailable("no node is up", retry_after=9)
+CLOSED = StoreClosed("the store is closed")
+DONE, REFUSAL = ChangeResult(is_done=True), ChangeResult(is_done=False)
+UNCLEAR = REFUSAL._replace(is_unclear=True)
 
 
 class Changing:
-    """Transactions of a process, and the row that they change; deadlines are ten seconds."""
+    """Transactions of a process, and the row that they change; pauses pass at once.
 
-    def __init__(self, version: int | None = OLD, *, seconds: float = 0.0) -> None:
+    Args:
+        version: Of the row; None: there is no row.
+        call: Seconds that a call may take.
+        seconds: What each answer takes.
+    """
+
+    def __init__(self, version: int | None = OLD, *, call: float = 15.0, seconds: float = 0.0) -> None:
         self.driver = CalmDriver()
         if version is not None:
             self.driver.run(ROW, ("a", "q", version))
         self.errors: list[StoreUnavailable] = []
-        """What the next attempts end with; the last of them is given for ever if it is `endless`."""
+        """What the next requests end with; the last of them for ever if they are `endless`."""
         self.endless = False
+        self.pauses: list[float] = []
         self.seconds = seconds
         self.driver.fail = self._fail
         self.driver.sent.clear()
-        self.closing = threading.Event()
-        self.cas = self.transactions(Deadline(15, self.driver.clock().boottime))
-
-    def transactions(self, deadline: Deadline) -> LightweightTransactions:
-        """Those of a process whose calls have such a deadline."""
-        return LightweightTransactions(self.driver, CassandraOptions(), self.driver.clock(), self.closing, deadline)
+        boottime = self.driver.clock().boottime
+        self.deadline = Deadline(call, boottime)
+        self.cas = LightweightTransactions(self.driver, CassandraOptions(), boottime, self.deadline, self._pause)
 
     def _fail(self, _request: object) -> StoreUnavailable | None:
         self.driver.advance(self.seconds)
@@ -54,51 +68,241 @@ class Changing:
             return None
         return self.errors[0] if self.endless and len(self.errors) == 1 else self.errors.pop(0)
 
-    def change(self) -> CheckResult:
+    def _pause(self, seconds: float, done: Done) -> None:
+        self.pauses.append(seconds)
+        self.driver.advance(seconds)
+        done(None, None)
+
+    def change(self) -> ChangeResult:
         """Makes the change."""
-        return self.cas.run(CHANGE, (OURS, "a", "q", OLD))
+        with self.deadline.running():
+            return self.cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+
+    def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
+        """Makes it, and returns the error with which it ends."""
+        self.errors, self.endless = [*errors], True
+        with pytest.raises(StoreUnavailable) as raised:
+            self.change()
+        return raised.value
 
 
 @pytest.mark.parametrize(
-    ("version", "errors", "conclusion"),
+    ("version", "errors", "result"),
     [
-        (OLD, [], Conclusion.DONE),
-        (THEIRS, [], Conclusion.REFUSED),
-        (None, [], Conclusion.REFUSED),
-        (OLD, [LOST], Conclusion.DONE),
-        (OLD, [LOST, LOST, LOST], Conclusion.DONE),
-        (OURS, [LOST], Conclusion.DONE),
-        (THEIRS, [LOST], Conclusion.UNCLEAR),
-        (None, [LOST], Conclusion.UNCLEAR),
-        (OURS, [LOST, REFUSED], Conclusion.DONE),
+        (OLD, [], DONE),
+        (THEIRS, [], REFUSAL._replace(row=(THEIRS,))),
+        (None, [], REFUSAL),
+        (OLD, [LOST], DONE),
+        (OLD, [LOST, LOST, LOST], DONE),
+        (OURS, [LOST], DONE._replace(row=(OURS,))),
+        (OURS, [], DONE._replace(row=(OURS,))),
+        (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,))),
+        (None, [LOST], UNCLEAR),
+        (OURS, [LOST, REFUSED], DONE._replace(row=(OURS,))),
     ],
 )
-def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailable], conclusion: Conclusion) -> None:
+def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
     """A change in doubt is sent again, the same, until Cassandra decides; what it says then is what happened."""
     changing = Changing(version)
     changing.errors = [*errors]
-    assert changing.change().conclude(OURS) is conclusion
-    assert len(changing.driver.sent) == 1 + len(errors)
+    assert changing.change() == result
+    assert changing.driver.count([CHANGE]) == len(changing.driver.sent) == 1 + len(errors)
+    assert changing.cas.doubts == len(changing.pauses) == len(errors)
 
 
-@given(st.booleans(), st.sampled_from([LOST, REFUSED, StoreClosed("x", outcome="unknown")]), st.floats(-10, 10))
-def test_judge(doubted: bool, error: StoreUnavailable, left: float) -> None:  # noqa: FBT001 - a drawn value
-    """An outcome of none is reported only when nothing sent before is in doubt, and doubts end with the deadline."""
-    final = judge(error, doubted=doubted, left=left)
-    if final is None:
-        assert doubted or error.outcome == "unknown"
-        assert left > 0
-        assert not isinstance(error, StoreClosed)
+@given(st.lists(st.sampled_from([LOST, REFUSED]), max_size=4), st.sampled_from([LOST, REFUSED, CLOSED]))
+def test_outcome_of_an_error(before: list[StoreUnavailable], last: StoreUnavailable) -> None:
+    """The outcome is none only if nothing was sent that is in doubt; what was not sent is reported at once."""
+    changing = Changing()
+    error = changing.fail(*before, last)
+    first, *_ = errors = [*before, last]
+    assert error.outcome == ("none" if first.outcome == "none" else "unknown")
+    if first.outcome == "none":
+        assert (error, len(changing.driver.sent)) == (first, 1)
+    elif last is CLOSED:
+        assert (type(error), len(changing.driver.sent)) == (StoreClosed, len(errors))
     else:
-        assert final.outcome == ("unknown" if doubted or error.outcome == "unknown" else "none")
+        assert (type(error), error.retry_after) == (StoreUnavailable, last.retry_after)
+
+
+def test_pauses() -> None:
+    """Pauses are drawn evenly up to a bound that doubles, and none is so short that an ill node would not notice it."""
+    pauses = [pause for _ in range(20) for pause in pauses_of(Changing())]
+    bounds = [min(MAX_PAUSE, FIRST_MAX_PAUSE * 2**number) for number in range(20)]
+    assert all(MIN_PAUSE <= pause <= bound for pause, bound in zip(pauses_of(Changing()), bounds, strict=False))
+    assert min(pauses) < MAX_PAUSE / 20
+    assert max(pauses) > MAX_PAUSE * 0.9
+
+
+def pauses_of(changing: Changing) -> list[float]:
+    """Returns the pauses of a change that stays in doubt."""
+    changing.fail(LOST)
+    return changing.pauses
+
+
+@pytest.mark.parametrize(("call", "allowed"), [(100.0, CassandraOptions().catalogue_deadline), (3.0, 3.0)])
+def test_doubts_end_in_time(call: float, allowed: float) -> None:
+    """A change is sent again within its deadline and that of the call; no request may take longer than is left."""
+    changing = Changing(call=call, seconds=0.3)
+    began = changing.driver.world.now
+    assert changing.fail(LOST).outcome == "unknown"
+    lasted = changing.driver.world.now - began
+    assert allowed - MAX_PAUSE - 0.3 <= lasted <= allowed + 0.4
+    first, *_, last = changing.driver.sent
+    assert (first.timeout or 0.0) == pytest.approx(min(allowed, CassandraOptions().timeout), abs=0.01)
+    assert (last.timeout or 9.0) <= allowed - lasted + 0.4
+
+
+def test_nothing_is_sent_when_the_call_is_over() -> None:
+    """A call whose time is over has changed nothing."""
+    changing = Changing(call=0.0)
+    with pytest.raises(StoreUnavailable) as raised:
+        changing.change()
+    assert (raised.value.outcome, changing.driver.sent) == ("none", [])
+
+
+def test_answers_that_say_nothing() -> None:
+    """An answer without a row leaves the change in doubt."""
+    changing = Changing()
+    ask = changing.driver.send
+    changing.driver.send = lambda request, done: done([], None)  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="did not say") as raised:
+        changing.change()
+    assert raised.value.outcome == "unknown"
+    changing.driver.send = ask  # type: ignore[method-assign]
+    assert changing.change() == DONE
+
+
+@pytest.mark.parametrize(
+    ("version", "errors", "result"),
+    [
+        (THEIRS, [], REFUSAL._replace(row=(THEIRS,))),
+        (OURS, [], DONE._replace(row=(OURS,))),
+        (None, [], REFUSAL),
+        (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,))),
+    ],
+)
+def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
+    """Where a refusal does not show the token, the row that was read back says what happened."""
+    changing = Changing(version)
+    changing.errors = [*errors]
+    statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
+    assert changing.cas.run(statement, ("a", "q", 5), OURS, read_back=FIND) == result
+    assert changing.driver.sent[-1].statement == FIND.statement
+
+
+def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
+    """A change whose token was shown was applied, whatever others have made of the row until it is read."""
+    changing = Changing(OURS)
+    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
+    assert len(changing.driver.sent) == 1
+
+
+@pytest.mark.parametrize("doubts", [0, 1])
+def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
+    """A change that was refused changed nothing, though nobody can read the row; unless it was in doubt before."""
+    changing = Changing(THEIRS)
+    changing.errors = [LOST] * doubts
+    failed: list[Request] = []
+
+    def fail(request: Request) -> StoreUnavailable | None:
+        if request.statement == FIND.statement and not failed:
+            failed.append(request)
+            return REFUSED
+        return changing._fail(request)
+
+    changing.driver.fail = fail  # type: ignore[assignment]
+    statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
+    work = partial(changing.cas.run, statement, ("a", "q", 5), OURS, read_back=FIND)
+    if doubts:
+        assert work() == UNCLEAR._replace(row=(THEIRS,))
+        return
+    with pytest.raises(StoreUnavailable) as raised:
+        work()
+    assert raised.value is REFUSED
+
+
+@pytest.mark.parametrize("shown", [(OLD,), (None,), ()])
+def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
+    """A removal is applied or refused: a row without a version is not taken for its own, nor that there is no row."""
+    changing = Changing(OLD if OLD in shown else None)
+    if None in shown:
+        row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
+        assert changing.cas.run(row, ("a", "q", 5)) == DONE
+    assert changing.cas.run(REMOVE, ("a", "q", THEIRS)) == REFUSAL._replace(row=shown)
+
+
+@pytest.mark.parametrize(
+    ("version", "errors", "result"),
+    [(None, [], REFUSAL), (None, [LOST], DONE), (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,)))],
+)
+def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
+    """A removal that was in doubt was made if there is no row; without a doubt another process has removed it."""
+    changing = Changing(version)
+    changing.errors = [*errors]
+    assert changing.cas.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+
+
+def test_changes_without_a_token_in_doubt() -> None:
+    """A change that writes no token, and removes nothing, was not made because there is no row."""
+    changing = Changing(None)
+    changing.errors = [LOST]
+    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
+
+
+def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
+    """A caller whose time is over before the answer came does not know whether the change was applied."""
+    driver = CalmDriver()
+    driver.held = True
+    deadline = Deadline(0.05)
+    cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic, deadline)
+    with deadline.running(), pytest.raises(StoreUnavailable) as raised:
+        cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+    assert (raised.value.outcome, len(driver.sent)) == ("unknown", 1)
+
+
+def test_each_attempt_has_its_own_request() -> None:
+    """What is sent again is made anew, for changes whose attempts must differ."""
+    changing, made = Changing(None), list[int]()
+
+    async def change() -> Request:
+        made.append(len(made))
+        return changing.cas.request(ROW, ("a", "q", made[-1]))
+
+    changing.errors = [LOST, LOST]
+    assert changing.cas.wait(change) == DONE
+    assert [request.values[-1] for request in changing.driver.sent] == made == [0, 1, 2]  # type: ignore[union-attr]
+
+
+def test_pauses_of_many() -> None:
+    """Pauses end in their time, whatever their order, and one thread ends them all; it ends with the last of them."""
+    pauses, ends = _Pauses(time.monotonic), dict[float, float]()
+    began = time.monotonic()
+
+    def ended(seconds: float, *_: object) -> None:
+        ends[seconds] = time.monotonic() - began
+
+    for seconds in (0.2, 0.05, 0.1):
+        pauses.begin(seconds, partial(ended, seconds))
+    assert threads_of_pauses() == 1
+    until(lambda: len(ends) == 3)
+    assert list(ends) == [0.05, 0.1, 0.2]
+    assert all(lasted >= seconds for seconds, lasted in ends.items())
+    until(lambda: threads_of_pauses() == 0)
+    pauses.begin(0.0, partial(ended, 0.0))
+    until(lambda: len(ends) == 4)
+
+
+def threads_of_pauses() -> int:
+    """Returns how many threads end pauses."""
+    return sum(thread.name == "queuey-pauses" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(("held", "allowed", "kind"), [(STUCK + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)])
 def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, kind: type[StoreUnavailable]) -> None:
     """Who would have to wait for very long, or longer than his call may take, is told so, and has changed nothing."""
-    changing = Changing()
-    deadline = Deadline(allowed)
-    cas = changing.transactions(deadline)
+    driver, deadline = CalmDriver(), Deadline(allowed)
+    cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime, deadline)
     refused: list[StoreUnavailable] = []
 
     def wait() -> None:
@@ -109,9 +313,30 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
             refused.append(error)
 
     with cas.turn("key"):
-        changing.driver.advance(held)
+        driver.advance(held)
         thread = threading.Thread(target=wait)
         thread.start()
         thread.join(60)
     [error] = refused
     assert (type(error), error.outcome) == (kind, "none")
+
+
+def test_turns_are_forgotten() -> None:
+    """Callers that change one thing come one after another, and nothing of them is kept."""
+    cas = Changing().cas
+    inside: list[str] = []
+
+    def change(name: str) -> None:
+        with cas.turn("key"):
+            inside.append(name)
+            assert len(cas._turns) == 1
+            inside.append(name)
+
+    threads = [threading.Thread(target=change, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert inside[::2] == inside[1::2]
+    assert len(inside) == 8
+    assert len(cas._turns) == 0

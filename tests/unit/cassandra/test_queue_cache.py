@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -47,7 +46,7 @@ class Cached:
         self.driver = driver or CalmDriver()
         self.clock = self.driver.clock()
         chosen, deadline = CassandraOptions(**options), Deadline(15, self.clock.boottime)
-        transactions = LightweightTransactions(self.driver, chosen, self.clock, threading.Event(), deadline)
+        transactions = LightweightTransactions(self.driver, chosen, self.clock.boottime, deadline)
         self.rows = QueueCache(self.driver, chosen, TimingInForce(chosen, self.clock), self.clock, transactions)
         if driver is None:
             self.write("queue", row)

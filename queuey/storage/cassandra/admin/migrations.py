@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
-from queuey.storage.cassandra.admin.stored_timing import decided
 from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.timing import Timing
 
@@ -206,7 +206,7 @@ def _make_all(
                 _change_schema(driver, options, statement)
             lock.renew()
             values = migration.number, migration.name, migration.checksum, time.time()
-            lock.run(_RECORD, values)
+            lock.transactions.run(_RECORD, values)
             tell(f"{migration.name}: made")
     return tuple(missing), stored_timing.first(driver, options, tell)
 
@@ -215,8 +215,7 @@ class _Lock:
     """The right to change the schema, for as long as ``lock_ttl`` after it was taken or last renewed."""
 
     def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
-        self._driver = driver
-        self._options = options
+        self.transactions = LightweightTransactions(driver, options, time.monotonic)
         self._tell = tell
         self._running = running
         self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
@@ -234,7 +233,7 @@ class _Lock:
 
     def __exit__(self, *_: object) -> None:
         with suppress(StoreUnavailable):  # It then ends by its TTL.
-            self.run(_UNLOCK, (self._owner,))
+            self.transactions.run(_UNLOCK, (self._owner,))
 
     def renew(self) -> None:
         """Makes sure that the lock is held for long enough to make one change."""
@@ -244,13 +243,10 @@ class _Lock:
 
     def _take(self, expected: str | None) -> str | None:
         """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
-        row = self.run(_LOCK, (self._running.lock_ttl, self._owner, expected))
-        if row[0]:
+        result = self.transactions.run(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
+        if result.is_done:
             return self._owner
-        return row[1] if len(row) > 1 else None
-
-    def run(self, statement: Statement, values: Sequence[object]) -> Sequence[Any]:
-        return decided(self._driver, self._options, statement, values, self._running.lock_every)
+        return result.row[-1] if result.row else None
 
 
 def _replication(driver: Driver) -> dict[str, str] | None:

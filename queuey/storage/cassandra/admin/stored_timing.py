@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.clocks.tails import Measured
 from queuey.storage.cassandra.clocks.timing_in_force import READ
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
@@ -27,9 +28,6 @@ from queuey.storage.cassandra.timing import (
     settled,
     stated_in,
 )
-
-AGAIN = 1.0
-"""Interval between attempts at a change in doubt, in seconds."""
 
 _WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
 _TAILS = Statement("SELECT process, tails FROM heartbeats")
@@ -111,21 +109,4 @@ def _centres(driver: Driver) -> int:
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
     text, expected = encode(new), None if old is None else encode(old)
-    row = decided(driver, options, _WRITE, (text, expected))
-    return bool(row[0]) or row[-1] == text
-
-
-def decided(
-    driver: Driver, options: CassandraOptions, statement: Statement, values: Sequence[object], every: float = AGAIN
-) -> Sequence[Any]:
-    """Runs a lightweight transaction again and again until it is decided; returns the row that says how."""
-    until = time.monotonic() + options.catalogue_deadline
-    while True:
-        try:
-            [row] = driver.run(statement, values, consistency=options.catalogue_write, serial=options.catalogue_serial)
-        except InDoubt:
-            if time.monotonic() > until:
-                raise
-            time.sleep(every)
-        else:
-            return tuple(row)
+    return LightweightTransactions(driver, options, time.monotonic).run(_WRITE, (text, expected), text).is_done

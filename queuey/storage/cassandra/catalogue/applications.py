@@ -19,7 +19,7 @@ from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
 _CREATE = Statement(
@@ -81,7 +81,8 @@ class CassandraApplications(Applications):
     def create_application(self, name: str) -> None:
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
-        if not self._transactions.run(_CREATE, values).applied and self._ask(_APPLICATION, name) != [(token,)]:
+        read_back = Request(_APPLICATION, (name,), self._options.catalogue_serial)
+        if not self._transactions.run(_CREATE, values, token, read_back=read_back).is_done:
             raise ApplicationExists(name)
 
     def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
@@ -117,11 +118,12 @@ class CassandraApplications(Applications):
             entry = self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
-            if self._transactions.run(_ADD_KEY, (digest, *_values(key), new_number())).applied:
+            version, read_back = new_number(), Request(_KEY, (digest,), self._options.catalogue_serial)
+            result = self._transactions.run(_ADD_KEY, (digest, *_values(key), version), version, read_back=read_back)
+            if result.is_done:
                 return key
-            present = self._find_digest(digest)
-            if present is not None and present.key.application == application:
-                return present.key
+            if result.row and (other := _found(result.row)).key.application == application:
+                return other.key
             self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
 
@@ -129,19 +131,21 @@ class CassandraApplications(Applications):
         """Writes a key's row under its application, under the shortest id that no other key there has."""
         for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
-            if self._transactions.run(_ADD_ENTRY, (application, entry.id, digest, entry.version)).applied:
+            values = application, entry.id, digest, entry.version
+            read_back = Request(_ENTRY, values[:2], self._options.catalogue_serial)
+            result = self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
+            if result.is_done:
                 return entry
-            present = self._find_entry(application, entry.id)
+            present = _KeyEntry(*result.row) if result.row else None
             while present is not None and present.digest == digest:
                 # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
-                if present.version == entry.version or self._renew_entry(application, present, entry.version):
+                if self._renew_entry(application, present, entry.version):
                     return entry
                 present = self._find_entry(application, entry.id)
         raise StoreUnavailable("others are adding and revoking the same key")
 
     def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
-        outcome = self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version))
-        return outcome.conclude(version) is Conclusion.DONE
+        return self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version), version).is_done
 
     def keys(self, application: str) -> list[Key]:
         entries = [_KeyEntry(*row) for row in self._ask(_ENTRIES, application)]
@@ -157,8 +161,8 @@ class CassandraApplications(Applications):
             # The entry first: a caller that adds the key again after it was removed below gives the entry a new
             # version.
             entry, found = self._named_key(application, key_id)
-            outcome = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
-            if outcome.applied or (outcome.doubted and self._find_digest(entry.digest) is None):
+            read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
+            if self._transactions.run(_REMOVE_KEY, (entry.digest, found.version), read_back=read_back).is_done:
                 self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
@@ -166,8 +170,7 @@ class CassandraApplications(Applications):
         while True:
             entry, found = self._named_key(application, key_id)
             token = new_number()
-            outcome = self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
-            if outcome.conclude(token) is Conclusion.DONE:
+            if self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version), token).is_done:
                 return msgspec.structs.replace(found.key, expires=expires)
 
     def find_key(self, digest: bytes) -> Key | None:

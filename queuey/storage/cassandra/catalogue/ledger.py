@@ -17,7 +17,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
 KEPT = 30 * 24 * 3600
@@ -82,8 +82,8 @@ class CassandraLedger(Ledger):
                 if present.value is not None and (present.value == value or present.value != expected):
                     return present.value
                 token = new_number()
-                outcome = self._transactions.run(_SET, (kept, value, token, work, piece, present.version))
-                if outcome.conclude(token) is Conclusion.DONE:
+                values = kept, value, token, work, piece, present.version
+                if self._transactions.run(_SET, values, token).is_done:
                     return value
                 # Another was quicker, or ours was applied and then replaced: what stands there now decides.
                 if self._clock.boottime() > until:

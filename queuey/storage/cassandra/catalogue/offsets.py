@@ -17,7 +17,13 @@ from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
+from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.lightweight_transactions import (
+    ChangeResult,
+    LightweightTransactions,
+    new_number,
+    unclear,
+)
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
@@ -83,10 +89,14 @@ class OffsetTable:
                 if not recorded.offsets:
                     self._check_group_count(queue, group)
                 self._note_group(uid, group)
-                conclusion = self._write(uid, group, recorded.version, decision)
-                if conclusion is Conclusion.DONE:
+                sets = [
+                    (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
+                    for offset in decision.changed()
+                ]
+                result = self._change(uid, group, recorded.version, sets)
+                if result.is_done:
                     return decision
-                if conclusion is Conclusion.UNCLEAR and compares:
+                if result.is_unclear and compares:
                     raise unclear(f"group {group!r}")
                 self._check(until)
 
@@ -110,13 +120,9 @@ class OffsetTable:
             self._noted.clear()
         self._noted.add((uid, group))
 
-    def _write(self, uid: int, group: str, version: int | None, decision: Decision) -> Conclusion:
+    def _change(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
         token = new_number()
-        sets = [
-            (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
-            for offset in decision.changed()
-        ]
-        return self._transactions.batch([(_COMPARE, (token, uid, group, version)), *sets]).conclude(token)
+        return self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
 
     def groups(self, uid: int) -> list[str]:
         names = self._names(uid)
@@ -131,13 +137,11 @@ class OffsetTable:
                 recorded = self.read(uid, group)
                 if not recorded.offsets:
                     return doubted  # If a removal was in doubt before, it was made.
-                token = new_number()
                 removals = [(_FORGET, (uid, group, partition)) for partition in recorded.offsets]
-                calls = [(_COMPARE, (token, uid, group, recorded.version)), *removals]
-                conclusion = self._transactions.batch(calls).conclude(token)
-                if conclusion is Conclusion.DONE:
+                result = self._change(uid, group, recorded.version, removals)
+                if result.is_done:
                     return True
-                doubted = doubted or conclusion is Conclusion.UNCLEAR
+                doubted = doubted or result.is_unclear
                 self._check(until)
 
     def forget_queue(self, uid: int) -> None:

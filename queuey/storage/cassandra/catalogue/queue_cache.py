@@ -230,8 +230,8 @@ class QueueCache:
                 began = self._clock.boottime()
                 numbers = wanted.longest_ttl, wanted.longest_row
                 known = queue.version, row.longest_ttl, row.longest_row
-                outcome = self._transactions.run(_COVER, (*numbers, queue.application, queue.name, *known))
-                if outcome.applied:
+                values = *numbers, queue.application, queue.name, *known
+                if self._transactions.run(_COVER, values).is_done:
                     row = msgspec.structs.replace(wanted, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, or we did before an answer was lost; or the queue changed.

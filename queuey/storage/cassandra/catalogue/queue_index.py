@@ -10,10 +10,12 @@ import logging
 import math
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.options import CassandraOptions
 
 log = logging.getLogger(__name__)
@@ -49,10 +51,10 @@ class QueueIndex:
         self._driver = driver
         self._options = options
 
-    def add(self, application: str, name: str, uid: int) -> None:
-        """Notes a queue down; to be done before it is made."""
+    async def add(self, application: str, name: str, uid: int) -> None:
+        """Adds a queue to the index; to be done before it is made."""
         values = application, shard_of(name), name, uid
-        self._driver.run(_ADD, values, consistency=self._options.catalogue_write)
+        await called(partial(self._driver.send, Request(_ADD, values, self._options.catalogue_write)))
 
     def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.

@@ -21,12 +21,12 @@ from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, queue_rows, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, QueueCache, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
+from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.lightweight_transactions import ChangeResult, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.deadlines import Deadline
@@ -92,19 +92,23 @@ class CassandraCatalogue(Catalogue, Applications):
         Each attempt has its own numbers. If an attempt succeeds but its answer is lost, others may find and delete that
         queue: the next attempt must not create a queue with its numbers, and so its messages.
         """
+        self._driver.prepare([_INSERT])
         while True:
             tried: dict[int, Row] = {}
 
-            def attempt(timeout: float, tried: dict[int, Row] = tried) -> Rows:
+            async def change(tried: dict[int, Row] = tried) -> Request:
                 row = self._new_row(application, name, spec)
                 tried[row.queue.uid] = row
-                self._index.add(application, name, row.queue.uid)
-                return self._transactions.send(_INSERT, _values_of(row), timeout)
+                await self._index.add(application, name, row.queue.uid)
+                return self._transactions.request(_INSERT, _values_of(row))
 
-            if self._transactions.settle(attempt).applied:
-                present: Row | None = tried[next(reversed(tried))]
-            else:
-                present = self._find_row(application, name)
+            result = self._transactions.wait(change)
+            try:
+                present = tried[next(reversed(tried))] if result.is_done else self._find_row(application, name)
+            except StoreUnavailable as error:
+                if result.is_unclear:
+                    raise in_doubt(error) from error
+                raise
             for uid in tried.keys() - {present.queue.uid if present else 0}:
                 self._index.remove(application, name, uid)
             if present is not None:
@@ -146,12 +150,8 @@ class CassandraCatalogue(Catalogue, Applications):
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         fields = specs.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
-        self._change_row(
-            queue,
-            _UPDATE,
-            (*queue_rows.values(updated), updated.version, queue.application, queue.name, queue.version),
-            updated.version,
-        )
+        changed = self._change_row(queue, _UPDATE, (*queue_rows.values(updated), updated.version), updated.version)
+        changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         self._wait_for_others()
         return updated
 
@@ -160,40 +160,36 @@ class CassandraCatalogue(Catalogue, Applications):
         longest_ttl = self._default_longest_ttl(queue)
         self._dig(queue, deleted=False)
         numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
-        self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
+        changed = self._change_row(queue, _PURGE, numbers, purged.version)
+        changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         self._wait_for_others()
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         return purged
 
     def delete_queue(self, queue: Queue) -> None:
         self._dig(queue, deleted=True)
-        with self._transactions.turn(("queue", queue.application, queue.name)):
-            self._rows.forget(queue.application, queue.name)
-            outcome = self._transactions.run(_DELETE, (queue.application, queue.name, queue.version))
-            self._rows.forget(queue.application, queue.name)
-            if not outcome.applied and not (outcome.doubted and self._is_gone(queue)):
-                raise QueueChanged(queue.name)
+        changed = self._change_row(queue, _DELETE)
+        # After a doubt the name may be that of another queue, which was made since.
+        if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
+            raise QueueChanged(queue.name)
         self._wait_for_others()
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         self._index.remove(queue.application, queue.name, queue.uid)
-
-    def _is_gone(self, queue: Queue) -> bool:
-        row = self._find_row(queue.application, queue.name)
-        return row is None or row.queue.uid != queue.uid
 
     def _dig(self, queue: Queue, *, deleted: bool) -> None:
         row = self._rows.current(queue, since=self._clock.boottime())
         self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
 
-    def _change_row(self, queue: Queue, statement: Statement, values: tuple[object, ...], token: int) -> None:
-        with self._transactions.turn(("queue", queue.application, queue.name)):
-            self._rows.forget(queue.application, queue.name)
-            conclusion = self._transactions.run(statement, values).conclude(token)
-            self._rows.forget(queue.application, queue.name)
-        if conclusion is Conclusion.REFUSED:
-            raise QueueChanged(queue.name)
-        if conclusion is Conclusion.UNCLEAR:
-            raise unclear(f"queue {queue.name!r}")
+    def _change_row(
+        self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
+    ) -> ChangeResult:
+        key = queue.application, queue.name
+        read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
+        with self._transactions.turn(("queue", *key)):
+            self._rows.forget(*key)
+            result = self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
+            self._rows.forget(*key)
+        return result
 
     def _wait_for_others(self) -> None:
         began = self._clock.boottime()

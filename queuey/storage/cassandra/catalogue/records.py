@@ -16,13 +16,7 @@ from queuey.errors import RecordChanged
 from queuey.messages import Record, RecordDue
 from queuey.storage import Records, items
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.lightweight_transactions import (
-    CheckResult,
-    Conclusion,
-    LightweightTransactions,
-    new_number,
-    unclear,
-)
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
 SHARDS = 4
@@ -71,30 +65,23 @@ class CassandraRecords(Records):
         with self._transactions.turn(("record", *row)):
             if record.version:
                 values = new.value, new.due, new.version, *row, record.version
-                conclusion = self._transactions.run(_CHANGE, values).conclude(new.version)
+                result = self._transactions.run(_CHANGE, values, new.version)
             else:
-                conclusion = self._create(row, new)
-        _require(conclusion, record)
+                # The refusal of an insert shows the whole row, key and all.
+                read_back = Request(_FIND, row, self._options.catalogue_serial)
+                result = self._transactions.run(
+                    _CREATE, (*row, new.value, new.due, new.version), new.version, read_back=read_back
+                )
+        result.require(RecordChanged(record.name), f"record {record.name!r}")
         return new
-
-    def _create(self, row: tuple[str, int, str, str], new: Record) -> Conclusion:
-        outcome = self._transactions.run(_CREATE, (*row, new.value, new.due, new.version))
-        # The refusal of an insert shows the whole row, key and all; what decides is the token alone.
-        present = None if outcome.applied else self.record(new.kind, new.application, new.name)
-        seen = () if present is None else (present.version,)
-        return CheckResult(outcome.applied, seen, outcome.doubted).conclude(new.version)
 
     def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         with self._transactions.turn(("record", *row)):
-            outcome = self._transactions.run(_REMOVE, (*row, record.version))
-        if outcome.applied:
-            return
-        if not outcome.doubted:
-            raise RecordChanged(record.name)
-        if self.record(record.kind, record.application, record.name) is not None:
-            # It may have been changed before, or removed by this call and made again.
-            raise unclear(f"record {record.name!r}")
+            read_back = Request(_FIND, row, self._options.catalogue_serial)
+            result = self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
+        # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
+        result.require(RecordChanged(record.name), f"record {record.name!r}")
 
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
@@ -111,10 +98,3 @@ class CassandraRecords(Records):
 
 def _shard(application: str, name: str) -> int:
     return zlib.crc32(f"{application}/{name}".encode()) % SHARDS
-
-
-def _require(conclusion: Conclusion, record: Record) -> None:
-    if conclusion is Conclusion.REFUSED:
-        raise RecordChanged(record.name)
-    if conclusion is Conclusion.UNCLEAR:
-        raise unclear(f"record {record.name!r}")

@@ -55,7 +55,6 @@ from collections.abc import Callable, Mapping
 
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.intervals import DRIFT, Interval, median_of
-from queuey.storage.cassandra.clocks.light_checks import WITNESSES
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +63,8 @@ REFUSE = 0.5
 ERROR = 0.1
 """Max parts of S: beyond which health is red, beyond which nothing is served, and how exactly the offset must be known
 for the wall clock to be accepted."""
+WITNESSES = 2
+"""Number of coordinators that a light check asks at once, if as many are known."""
 GAP = 10.0
 """Max seconds without a check after which one comes first, and for which a coordinator's answer counts."""
 

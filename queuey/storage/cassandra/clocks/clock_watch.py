@@ -1,12 +1,17 @@
-"""Asks the coordinators for their time, in rounds and when an acknowledgement needs it."""
+"""Asks the coordinators for their time, in rounds and when an acknowledgement needs it.
+
+Rounds and light checks run in the thread of the store's loop. Callers that block wait for it, in other threads.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
 from uuid import UUID
 
 from queuey.errors import StoreClosed, StoreUnavailable
@@ -16,7 +21,7 @@ from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.intervals import Interval, measured
 from queuey.storage.cassandra.clocks.light_checks import NOW, LightChecks, Told
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.driver import Driver, Host, Request, Rows
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +36,33 @@ REST = 0.1
 """Timeout in seconds of a round that waits for one more node when most have answered."""
 
 
+@dataclass(slots=True, eq=False)
+class _Round:
+    """A question to all coordinators that are up.
+
+    Attributes:
+        began: Boot time.
+        hosts: All coordinators.
+        missing: How many have neither answered nor failed.
+        waiting: Called at the end.
+        answers: By address.
+    """
+
+    began: float
+    hosts: Sequence[Host]
+    missing: int
+    waiting: Sequence[Told]
+    answers: dict[str, Interval] = field(default_factory=dict)
+
+
 class ClockWatch:
-    """Asks the coordinators again and again."""
+    """Asks the coordinators again and again.
+
+    Attributes:
+        timeout: Seconds that a coordinator has to answer in a round.
+    """
+
+    timeout = 1.0
 
     def __init__(
         self,
@@ -43,7 +73,6 @@ class ClockWatch:
         *,
         timing: TimingInForce,
         beat: Callable[[], None],
-        pool: Executor,
     ) -> None:
         self._timing = timing
         self._beat = beat
@@ -51,35 +80,33 @@ class ClockWatch:
         self._clock = clock
         self._clock_check = skew
         self._interval = interval
-        self._pool = pool
-        self._light = LightChecks(driver, clock.since_boot, skew, timing.patience, self._ask_for_all)
-        self._ended = threading.Event()
-        self._asking = threading.Lock()
-        self._thread: threading.Thread | None = None
+        ask_all = lambda done: self._confirm_since(clock.boottime(), ATTEMPTS, done)  # noqa: E731 - short
+        self._light = LightChecks(driver, clock.since_boot, skew, timing.patience, ask_all)
+        self._loop = driver.loop
+        self._round: _Round | None = None
+        self._waiting: list[Told] = []
+        """For the next round."""
         if interval is not None:
-            self._thread = threading.Thread(target=self._run, name="queuey-clock-check", daemon=True)
-            self._thread.start()
+            self._loop.call(self._ask_again)
 
-    def stop(self) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(5.0)
-
-    def check(self, timeout: float = 1.0, *, since: float | None = None) -> bool:
-        """Asks now and returns whether the clock is sound; several callers share a round.
+    def check(self, *, since: float | None = None) -> bool:
+        """Asks now and returns whether the clock is sound; several callers share a round. Not in the loop's thread.
 
         ``since``: a round that began at this boot time or later will do; None: a new one.
         """
-        wanted = -math.inf if since is None else since
-        if not self._asking.acquire(timeout=timeout):
-            return self._clock_check.sound(wanted)
+        if since is None or not self._clock_check.sound(since):
+            self._wait(self._check)
+        return self._clock_check.sound(-math.inf if since is None else since)
+
+    def _wait(self, begin: Callable[[Told], object]) -> StoreUnavailable | None:
+        if self._loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
+        answers: SimpleQueue[StoreUnavailable | None] = SimpleQueue()
+        self._loop.call(begin, answers.put)
         try:
-            if since is None or not self._clock_check.sound(since):
-                began = self._clock.boottime()
-                self._clock_check.note(*self._ask(timeout, began))
-        finally:
-            self._asking.release()
-        return self._clock_check.sound(wanted)
+            return answers.get(timeout=2 * (self.timeout + LATE))
+        except Empty:
+            return self.refusal()
 
     def sound(self, now: float | None = None) -> bool:
         """Returns whether the clock may be trusted, by the last check, and the times are known.
@@ -113,34 +140,13 @@ class ClockWatch:
             raise self._timing.refusal()
 
     def confirm(self, arrived: float) -> None:
-        """Makes sure of the clock before a write is acknowledged, by asking all nodes."""
-        for _ in range(ATTEMPTS):
-            if self._clock_check.sound(arrived) or self.check(since=arrived):
-                return
-            if self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST or self._ended.wait(AGAIN):
-                break
-        raise self.refusal()
+        """Makes sure of the clock before a write is acknowledged, by asking all nodes. Not in the loop's thread."""
+        if (error := self._wait(partial(self._confirm_since, arrived, ATTEMPTS))) is not None:
+            raise error
 
-    def confirm_soon(self, told: Told) -> None:
+    def confirm_soon(self, done: Told) -> None:
         """The same for an answer that has just come, without waiting: one question for all answers that have."""
-        self._light.begin(told)
-
-    def _ask_for_all(self, waiting: list[Told]) -> None:
-        try:
-            self._pool.submit(self._confirm_all, waiting, self._clock.boottime())
-        except RuntimeError:
-            self._light.tell(waiting, StoreClosed("the store is closed"))
-
-    def _confirm_all(self, waiting: list[Told], arrived: float) -> None:
-        error: StoreUnavailable | None = None
-        try:
-            self.confirm(arrived)
-        except StoreUnavailable as refused:
-            error = refused
-        except Exception as failed:
-            log.exception("The clock could not be checked.")
-            error = StoreUnavailable(f"the clock could not be checked: {failed}")
-        self._light.tell(waiting, error)
+        self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
         if (problem := self._driver.problem()) is not None:
@@ -149,44 +155,80 @@ class ClockWatch:
             self._clock_check.complaint() or "the clock could not be compared with the Cassandra nodes'"
         )
 
-    def _run(self) -> None:
-        self._driver.ready(0.0)
-        while not self._ended.is_set():
-            try:
-                self._beat()
-                self.check()
-            except Exception:
-                log.exception("The clock could not be compared with the Cassandra nodes'.")
-            # A second comparison soon after the start, so that requests need not wait for the first round.
-            self._ended.wait(self._interval if self._driver.problem() is None else 0.2)
+    # In the loop's thread
 
-    def _ask(self, timeout: float, began: float) -> tuple[dict[str, Interval], float, int]:
-        """Asks all coordinators that are up; returns the answers, when that began, and how many there are.
+    def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
+        if self._clock_check.sound(arrived):
+            done(None)
+        else:
+            self._check(partial(self._conclude, arrived, attempts - 1, done))
 
-        Those of data centres that do not answer at all do not count: they may be cut off.
-        """
-        answers: dict[str, Interval] = {}
-        waiting = threading.Semaphore(0)
+    def _conclude(self, arrived: float, attempts: int, done: Told, _error: StoreUnavailable | None) -> None:
+        """Goes on after a round: with a further one unless that was good, or there were enough."""
+        if self._clock_check.sound(arrived):
+            done(None)
+        elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST:
+            done(self.refusal())
+        else:
+            self._loop.later(AGAIN, partial(self._confirm_since, arrived, attempts, done))
+
+    def _ask_again(self) -> None:
+        # A second comparison soon after the start, so that requests need not wait for the first round.
+        seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
+        self._loop.later(seconds, self._ask_again)
+        try:
+            self._beat()
+            if self._round is None:
+                self._begin_round()
+        except Exception:
+            log.exception("The clock could not be compared with the Cassandra nodes'.")
+
+    def _check(self, done: Told) -> None:
+        """Calls back at the end of the next round."""
+        self._waiting.append(done)
+        if self._round is None:
+            self._begin_round()
+
+    def _begin_round(self) -> None:
         hosts = self._driver.hosts()
         nodes = [host.address for host in hosts if host.up]
+        waiting, self._waiting = self._waiting, []
+        current = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
         for node in nodes:
-            request = Request(NOW, consistency="ONE", timeout=timeout, host=node)
-            self._driver.send(request, self._taker(node, answers, waiting))
-        for _ in nodes:
-            most = 2 * len(answers) > len(nodes)
-            if not waiting.acquire(timeout=REST if most else timeout + LATE):
-                break  # That node has stopped, or the driver was closed: no callback comes any more.
-        found = dict(answers)
-        centres = {host.dc for host in hosts if host.address in found}
-        return found, began, sum(host.dc in centres for host in hosts)
+            request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
+            self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
+        # If a node has stopped, or the driver was closed, no callback comes.
+        self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, current))
 
-    def _taker(self, node: str, answers: dict[str, Interval], waiting: threading.Semaphore) -> Callable[..., None]:
-        sent = self._clock.since_boot()
+    def _received(
+        self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
+    ) -> None:
+        """Measures an answer, in the driver's thread."""
+        answer = None
+        if error is None and rows:
+            theirs: UUID = rows[0][0]
+            answer = measured(sent, self._clock.since_boot(), (theirs.time - EPOCH_TICKS) * 100)
+        with suppress(StoreClosed):
+            self._loop.call(self._answered, current, node, answer)
 
-        def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if error is None and rows:
-                theirs: UUID = rows[0][0]
-                answers[node] = measured(sent, self._clock.since_boot(), (theirs.time - EPOCH_TICKS) * 100)
-            waiting.release()
+    def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
+        current.missing = missing = current.missing - 1
+        if answer is not None:
+            current.answers[node] = answer
+        if not missing:
+            self._end(current)
+        elif 2 * len(current.answers) > sum(host.up for host in current.hosts):
+            self._loop.later(REST, lambda: self._end(current) if current.missing == missing else None)
 
-        return done
+    def _end(self, current: _Round) -> None:
+        """Applies a round. Nodes of data centres that do not answer at all do not count: they may be cut off."""
+        if current is not self._round:
+            return
+        self._round = None
+        centres = {host.dc for host in current.hosts if host.address in current.answers}
+        try:
+            self._clock_check.note(current.answers, current.began, sum(host.dc in centres for host in current.hosts))
+        finally:
+            self._light.tell(current.waiting, None)
+            if self._waiting and self._round is None:
+                self._begin_round()

@@ -1,27 +1,26 @@
 """Light checks of the clock: a question to two coordinators for all answers to writes that have come.
 
-While a check is on its way, further answers wait for the next one, which begins when it ends. States::
+The answers that come in one turn of the loop share a check, which begins in the next one. It never serves an answer
+that came after it began. Several checks may be on their way. States of one::
 
-    idle ──(an answer to a write)──► asking ──(all are good)──► told ──(others wait)──► asking | idle
-                                       ├──(no answer in time)──► asking another coordinator in its place
-                                       └──(one is not good, or there is no further coordinator)──► all are asked
+    asking ──(all are good)──► told
+       ├──(no answer in time)──► asking another coordinator in its place
+       └──(one is not good, or there is no further coordinator)──► all are asked
 
-Two, because one may be on the very machine that stood still. It runs in the driver's thread and goes the short way, for
-every acknowledgement waits for one.
+Two, because one may be on the very machine that stood still. All of it runs in the thread of the store's loop.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS
-from queuey.storage.cassandra.clocks.intervals import Interval, measured
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck
+from queuey.storage.cassandra.clocks.intervals import measured
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
 
 log = logging.getLogger(__name__)
@@ -29,25 +28,10 @@ log = logging.getLogger(__name__)
 NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
 """A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], None]
-WITNESSES = 2
-"""Number of coordinators that are asked at once, if as many are known."""
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
 """Number of bytes before the value in an answer of one row of one column, without a description of it."""
-
-
-class Judge(Protocol):
-    @property
-    def fastest(self) -> tuple[str, ...]:
-        """Coordinators, the one that answers fastest first."""
-
-    @property
-    def witnesses(self) -> int: ...
-
-    def agrees(self, coordinator: str, answer: Interval) -> bool: ...
-
-    def slow(self, coordinator: str) -> None: ...
 
 
 def decode(body: bytes) -> Rows:
@@ -59,7 +43,7 @@ def decode(body: bytes) -> Rows:
 class _Check:
     __slots__ = ("left", "nodes", "waiting")
 
-    def __init__(self, waiting: list[Told], judge: Judge) -> None:
+    def __init__(self, waiting: list[Told], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
         """Those that were not asked yet."""
@@ -68,32 +52,28 @@ class _Check:
 
 
 class LightChecks:
-    """The checks of one store, at most one at a time."""
+    """The checks of one store."""
 
     def __init__(
         self,
         driver: Driver,
         since_boot: Callable[[], int],
-        judge: Judge,
+        judge: ClockCheck,
         patience: Callable[[], float],
-        ask_all: Callable[[list[Told]], None],
+        ask_all: Callable[[Told], None],
     ) -> None:
         self._driver = driver
         self._since_boot = since_boot
         self._judge = judge
         self._patience = patience
         self._ask_all = ask_all
-        self._lock = threading.Lock()
         self._waiting: list[Told] = []
-        self._asking = False
+        """For the check that begins in the next turn."""
 
     def begin(self, told: Told) -> None:
-        with self._lock:
-            self._waiting.append(told)
-            if self._asking:
-                return
-            self._asking = True
-        self._next()
+        self._waiting.append(told)
+        if len(self._waiting) == 1:
+            self._driver.loop.soon(self._check)
 
     def tell(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
         for told in waiting:
@@ -102,14 +82,11 @@ class LightChecks:
             except Exception:
                 log.exception("The result of a write could not be delivered.")
 
-    def _next(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-            self._asking = bool(waiting)
-        if waiting:
-            check = _Check(waiting, self._judge)
-            for _ in range(check.left):
-                self._ask(check)
+    def _check(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        check = _Check(waiting, self._judge)
+        for _ in range(check.left):
+            self._ask(check)
 
     def _ask(self, check: _Check) -> None:
         """Asks the next coordinator; without one the check is not good."""
@@ -140,13 +117,10 @@ class LightChecks:
 
     def _end(self, check: _Check, *, good: bool) -> None:
         """Ends the check with the last answer, or with one that is not good."""
-        with self._lock:
-            ended = check.left <= 0
-            check.left = check.left - 1 if good else 0
-            if ended or check.left > 0:
-                return
-        self._next()
-        if good:
+        if check.left <= 0:
+            return
+        check.left = check.left - 1 if good else 0
+        if not good:
+            self._ask_all(partial(self.tell, check.waiting))
+        elif not check.left:
             self.tell(check.waiting, None)
-        else:
-            self._ask_all(check.waiting)

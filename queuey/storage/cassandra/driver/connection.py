@@ -31,9 +31,9 @@ from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.driver.countdown import Countdown
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
@@ -69,6 +69,9 @@ class Driver:
         verify: Called with the driver once connected; returns why the schema cannot be used, or None.
         keyspace: False: connect without it, to create it.
         deadline: That of the calls for which requests are sent.
+
+    Attributes:
+        loop: Where frequent requests are sent, and end.
     """
 
     def __init__(
@@ -88,8 +91,8 @@ class Driver:
         self._problem: str = "Cassandra has not been reached yet"
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._fast_path: FastPath | None = None
         self._client: CqlClient | None = None
+        self.loop = StoreLoop(self._enter_loop, self._leave_loop)
         self._addresses: frozenset[str] = frozenset()
         """What the names of the hosts stood for when it connected."""
         self._usable = False
@@ -106,26 +109,27 @@ class Driver:
 
     # Connecting
 
-    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Names the event loop over which frequent requests from its thread are sent, and end.
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        options = self._options
+        self._client = CqlClient(
+            loop,
+            self.target.keyspace,
+            options.speculative,
+            self._text_of,
+            local_dc=options.local_dc,
+            clock=self._deadline.clock,
+        )
+        self._follow()
 
-        It is called in that thread. None ends that, if this loop was named last.
-        """
-        client = self._client
-        if client is not None and (loop is not None or client.loop is asyncio.get_running_loop()):
-            self._client = None
-            client.into_loop(client.close)
-        if loop is not None:
-            options = self._options
-            self._client = CqlClient(
-                loop, self.target.keyspace, options.speculative, self._text_of, local_dc=options.local_dc
-            )
-            self._follow(self._client)
+    def _leave_loop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
-    def _follow(self, client: CqlClient) -> None:
+    def _follow(self) -> None:
         """Has the client go by the present cluster, in the loop's thread."""
-        if client is self._client:
-            client.follow(self._cluster)
+        if self._client is not None:
+            self._client.follow(self._cluster)
 
     def wait(self, acquire: Callable[..., bool]) -> None:
         """Waits within the time of the call, as :meth:`Deadline.wait`."""
@@ -190,7 +194,6 @@ class Driver:
             raise
         session.use_client_timestamp = False
         self._end()
-        self._fast_path = FastPath(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session, self._addresses = cluster, session, addresses
         self._update_client()
 
@@ -200,19 +203,16 @@ class Driver:
         The driver computes the replicas when they are first asked for, so that is done here: for 30 nodes of 256 tokens
         it takes 50 ms, for which the loop would stand still.
         """
-        cluster, client = self._cluster, self._client
+        cluster = self._cluster
         if cluster is not None:
             cluster.metadata.get_replicas(self.target.keyspace, b"")
-        if client is not None:
-            client.into_loop(self._follow, client)
+        if self._client is not None:
+            self.loop.call(self._follow)
 
     def _end(self) -> None:
         """Ends the connection to the cluster, if there is one."""
         cluster, self._cluster, self._session = self._cluster, None, None
         self._prepared.clear()
-        path, self._fast_path = self._fast_path, None
-        if path is not None:
-            path.close()
         if cluster is not None:
             cluster.shutdown()
 
@@ -239,9 +239,7 @@ class Driver:
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
         self._end()
-        client, self._client = self._client, None
-        if client is not None:
-            client.into_loop(client.close)
+        self.loop.close()
 
     # The cluster as the driver knows it
 
@@ -296,9 +294,9 @@ class Driver:
     def send(self, request: Request | Encoded, done: Done) -> None:
         """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
 
-        Frequent requests from the thread of the adopted loop end in that thread. A write's error is :class:`InDoubt` if
-        it may have been made. What may wait for a node, the thread of an event loop leaves to another thread: preparing
-        a statement that is not among those prepared ahead, and sending through the driver.
+        What was sent to a node as an :class:`Encoded` or a conditional batch ends in the loop's thread. A write's error
+        is :class:`InDoubt` if it may have been made. What may wait for a node, the thread of an event loop leaves to
+        another thread: preparing a statement that is not among those prepared ahead, and sending through the driver.
         """
         try:
             session = self._open_session()
@@ -403,38 +401,48 @@ class Driver:
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._send(statement, left, tell, reads=reads, attempts=attempts)
 
-        path = self._path()
-        sent = FastRequest(
-            opcode=opcode,
-            body=body,
-            nodes=path.nodes_with(request.routing_key) if request.host is None else path.only(request.host),
-            metadata=prepared.result_metadata if reads else None,
-            timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
-            done=done,
-            driver_fallback=driver_fallback,
-            reads=reads,
+        self._send_over_client(
+            FastRequest(
+                opcode=opcode,
+                body=body,
+                routing_key=request.routing_key,
+                address=request.host,
+                metadata=prepared.result_metadata if reads else None,
+                timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
+                decode=request.decode,
+                done=done,
+                driver_fallback=driver_fallback,
+                into_loop=self.loop.call,
+                reads=reads,
+            )
         )
-        if request.decode is not None:
-            sent.decode = request.decode
-        path.send(sent)
 
     def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             self._send(statement, left, tell, reads=False, attempts=attempts)
 
-        path = self._path()
-        path.send(
+        self._send_over_client(
             FastRequest(
                 opcode=protocol.BATCH,
                 body=protocol.conditional_batch(statement),
-                nodes=path.nodes_with(statement.routing_key),
+                routing_key=statement.routing_key,
                 timeout=self._patience(timeout, reads=False),
                 done=done,
                 driver_fallback=driver_fallback,
+                into_loop=self.loop.call,
                 reads=False,
                 idempotent=False,
             )
         )
+
+    def _send_over_client(self, request: FastRequest) -> None:
+        client = self._client
+        if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
+            client.send(request)
+        elif self.loop.is_here:
+            request.tell(None, self._refusal())
+        else:
+            self.loop.soon(self._send_over_client, request)
 
     def _send(
         self,
@@ -495,16 +503,6 @@ class Driver:
         if session is None or not (self._usable or threading.current_thread() is self._thread):
             raise self._refusal()
         return session
-
-    def _path(self) -> FastPath | CqlClient:
-        """Returns the way to a node for the thread that asks."""
-        client = self._client
-        if client is not None and asyncio._get_running_loop() is client.loop and client.is_usable:  # noqa: SLF001 - the quick form of get_running_loop
-            return client
-        path = self._fast_path
-        if path is None:
-            raise self._refusal()
-        return path
 
     def _refusal(self) -> StoreUnavailable:
         if self._closed.is_set():

@@ -12,16 +12,15 @@
 
 * only what is idempotent. Anything else is answered: it is in doubt.
 
-The rules are the same for both ways to a node: :mod:`.fast_path`, for any thread, and :mod:`.cql`, for an event loop.
-The latter takes the locks as well: nothing holds them there, and they cost a hundredth of a request.
+All of it runs in the thread of the store's loop (:mod:`.store_loop`); :mod:`.cql` sends the attempts.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +35,7 @@ from cassandra.protocol import (
     TruncateError,
 )
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.requests import Decode, Done, Rows
 
@@ -56,45 +55,49 @@ DriverFallback = Callable[[Done, int, float], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FastRequest:
-    """One request, and how its attempts fare. The thread that acquires ``claim`` answers it.
+    """One request, and how its attempts fare.
 
     Attributes:
         opcode, body: As they are sent.
-        nodes: The nodes to ask in turn, as its way to them names them: those with a row (``nodes_with``), or one.
+        routing_key: Of its row; the nodes that have it are asked.
+        address: The only node to ask, whatever the row.
         metadata: The result's columns, for answers of an unusual shape.
         timeout: Timeout in seconds.
-        decode: Makes rows of a result of the usual shape.
-        done: Called once with the result, in any thread; in the event loop's if it goes over that.
+        decode: Makes rows of a result of the usual shape. Without it the result is when the answer was received.
+        done: Called once with the result, in the loop's thread.
         driver_fallback: Sends it again through the driver.
+        into_loop: Makes a call in the loop's thread.
         reads: It changes nothing.
         idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
-        into_loop: Makes a call in the event loop's thread; None if ``done`` may be called in any.
         clock: Seconds, for ``began``, ``answered_at`` and the time that is left.
         asked: Nodes that may have got it.
-        host: The node, or the connection to it, that was asked last.
-        answered_at: When the last answer was received, on an event loop.
+        nodes: The nodes that are still to be asked, in turn.
+        host: The connection to the node that was asked last.
+        answered_at: When the last answer was received.
+        is_answered: Its ``done`` was called.
     """
 
     opcode: int
     body: bytes
-    nodes: Iterator[Any]
+    routing_key: bytes
     timeout: float
     done: Done
     driver_fallback: DriverFallback
+    into_loop: Callable[..., object]
     reads: bool
+    address: str | None = None
     metadata: Any = None
-    decode: Decode = lambda _body: []
+    decode: Decode | None = None
     idempotent: bool = True
-    into_loop: Callable[..., object] | None = None
     clock: Callable[[], float] = time.monotonic
-    claim: threading.Lock = field(default_factory=threading.Lock)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    nodes: Iterator[Any] = field(init=False)
     asked: int = 0
     flying: int = 0
     host: Any = None
     turned: bool = False
-    began: float = field(default_factory=time.monotonic)
+    began: float = 0.0
     answered_at: float = 0.0
+    is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
         """Goes on with the end of one attempt."""
@@ -109,30 +112,27 @@ class FastRequest:
         else:
             self.refuse(answer.to_exception())
 
-    def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - the driver's, or a connection
+    def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - a connection
         """Records that it is sent to a node."""
         self.host = host
-        with self.lock:
-            self.asked += 1
-            self.flying += 1
+        self.asked += 1
+        self.flying += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
-        if isinstance(answer, bytes):
-            try:
-                rows = self.decode(answer)
-            except Exception as error:  # noqa: BLE001 - of another shape than expected
-                self.lose(error)
-                return
+        if not isinstance(answer, bytes):
+            self.tell(answer.parsed_rows or [], None)
+            return
+        try:
+            rows = [(self.answered_at,)] if self.decode is None else self.decode(answer)
+        except Exception as error:  # noqa: BLE001 - of another shape than expected
+            self.lose(error)
         else:
-            rows = answer.parsed_rows or []
-        self.tell(rows, None)
+            self.tell(rows, None)
 
     def refuse(self, error: BaseException) -> None:
         """Answers with the error of an attempt unless another attempt may still succeed."""
-        with self.lock:
-            self.flying -= 1
-            last = not self.flying and not self.turned
-        if last:
+        self.flying -= 1
+        if not self.flying and not self.turned:
             self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
 
     def lose(self, error: BaseException) -> None:
@@ -144,20 +144,18 @@ class FastRequest:
 
     def turn(self) -> None:
         """Sends it through the driver in the time that is left, unless that was done or it is answered."""
-        with self.lock:
-            turned, self.turned = self.turned, True
-        if not turned and not self.claim.locked():
+        if not self.turned and not self.is_answered:
+            self.turned = True
             left = self.timeout - (self.clock() - self.began)
             self.driver_fallback(self._tell_from_driver, self.asked, max(LOOK_EVERY, left))
 
     def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        if self.claim.acquire(blocking=False):
+        if not self.is_answered:
+            self.is_answered = True
             self.done(rows, error)
 
     def _tell_from_driver(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        if self.into_loop is None:
-            self.tell(rows, error)
-        else:
+        with suppress(StoreClosed):
             self.into_loop(self.tell, rows, error)
 
 
@@ -195,15 +193,15 @@ class InFlight:
     def check(self, now: float) -> None:
         """Sends what has waited for long to another node as well, and ends what has waited for too long."""
         for waits, sent in list(self._sent.items()):
-            while sent and (sent[0].claim.locked() or sent[0].began < now - waits * LOOK_EVERY):
+            while sent and (sent[0].is_answered or sent[0].began < now - waits * LOOK_EVERY):
                 request = sent.popleft()
-                if not request.claim.locked():
+                if not request.is_answered:
                     self._late.append(request)
                     if self._may_ask_another(request):
                         self._ask(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
-            if request.claim.locked():
+            if request.is_answered:
                 continue
             if now - request.began < request.timeout:
                 self._late.append(request)

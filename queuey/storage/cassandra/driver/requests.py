@@ -101,7 +101,7 @@ class Encoded(NamedTuple):
         consistency: Of the read or the write.
         decode: Makes rows of the answer's body; None if it writes.
         timeout: Seconds, whatever time the call has in whose thread it is sent; as long as the call may wait if None.
-        host: Address of the only node to ask, once, by the short way alone; ``routing_key`` means nothing then.
+        host: Address of the only node to ask, once, not through the driver; ``routing_key`` means nothing then.
     """
 
     statement: Statement

@@ -14,8 +14,8 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
 from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
 
 from queuey.storage.cassandra.driver import policies
+from queuey.storage.cassandra.driver.buffered_connection import BufferedConnection
 from queuey.storage.cassandra.driver.cql.protocol import PROTOCOL
-from queuey.storage.cassandra.driver.fast_path import BufferedConnection
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
 

@@ -1,7 +1,7 @@
 """Claim logs in Cassandra.
 
 An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
-names. It goes by the fast path and holds no thread. It is not sent again once a node may have begun it: what is in
+names. It goes over the loop and holds no thread. It is not sent again once a node may have begun it: what is in
 doubt is sent again by the caller, until Cassandra says that it was applied or refused.
 """
 
@@ -212,9 +212,9 @@ class ClaimLogRemoval:
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             self._driver.run(statement, key, consistency=self._options.catalogue_write)
         while last is not None:
-            result = self._transactions.batch([(_END, (*key, last)), (_CLEAR, key)])
+            result = self._transactions.run(_END, (*key, last), further=[(_CLEAR, key)])
             # Refused: it was removed before, or an append that was in doubt has finished.
-            last = None if result.applied or not result.seen else result.seen[-1]
+            last = result.row[-1] if result.row else None
 
 
 def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:

@@ -1,7 +1,7 @@
 """Writes whose ids are made before it is decided whether they are sent: what posts with idempotency keys need.
 
-The ids are made in the writer's thread, by the rules of every other write. W runs from then on, and what is not sent by
-its end is never sent. States of a reservation::
+The ids are made in the thread of the store's loop, by the rules of every other write. W runs from then on, and what is
+not sent by its end is never sent. States of a reservation::
 
     waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by the caller that reserved it
                                └─────(drop)─────► dropped
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra.consistency_levels import InForce
@@ -57,18 +57,19 @@ class Reservation:
 class ReservingWriter(MessageWriter):
     def reserve(self, queue: Queue, items: Sequence[NewMessage], done: Reserved, after: Position | None) -> None:
         """Makes the ids of messages that are to be written, all or none, by :meth:`write`. Never blocks."""
-        operation = AppendOperation(
-            queue, self._levels.of(queue), len(items), after, lambda _, error: done(None, error)
-        )
-        operation.reserved = True
+        refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
+        operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, refused, reserved=True)
         reservation = Reservation(operation, slices_of(operation, items), done)
-        self._accept(operation, items, reservation.parts, lambda: self._ready.put(lambda: self._make_ids(reservation)))
+        self._accept(operation, items, reservation.parts, partial(self._make_ids, reservation))
 
     def write(self, reservation: Reservation, done: Done) -> None:
-        """Sends what was reserved; ``done`` is called once, from any thread. Never blocks.
+        """Sends what was reserved, from any thread; ``done`` is called once, in any thread. Never blocks.
 
         What fails is not undone: see :meth:`undo`. ``operation.written`` says what was sent.
         """
+        self._loop.call(self._write, reservation, done)
+
+    def _write(self, reservation: Reservation, done: Done) -> None:
         operation, level = reservation.operation, reservation.operation.level
         with self._lock:
             kept = operation in self._operations
@@ -79,11 +80,10 @@ class ReservingWriter(MessageWriter):
         if self._clock.boottime() - operation.minted > level.deadline:
             self._answer(operation, None, InDoubt("the store took too long before it could write"))
             return
-        with self._lock:
-            for in_flight in reservation.batches:
-                # The buffer in which the ids were made may have been left since.
-                in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
-                in_flight.buffer.flying += 1
+        for in_flight in reservation.batches:
+            # The buffer in which the ids were made may have been left since.
+            in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
+            in_flight.buffer.flying += 1
         operation.left = 1
         for in_flight in reservation.batches:
             in_flight.depart()
@@ -118,7 +118,7 @@ class ReservingWriter(MessageWriter):
         try:
             self._fill(reservation)
         except NeedsPreparation as later:
-            if not self._submit(self._prepare_again, reservation, later.work):
+            if not self._submit(self._prepare, later.work, partial(self._ids_prepared, reservation)):
                 self._answer(operation, None, StoreClosed("the store is closed"))
         except QueueChanged as error:
             self._answer(operation, None, error)
@@ -129,15 +129,11 @@ class ReservingWriter(MessageWriter):
             operation.done = nobody
             reservation.done(reservation, None)
 
-    def _prepare_again(self, reservation: Reservation, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except QueueNotFound as error:
-            self._answer(reservation.operation, None, QueueChanged(str(error)))
-        except Exception as error:  # noqa: BLE001 - its caller gets it
-            self._answer(reservation.operation, None, error)
+    def _ids_prepared(self, reservation: Reservation, failure: Exception | None) -> None:
+        if failure is None:
+            self._make_ids(reservation)
         else:
-            self._ready.put(lambda: self._make_ids(reservation))
+            self._answer(reservation.operation, None, failure)
 
     def _fill(self, reservation: Reservation) -> None:
         """Makes the ids of a reservation and its requests, as :meth:`_flush` does."""
@@ -148,10 +144,9 @@ class ReservingWriter(MessageWriter):
         now, minted = self._clock.both()
         runs, batches, counted = [], [], []
         for partition, part in reservation.parts.items():
-            with self._lock:
-                buffer = self._buffers.take(operation.queue.qid, partition)
-                if not (buffer.parts or buffer.flying):
-                    self._buffers.leave(buffer)
+            buffer = self._buffers.take(operation.queue.qid, partition)
+            if not (buffer.parts or buffer.flying):
+                self._buffers.leave(buffer)
             own, bucket_widths = self._runs(buffer, [part], row, now)
             batches += batches_of(buffer, own, now, minted)
             counted.append((bucket_widths, part))

@@ -20,7 +20,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.callbacks import begin, called
-from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, unclear
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.post_keys import (
     IdRun,
@@ -41,9 +41,6 @@ from queuey.storage.cassandra.write.write_batches import Written
 from queuey.storage.cassandra.write.writer import GIVEN_UP
 
 _size_at = struct.Struct(">i").unpack_from
-
-MOST_SENT = 5
-"""Max attempts at a change in doubt."""
 
 Done = Callable[[Any, Exception | None], None]
 """Called with what the steps return, or their error."""
@@ -117,6 +114,7 @@ class StoreParts(NamedTuple):
     clock: Clock
     levels: ConsistencyLevels
     writer: ReservingWriter
+    transactions: LightweightTransactions
 
 
 class _Made(MadeIds, frozen=True):
@@ -186,7 +184,7 @@ class StepRun:
             case MakeIds():
                 return await self._reserve()
             case Look():
-                return await self._look()
+                return self._table.row(await called(partial(self._parts.driver.send, self._read_row())) or [])
             case Swap(row=row):
                 if row.state == "done":
                     self._note_sent()
@@ -236,44 +234,26 @@ class StepRun:
         return outcome
 
     async def _swap(self, swap: Swap) -> KeyRow | None:
-        """Sends a change of the row until it is decided; returns the row that stands there then."""
-        parts, table, row = self._parts, self._table, swap.row
-        serial, options = parts.levels.row_serial(), parts.options
-        until = parts.clock.boottime() + options.catalogue_deadline
+        """Changes the row, if it is as it was seen; returns the row that stands there then."""
+        parts, table, row, read_back = self._parts, self._table, swap.row, self._read_row()
         expected = None if swap.seen is None else swap.seen.version
-        sent, doubted = 0, False
-        while True:
-            sent += 1
+
+        async def change() -> Request:
             now = parts.clock.now()
             ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
             values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
-            change = Request(table.statements.change, values, options.catalogue_write, serial)
-            try:
-                rows = await called(partial(parts.driver.send, change))
-                if not rows:
-                    text = "Cassandra did not say whether a change was applied"
-                    raise StoreUnavailable(text, outcome="unknown")  # noqa: TRY301 - judged as any other
-            except StoreUnavailable as error:
-                left = until - parts.clock.boottime() if sent < MOST_SENT else 0.0
-                if (final := judge(error, doubted=doubted, left=left)) is not None:
-                    raise final from None
-                doubted = True
-                continue
-            result = read_outcome(rows, doubted=doubted)
-            if result.applied or (result.seen and result.seen[-1] == row.version):
-                return row
-            found = await self._look()
-            if found and found.version == row.version:
-                return row
-            if doubted and not swap.final:
-                text = "others have changed it while a change of ours was in doubt"
-                raise StoreUnavailable(text, outcome="unknown")
-            return found
+            return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
 
-    async def _look(self) -> KeyRow | None:
+        result = await parts.transactions.decide(change, row.version, read_back)
+        if result.is_done:
+            return row
+        if result.is_unclear and not swap.final:
+            raise unclear(f"{self._key[1]!r}")
+        return table.row([result.row] if result.row else [])
+
+    def _read_row(self) -> Request:
         """Reads what stands there, as a transaction: what others have in doubt is decided before."""
-        request = Request(self._table.statements.find, self._key, self._parts.levels.row_serial())
-        return self._table.row(await called(partial(self._parts.driver.send, request)) or [])
+        return Request(self._table.statements.find, self._key, self._parts.levels.row_serial())
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:

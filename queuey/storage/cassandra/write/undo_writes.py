@@ -8,17 +8,18 @@ and no slow replica brings the message back once a quorum has it. States::
        └──(an attempt failed)──► trying again, after longer and longer pauses
 
 One DELETE per id, never a range: ids of other processes lie in between. What is due of one Cassandra partition goes
-together, so that many writes that failed at once cost few requests.
+together, so that many writes that failed at once cost few requests. All of it runs in the thread of the store's loop.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from queuey.errors import Outcome, StoreUnavailable
@@ -38,8 +39,8 @@ TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
 """Of one attempt, and of the pause after the first one: parts of W."""
 LONGEST_FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-IDLE = 60.0
-"""Interval between checks while there is nothing to do, in seconds."""
+MIN_WAIT = 0.005
+"""Min seconds until a timer."""
 FLYING = 500
 """Max requests on their way: what failed because Cassandra is overloaded must not make it worse."""
 
@@ -89,17 +90,16 @@ _Agenda = list[tuple[float, int, Undo]]
 
 
 class UndoWriter:
-    """Tries undo writes until they succeed, in a thread of its own."""
+    """Tries undo writes until they succeed."""
 
     def __init__(
         self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = nobody, kept: int = 100_000
     ) -> None:
         self._driver = driver
+        self._loop = driver.loop
         self._clock = clock
         self._note = note
         self._kept = kept
-        self._inbox: SimpleQueue[Undo | tuple[Sequence[_Part], bool] | None] = SimpleQueue()
-        """Writes to be undone, and which parts were, or were not, at the end of a request."""
         self._open: dict[Undo, None] = {}
         """All that do not hold yet, oldest first."""
         self._deadlines: _Agenda = []
@@ -108,6 +108,8 @@ class UndoWriter:
         self._numbers = itertools.count()
         self._flying = 0
         self._ended = False
+        self._is_woken = False
+        self._timer_at = math.inf
         self.confirmed = 0
         """Messages whose undo write holds."""
         self.unknown = 0
@@ -115,49 +117,41 @@ class UndoWriter:
         self.abandoned = 0
         """Messages that will not be undone any more."""
         self.pending = 0
-        self._thread = threading.Thread(target=self._run, name="queuey-undo-writes", daemon=True)
-        self._thread.start()
 
     def undo(self, undo_write: Undo) -> None:
-        self._inbox.put(undo_write)
+        """Begins an undo write. From any thread."""
+        self._loop.call(self._begin, undo_write)
+
+    def _wake(self) -> None:
+        if not self._is_woken and not self._ended:
+            self._is_woken = True
+            self._loop.soon(self._look)
 
     def close(self, timeout: float) -> None:
-        """Ends the thread when all undo writes hold, or after ``timeout`` seconds."""
+        """Waits until all undo writes hold, at most ``timeout`` seconds, and gives up the rest. Not in the loop."""
         deadline = self._clock.boottime() + timeout
         pause = threading.Event()
         while self.pending and self._clock.boottime() < deadline:
             pause.wait(0.02)
         self._ended = True
-        self._inbox.put(None)
-        self._thread.join(max(0.1, deadline - self._clock.boottime()))
+        if self.pending:
+            self._loop.call(self._give_up_all)
 
-    def _run(self) -> None:
-        while not self._ended:
-            item = self._take(self._until_next())
-            try:
-                while item is not None:
-                    if isinstance(item, Undo):
-                        self._begin(item)
-                    else:
-                        self._arrived(*item)
-                    item = self._take(0.0)
-                self._look()
-            except Exception:
-                log.exception("A write could not be undone.")
+    def _give_up_all(self) -> None:
         for undo_write in self._open:
             self._give_up(undo_write)
 
-    def _take(self, timeout: float) -> Undo | tuple[Sequence[_Part], bool] | None:
-        try:
-            return self._inbox.get(timeout=timeout)
-        except Empty:
-            return None
-
-    def _until_next(self) -> float:
+    def _set_timer(self) -> None:
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
         moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
-        return min(IDLE, max(0.005, min(moments) - self._clock.boottime())) if moments else IDLE
+        if moments and min(moments) < self._timer_at:
+            self._timer_at = min(moments)
+            self._loop.later(max(MIN_WAIT, self._timer_at - self._clock.boottime()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer_at = math.inf
+        self._wake()
 
     def _begin(self, undo_write: Undo) -> None:
         self._open[undo_write] = None
@@ -166,31 +160,33 @@ class UndoWriter:
         self._plan(self._deadlines, undo_write.deadline, undo_write)
         self._plan(self._due, 0.0, undo_write)
         self._shed()
+        self._wake()
 
-    def _arrived(self, parts: Sequence[_Part], good: bool) -> None:  # noqa: FBT001
+    def _arrived(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
         self._flying -= 1
-        now = self._clock.boottime()  # The same for all, so that those which failed together go together again.
+        # One moment for all, so that those which failed together go together again.
+        now = rows[0][0] if rows else self._clock.boottime()
         for undo_write, chunk in parts:
             undo_write.flying -= 1
-            if not good:
+            if error is not None:
                 undo_write.failed.append(chunk)
             if undo_write.flying:
                 continue
             undo_write.chunks, undo_write.failed = undo_write.failed, []
             if not undo_write.chunks:
-                self._settle(undo_write)
+                self._settle(undo_write, now)
                 continue
             self._plan(self._due, now + undo_write.pause, undo_write)
             undo_write.pause = min(LONGEST_PAUSE, undo_write.pause * 2)
+        self._wake()
 
     def _plan(self, agenda: _Agenda, moment: float, undo_write: Undo) -> None:
         heappush(agenda, (moment, next(self._numbers), undo_write))
 
-    def _settle(self, undo_write: Undo) -> None:
+    def _settle(self, undo_write: Undo, now: float) -> None:
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
-        now = self._clock.boottime()
         self._note(now - undo_write.began)
         in_time = now <= undo_write.deadline
         if undo_write.answer is not None and not in_time:
@@ -198,6 +194,9 @@ class UndoWriter:
         undo_write.tell("none" if in_time else "unknown")
 
     def _look(self) -> None:
+        self._is_woken = False
+        if self._ended:
+            return
         now = self._clock.boottime()
         while self._deadlines and self._deadlines[0][0] < now:
             _, _, undo_write = heappop(self._deadlines)
@@ -206,6 +205,7 @@ class UndoWriter:
                 undo_write.tell("unknown")
         while self._due and self._due[0][0] <= now and self._flying < FLYING:
             self._send_some(now)
+        self._set_timer()
 
     def _send_some(self, now: float) -> None:
         requests: dict[tuple[Any, ...], list[_Part]] = {}
@@ -235,7 +235,6 @@ class UndoWriter:
             for _, some in parts
             for one in some.positions
         ]
-        done = self._taker(parts)
         try:
             request = Encoded(
                 message_codec.DELETE[chunk.kind],
@@ -245,13 +244,10 @@ class UndoWriter:
                 undo_write.consistency,
                 timeout=undo_write.timeout,
             )
-            self._driver.send(request, done)
+            self._driver.send(request, partial(self._arrived, parts))
         except Exception as error:
             log.exception("An undo write could not be sent.")
-            done(None, InDoubt(f"an undo write could not be sent: {error}"))
-
-    def _taker(self, parts: Sequence[_Part]) -> Callable[[Rows | None, StoreUnavailable | None], None]:
-        return lambda _, error: self._inbox.put((parts, error is None))
+            self._arrived(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _shed(self) -> None:
         while self.pending > self._kept:

@@ -8,9 +8,9 @@ partition, perhaps of many operations.
 from __future__ import annotations
 
 import math
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from queuey.errors import Outcome
@@ -71,76 +71,63 @@ class Item:
         return max(home_class, bucketing.class_of(self.ttl + self.delay))
 
 
+@dataclass(slots=True, eq=False)
 class AppendOperation:
-    """The messages that one call appends, through the states of :mod:`.writer`; positions are in the call's order."""
+    """The messages that one call appends, through the states of :mod:`.writer`.
 
-    __slots__ = (
-        "_begun",
-        "_claim",
-        "after",
-        "done",
-        "doubt",
-        "error",
-        "left",
-        "level",
-        "lock",
-        "minted",
-        "positions",
-        "queue",
-        "refused",
-        "reserved",
-        "written",
-    )
+    Attributes:
+        positions: In the call's order.
+        left: Parts that are not sent yet, and requests on their way.
+        doubt: Some of it is or may be stored.
+        minted: Boot time of its earliest id.
+        written: The messages that were given to the driver.
+        reserved: Its ids are made before its caller decides whether they are written; its caller undoes what fails.
+        sent: Some of it was sent, or is about to be.
+        withdrawn: Its caller has given up.
+    """
 
-    def __init__(self, queue: Queue, level: InForce, count: int, after: Position | None, done: Done) -> None:
-        self.queue = queue
-        self.level = level
-        self.after = after
-        self.done = done
-        self.positions: list[Any] = [None] * count
-        self.lock = threading.Lock()
-        self.left = 0
-        """Parts that are not sent yet, and requests on their way."""
-        self.error: Exception | None = None
-        self.doubt = False
-        """Some of it is or may be stored."""
-        self.minted = math.inf
-        """Boot time of its earliest id."""
-        self.written: list[Written] = []
-        """The messages that were given to the driver."""
-        self.refused = False
-        """It ended before anything of it was queued."""
-        self.reserved = False
-        """Its ids are made before its caller decides whether they are written, and its caller undoes what fails."""
-        self._claim = threading.Lock()
-        self._begun = False
+    queue: Queue
+    level: InForce
+    positions: list[Any]
+    after: Position | None
+    done: Done
+    reserved: bool = False
+    left: int = 0
+    error: Exception | None = None
+    doubt: bool = False
+    minted: float = math.inf
+    written: list[Written] = field(default_factory=list)
+    sent: bool = False
+    withdrawn: bool = False
 
     def withdraw(self) -> Outcome:
-        """Gives up; afterwards no callback is called. Returns the possible outcomes of the messages."""
+        """Gives up, in any thread; afterwards no callback is called. Returns what may become of the messages."""
         self.done = nobody
         return self.give_up()
 
     def give_up(self) -> Outcome:
         """Makes sure that nothing of it is sent unless some was. Returns what may become of the messages."""
-        return "none" if self._claim.acquire(blocking=False) or self.refused else "unknown"
+        self.withdrawn = True
+        return "unknown" if self.sent else "none"
 
     @property
     def given_up(self) -> bool:
-        return self._claim.locked() and not self._begun
+        return self.withdrawn and not self.sent
 
     def begin(self) -> bool:
         """Claims it for sending, at the last moment before; False if its caller has given up."""
-        if not self._begun:
-            self._begun = self._claim.acquire(blocking=False)
-        return self._begun
+        if not self.sent:
+            # In this order: whoever gives up in another thread meanwhile writes before it reads, as this does.
+            self.sent = True
+            self.sent = not self.withdrawn
+        return self.sent
 
     def count_down(self, error: Exception | None, *, stored: bool) -> bool:
-        with self.lock:
-            if error is not None and (self.error is None or isinstance(error, InDoubt)):
-                self.error = error
-            self.doubt = self.doubt or stored
-            self.left -= 1
-            return not self.left
+        if error is not None and (self.error is None or isinstance(error, InDoubt)):
+            self.error = error
+        self.doubt = self.doubt or stored
+        self.left -= 1
+        return not self.left
 
 
 class OperationPart:
@@ -273,9 +260,8 @@ class InFlightBatch:
         for operation, taken in self._taken:
             operation.written.append(taken)
         for operation in self.operations:
-            with operation.lock:
-                operation.left += 1
-                operation.minted = min(operation.minted, self.minted)
+            operation.left += 1
+            operation.minted = min(operation.minted, self.minted)
 
     def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
         """Adds as many rows of a run as fit, from the ``at``-th on; returns how many."""

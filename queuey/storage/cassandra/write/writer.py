@@ -1,12 +1,15 @@
 """The coalescing writer: what waits for one queue partition goes out together, and ids are made when it does.
 
 Each partition has a buffer. A full batch is sent at once, a partial one when no batch of the same buffer is in flight:
-a single message never waits, and a busy buffer gets full batches (Nagle's algorithm). One thread makes ids and
-sends; answers come in the driver's thread.
+a single message never waits, and a busy buffer gets full batches (Nagle's algorithm). The thread of the store's loop
+makes ids, sends and gets the answers. What comes in one turn of the loop goes out in the next one.
+
+A caller that gives up ends its waiting, never a request that was sent: that ends by its own rules.
 
 An operation is what one call appends, perhaps to several partitions. States and what moves it::
 
     waiting ──(flush: ids made, sent)──► sent ──(all written within W of their ids)──► acknowledged
+       │                     │ (the clock is checked once all have come)
        │                                   └──(any late or failed)──► failing ──► undo writes ──► none | unknown
        └──(caller gives up)──► withdrawn: none
     any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
@@ -19,10 +22,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from queue import SimpleQueue
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
@@ -37,10 +40,11 @@ from queuey.storage.cassandra.clocks.id_generator import Delayed, IdGenerator
 from queuey.storage.cassandra.clocks.tails import Tails
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import (
+    FLUSH_ROWS,
     AppendOperation,
     BatchRun,
     Done,
@@ -86,6 +90,7 @@ class MessageWriter:
         deadline: Deadline,
     ) -> None:
         self._driver = driver
+        self._loop = driver.loop
         self._options = options
         self._clock = clock
         self._generator = generator
@@ -99,9 +104,11 @@ class MessageWriter:
         self._deadline = deadline
         self.undo_writer = UndoWriter(driver, clock, note=tails.undo.note)
         self._buffers = PartitionBuffers()
+        self._ready: deque[PartitionBuffer] = deque()
+        """Buffers that are flushed in the next turn of the loop."""
+        self._is_woken = False
         self._lock = threading.Lock()
-        self._ready: SimpleQueue[PartitionBuffer | Callable[[], None] | None] = SimpleQueue()
-        """Work for the writer's thread: buffers, and calls that must run in it."""
+        """For the operations and their number."""
         self._closed = False
         self._idle = threading.Event()
         self._operations: set[AppendOperation] = set()
@@ -112,17 +119,15 @@ class MessageWriter:
         self.batches = 0
         self.late = 0
         """Writes that came back after their deadline."""
-        self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
-        self._thread.start()
 
     # In the caller's thread
 
     def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> AppendOperation:
         """Starts an operation; see the storage contract's ``begin_append``. Never blocks."""
-        operation = AppendOperation(queue, self._levels.of(queue), len(items), after, done)
+        operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
         parts = slices_of(operation, items)
         operation.left = len(parts)
-        go = (lambda: self._enqueue(parts)) if parts else lambda: self._answer(operation, [], None)
+        go = partial(self._enqueue, parts) if parts else partial(self._answer, operation, [], None)
         self._accept(operation, items, parts, go)
         return operation
 
@@ -133,7 +138,7 @@ class MessageWriter:
         parts: dict[int, OperationPart],
         go: Callable[[], None],
     ) -> None:
-        """Accepts an operation, and calls ``go`` once its queue's row and the clock are right."""
+        """Accepts an operation, and calls ``go`` in the loop's thread once its queue's row and the clock are right."""
         queue = operation.queue
         self._check(len(items))
         if operation.after is not None:
@@ -154,9 +159,9 @@ class MessageWriter:
             or not self._watch.sound()
         ):
             if not self._submit(self._enter, operation, ttls, longest, go):
-                self._end(operation, StoreClosed("the store is closed"))
+                self._answer(operation, None, StoreClosed("the store is closed"))
         else:
-            go()
+            self._loop.call(go)
 
     def _check(self, count: int) -> None:
         """Refuses at once what would only wait in vain."""
@@ -182,55 +187,67 @@ class MessageWriter:
             with self._deadline.preparing():
                 self._rows.cover(row, ttls, longest)
         except Exception as error:  # noqa: BLE001 - its caller gets it
-            self._end(operation, error)
+            self._answer(operation, None, error)
         else:
-            go()
+            self._loop.call(go)
+
+    # In the loop's thread
 
     def _enqueue(self, parts: dict[int, OperationPart]) -> None:
-        with self._lock:
-            for partition, part in parts.items():
-                buffer = self._buffers.take(part.operation.queue.qid, partition)
-                buffer.put([part])
-                self._schedule(buffer)
+        for partition, part in parts.items():
+            buffer = self._buffers.take(part.operation.queue.qid, partition)
+            buffer.put([part])
+            self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
         if not buffer.scheduled and buffer.due:
             buffer.scheduled = True
-            self._ready.put(buffer)
+            self._ready.append(buffer)
+            self._flush_soon()
 
-    # In the writer's thread
+    def _flush_soon(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.soon(self._flush_ready)
 
-    def _run(self) -> None:
-        while (buffer := self._ready.get()) is not None:
-            if not isinstance(buffer, PartitionBuffer):
-                buffer()
-                continue
-            with self._lock:
-                buffer.scheduled = False
-                parts = buffer.take()
-                buffer.flying += 1
-                self._schedule(buffer)
+    def _flush_ready(self) -> None:
+        """Flushes buffers, up to a number of rows: other calls must not wait long for their turn of the loop."""
+        self._is_woken, rows = False, 0
+        while self._ready and rows < FLUSH_ROWS:
+            buffer = self._ready.popleft()
+            buffer.scheduled = False
+            parts = buffer.take()
+            buffer.flying += 1
+            rows += sum([len(part.items) for part in parts])
             try:
                 self._flush(buffer, parts)
             except NeedsPreparation as later:
-                if self._submit(self._prepare, buffer, parts, later.work):
+                if self._submit(self._prepare, later.work, partial(self._prepared, buffer, parts)):
                     continue
                 self._fail(parts, StoreClosed("the store is closed"))
             except Exception as error:
                 log.exception("Messages could not be sent.")
                 self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
             self._landed(buffer)
+        if self._ready:
+            self._flush_soon()
 
-    def _prepare(self, buffer: PartitionBuffer, parts: list[OperationPart], work: Callable[[], object]) -> None:
+    def _prepare(self, work: Callable[[], object], prepared: Callable[[Exception | None], object]) -> None:
+        """Does, in a thread of the pool, what has to be done before ids can be made."""
+        failure: Exception | None = None
         try:
             work()
         except QueueNotFound as error:
-            self._fail(parts, QueueChanged(str(error)))
-        except Exception as error:  # noqa: BLE001 - their callers get it
-            self._fail(parts, error)
+            failure = QueueChanged(str(error))
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            failure = error
+        self._loop.call(prepared, failure)
+
+    def _prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
+        if failure is None:
+            buffer.put(parts, first=True)
         else:
-            with self._lock:
-                buffer.put(parts, first=True)
+            self._fail(parts, failure)
         self._landed(buffer)
 
     def _runs(
@@ -335,9 +352,8 @@ class MessageWriter:
             )
 
     def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
-        with self._lock:
-            in_flight.buffer.flying += 1
-            self.batches += 1
+        in_flight.buffer.flying += 1
+        self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
         try:
             request = Encoded(
@@ -348,34 +364,22 @@ class MessageWriter:
                 level.writes,
                 timeout=level.deadline,
             )
-            self._driver.send(request, lambda _, error: self._arrived(in_flight, level, error))
+            self._driver.send(request, partial(self._arrived, in_flight, level))
         except Exception as error:
             log.exception("Messages could not be sent.")
-            self._arrived(in_flight, level, InDoubt(f"messages could not be sent: {error}"))
+            self._arrived(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
 
-    # In the driver's thread
-
-    def _arrived(self, in_flight: InFlightBatch, level: InForce, error: StoreUnavailable | None) -> None:
-        arrived = self._clock.boottime()
+    def _arrived(
+        self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
+    ) -> None:
+        # The bytes of the answer may have come earlier in this turn of the loop; the check begins in the next one.
+        arrived = rows[0][0] if rows else self._clock.boottime()
         self._tails.write.note(arrived - in_flight.minted)
         if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra took too long; the message is taken back")
-        try:
-            if error is None:
-                self._watch.confirm_soon(partial(self._confirmed, in_flight))
-            else:
-                self._judge(in_flight, error)
-        finally:
-            self._landed(in_flight.buffer)  # Waiting parts need not wait for the check as well.
-
-    def _confirmed(self, in_flight: InFlightBatch, refused: StoreUnavailable | None) -> None:
-        if refused is not None:
-            self._judge(in_flight, InDoubt(str(refused)))
-        elif not self._watch.timed_correctly_since(in_flight.minted):
-            self._judge(in_flight, InDoubt("the clock was wrong when the message was written; it is taken back"))
-        else:
-            self._judge(in_flight, None)
+        self._judge(in_flight, error)
+        self._landed(in_flight.buffer)
 
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         stored = error is None or error.outcome == "unknown"
@@ -383,12 +387,11 @@ class MessageWriter:
             self._count_down(operation, error, stored=stored)
 
     def _landed(self, buffer: PartitionBuffer) -> None:
-        with self._lock:
-            buffer.flying -= 1
-            if buffer.parts:
-                self._schedule(buffer)
-            elif not buffer.flying:
-                self._buffers.leave(buffer)
+        buffer.flying -= 1
+        if buffer.parts:
+            self._schedule(buffer)
+        elif not buffer.flying:
+            self._buffers.leave(buffer)
 
     # Ends
 
@@ -396,24 +399,31 @@ class MessageWriter:
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
+            self._watch.confirm_soon(partial(self._confirmed, operation))
+        else:
+            self._fail_whole(operation, operation.error)
+
+    def _confirmed(self, operation: AppendOperation, refused: StoreUnavailable | None) -> None:
+        """Acknowledges an operation after a check of the clock that began when all of it was written."""
+        if refused is not None:
+            self._fail_whole(operation, InDoubt(str(refused)))
+        elif not self._watch.timed_correctly_since(operation.minted):
+            self._fail_whole(operation, InDoubt("the clock was wrong when the message was written; it is taken back"))
+        else:
             self.appended += len(operation.positions)
             self._answer(operation, operation.positions, None)
-        elif operation.doubt and operation.reserved:
-            self._answer(operation, None, InDoubt(str(operation.error)))
-        elif operation.doubt:
-            self._undo(operation, operation.error)
+
+    def _fail_whole(self, operation: AppendOperation, error: Exception) -> None:
+        if not operation.doubt:
+            self._answer(operation, None, error)
+        elif operation.reserved:
+            self._answer(operation, None, InDoubt(str(error)))
         else:
-            self._answer(operation, None, operation.error)
+            self._undo(operation, error)
 
     def _fail(self, parts: Iterable[OperationPart], error: Exception) -> None:
         for part in parts:
             self._count_down(part.operation, error, stored=bool(part.operation.written))
-
-    def _end(self, operation: AppendOperation, error: Exception) -> None:
-        """Ends an operation of which nothing was queued."""
-        operation.refused = True
-        operation.begin()
-        self._answer(operation, None, error)
 
     def _undo(self, operation: AppendOperation, error: Exception) -> None:
         level = operation.level
@@ -462,11 +472,10 @@ class MessageWriter:
             self._closed = True
             if not self._operations:
                 self._idle.set()
-        until = self._clock.boottime() + timeout
-        self._idle.wait(timeout)
-        self._ready.put(None)
-        self._thread.join(1.0)
-        self.undo_writer.close(max(0.0, until - self._clock.boottime()))
+        if not self._loop.is_here:  # It would wait for itself.
+            until = self._clock.boottime() + timeout
+            self._idle.wait(timeout)
+            self.undo_writer.close(max(0.0, until - self._clock.boottime()))
         with self._lock:
             left = list(self._operations)
         for operation in left:

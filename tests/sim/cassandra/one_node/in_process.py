@@ -23,6 +23,7 @@ from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
@@ -190,12 +191,10 @@ class InProcessDriver(Driver):
         self._prepared_statements: set[Statement] = set()
         self._ended = False
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.loop = StoreLoop()
         self._thread = threading.Thread(target=self._bring, name="simulated-driver", daemon=True)
         self._thread.start()
         self._problem_found = verify(self) if keyspace else None
-
-    def adopt(self, _loop: object) -> None:
-        """Does nothing: all answers come from its thread."""
 
     def _bring(self) -> None:
         while (answer := self._answers.get()) is not None:
@@ -223,7 +222,10 @@ class InProcessDriver(Driver):
         if not request.statement.reads:
             self._deadline.sent()
         self.requests += 1
-        self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
+        if isinstance(request, Encoded) or request.further:
+            self._nodes.ask(request, lambda rows, error: self.loop.soon(done, rows, error))
+        else:
+            self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
 
     def _prepare_when_used(self, request: Request | Encoded) -> None:
         """Prepares statements; the thread that brings the answers would wait for one of them in vain."""
@@ -256,6 +258,7 @@ class InProcessDriver(Driver):
         if not self._ended:
             self._ended = True
             self._answers.put(None)
+            self.loop.close()
             if threading.current_thread() is not self._thread:
                 self._thread.join(10.0)
 

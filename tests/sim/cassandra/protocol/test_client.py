@@ -1,6 +1,6 @@
 """The client on a process's loop, in histories of claims and early readers; each of its rules is needed.
 
-When an answer was received is a rule that no history shows, for nothing goes by it yet:
+When an answer was received is a rule that no history shows, for turns of a simulated loop take no time:
 ``tests/unit/cassandra/cql/test_client.py`` does (``test_answers_are_stamped_when_they_are_received``).
 """
 
@@ -52,7 +52,7 @@ def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *re
     """Takes the stream of a request that was given up, though its answer may still come."""
     for stream, (receive, _) in connection._waiting.items():
         attempt = getattr(receive, "__self__", None)
-        if isinstance(attempt, _Attempt) and attempt._request.claim.locked():
+        if isinstance(attempt, _Attempt) and attempt._request.is_answered:
             del connection._waiting[stream]
             connection._free.append(stream)
             break
@@ -71,7 +71,7 @@ def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> S
 
 def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
     """Answers a request as often as an attempt ends."""
-    request.claim.acquire(blocking=False)
+    request.is_answered = True
     request.done(rows, error)
 
 

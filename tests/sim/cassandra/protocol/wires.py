@@ -91,15 +91,19 @@ class Wire(asyncio.Transport):
         node: Which node.
         loop: The process's.
         client: The protocol at its end.
+        distance: How long the way is, beside others.
     """
 
-    def __init__(self, cluster: Cluster, node: Node, loop: ProcessLoop, client: asyncio.Protocol) -> None:
+    def __init__(
+        self, cluster: Cluster, node: Node, loop: ProcessLoop, client: asyncio.Protocol, distance: float
+    ) -> None:
         super().__init__()
         self._cluster = cluster
         self._world = cluster.world
         self._node = node
         self._loop = loop
         self._client = client
+        self._distance = distance
         self._is_open, self._is_aborted = True, False
         self._requests = bytearray()
         self._to_node = Direction(self._world, self._world.at, self._read)
@@ -220,7 +224,7 @@ class Wire(asyncio.Transport):
 
     def _way(self) -> float:
         """Returns the seconds that something takes to the other side."""
-        return self._world.some(self._cluster.weather.slow)
+        return self._distance * self._world.some(self._cluster.weather.slow)
 
     def _away(self) -> float:
         """Returns the seconds until the node is there."""
@@ -233,18 +237,25 @@ class Wire(asyncio.Transport):
             self._to_client.send(self._way(), None)
 
 
-def connector(cluster: Cluster, loop: ProcessLoop) -> Callable[..., Any]:
-    """Returns what makes connections of a process, as ``create_connection`` of its loop would."""
+def connector(cluster: Cluster, loop: ProcessLoop, near: str | None = None) -> Callable[..., Any]:
+    """Returns what makes connections of a process, as ``create_connection`` of its loop would.
+
+    Args:
+        cluster: Where to.
+        loop: The process's.
+        near: Address of the node on its machine: connections to others come later, and their ways are longer.
+    """
+    opened = cluster.world.now + (0.0 if near is None else 0.3 * cluster.pace.scale)
 
     async def connect(
         make: Callable[[], asyncio.Protocol], address: str, _port: int, *, ssl: None
     ) -> tuple[Wire, asyncio.Protocol]:
         node = next(node for node in cluster.nodes if node.address == address)
         await asyncio.sleep(cluster.world.some(cluster.weather.slow))
-        if node not in cluster.up():
+        if node not in cluster.up() or (address != near and cluster.world.now < opened):
             raise ConnectionRefusedError("the simulated node is away")
         client = make()
-        wire = Wire(cluster, node, loop, client)
+        wire = Wire(cluster, node, loop, client, 0.1 if address == near else 1.0)
         client.connection_made(wire)
         return wire, client
 

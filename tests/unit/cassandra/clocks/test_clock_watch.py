@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,20 +16,13 @@ from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch
 from queuey.storage.cassandra.clocks.light_checks import decode
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Encoded
+from queuey.storage.cassandra.driver import Encoded, Request
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.sim.cassandra.cluster import Node
 from tests.unit.cassandra.simulated import CalmDriver
 
 DOWN = StoreUnavailable("down")
-
-
-class AtOnce(Executor):
-    """A pool that is never busy."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Does it."""
-        work(*arguments, **named)
 
 
 class Watched:
@@ -39,8 +33,8 @@ class Watched:
         self.nodes = self.driver.cluster.nodes
         self.clock = self.driver.clock()
         check, timing = ClockCheck(self.clock, lambda: 1.0), TimingInForce(CassandraOptions(), self.clock)
-        self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None, pool=AtOnce())
-        self.told: list[StoreUnavailable | None] = []
+        self.watch = ClockWatch(self.driver, self.clock, check, None, timing=timing, beat=lambda: None)
+        self.told: list[Any] = []
 
     def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
         """Has some nodes not answer, or not answer light checks alone."""
@@ -54,14 +48,27 @@ class Watched:
         self.told.clear()
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
+        self.driver.advance(2.0 if not self.told else 0.0)
+        error: StoreUnavailable | None
         [error] = self.told
         return error
+
+    def check_again(self) -> None:
+        """Compares the clock once more: a light check goes by what was known before the last round."""
+        assert self.watch.check()
+        self.driver.sent.clear()
 
     @property
     def asked(self) -> list[int]:
         """The numbers of the nodes that were asked."""
         addresses = [node.address for node in self.nodes]
         return [addresses.index(str(request.host)) for request in self.driver.sent]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
 
 
 @pytest.fixture
@@ -128,6 +135,37 @@ def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number
     assert watched.watch.timed_correctly_since(minted)
 
 
+def test_answers_of_one_turn_share_a_check(watched: Watched) -> None:
+    """However many there are, two nodes are asked, when all of them have come."""
+    watched.check_again()
+    with watched.driver.loop.turn():
+        for _ in range(3):
+            watched.watch.confirm_soon(watched.told.append)
+        assert watched.asked == []
+    assert len(watched.asked) == 2
+    assert watched.told == [None] * 3
+
+
+def test_an_answer_that_comes_after_a_check_began_is_not_served_by_it(watched: Watched) -> None:
+    """It has a check of its own, which does not wait for the end of the one before."""
+    watched.check_again()
+    driver, told = watched.driver, watched.told
+    driver.held = True
+    for number in (1, 2):
+        watched.watch.confirm_soon(partial(_tell, told, number))
+        assert len(driver.waiting) == 2 * number
+    for answer in driver.waiting[:2]:
+        answer()
+    assert told == [(1, None)]
+    for answer in driver.waiting[2:]:
+        answer()
+    assert told == [(1, None), (2, None)]
+
+
+def _tell(told: list[Any], number: int, error: StoreUnavailable | None) -> None:
+    told.append((number, error))
+
+
 def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
     """An answer without a description of its columns: kind, flags, two numbers, and a UUID behind its length."""
     now = ids.EPOCH_TICKS + 7
@@ -145,6 +183,15 @@ def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> N
     assert len(watched.driver.sent) == 6
     watched.driver.advance(0.1)
     watched.driver.fail = lambda _request: DOWN
-    with pytest.raises(StoreUnavailable):
-        watched.watch.confirm(watched.clock.boottime())
-    assert len(watched.driver.sent) == 6 + 3 * ATTEMPTS
+    assert isinstance(watched.confirm(), StoreUnavailable)
+    assert sum(isinstance(request, Request) for request in watched.driver.sent) == 3 * ATTEMPTS
+
+
+async def test_the_loops_thread_does_not_wait_for_itself(watched: Watched) -> None:
+    """A caller that blocks is refused there."""
+    loop = StoreLoop()
+    loop.adopt(asyncio.get_running_loop())
+    watched.watch._loop = loop
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        watched.watch.check()
+    loop.close()

@@ -220,6 +220,7 @@ class Scene:
         reads: bool = False,
         only: str | None = None,
         body: bytes = b"body",
+        decodes: bool = True,
         done: Done | None = None,
     ) -> FastRequest:
         """Sends a request."""
@@ -231,16 +232,21 @@ class Scene:
         request = FastRequest(
             opcode=protocol.EXECUTE,
             body=body,
-            nodes=self.client.nodes_with(b"key") if only is None else self.client.only(only),
+            routing_key=b"key",
+            address=only,
             timeout=timeout,
             done=done or (lambda *end: self.ended.append(end)),
             driver_fallback=driver_fallback,
-            decode=lambda answer: [(answer[-1:],)],
+            into_loop=self._into_loop,
+            decode=(lambda answer: [(answer[-1:],)]) if decodes else None,
             reads=reads,
             idempotent=idempotent,
         )
         self.client.send(request)
         return request
+
+    def _into_loop(self, call: Callable[..., object], *args: object) -> None:
+        self.loop.call_soon_threadsafe(call, *args)
 
     async def turn(self, count: int = 3) -> None:
         """Lets the loop turn a few times."""

@@ -1,10 +1,11 @@
-"""A driver that has adopted an event loop: what goes over the client, and what does not."""
+"""A driver and its loop: what goes over the client, and what becomes of it when the loop changes."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,16 +17,15 @@ from cassandra.query import PreparedStatement
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver import connection as connection_module
-from queuey.storage.cassandra.driver.cql import CqlClient, protocol
-from queuey.storage.cassandra.driver.fast_path import FastPath
-from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.driver.cql import CqlClient
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
-from tests.waiting import join, until, until_async
+from tests.waiting import PATIENCE_SECONDS, join, until, until_async
 
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
@@ -34,30 +34,11 @@ ENCODED = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM", lambda body: [
 CONDITIONAL = Request(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE, (b"c", b"d"))])
 
 
-class ThreadPath:
-    """The way to a node for other threads."""
-
-    def __init__(self) -> None:
-        self.sent: list[FastRequest] = []
-
-    def nodes_with(self, _key: bytes) -> Any:  # noqa: ANN401 - an iterator
-        """Knows no node."""
-        return iter(())
-
-    def send(self, request: FastRequest) -> None:
-        """Keeps a request."""
-        self.sent.append(request)
-
-    def close(self) -> None:
-        """Keeps what it has."""
-
-
 class Adopted:
     """A driver that is connected and has adopted the loop, whose client is that of a scene."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.path = ThreadPath()
         self.deadline = Deadline(math.inf)
         self.ended: list[tuple[Rows | None, StoreUnavailable | None, int]] = []
         self.asked_in: list[tuple[str, int]] = []
@@ -65,13 +46,16 @@ class Adopted:
         driver = self.driver = object.__new__(Driver)
         driver.target, driver._options = DataCentreTarget(("10.0.0.1",), "k"), CassandraOptions()
         driver._deadline, driver.requests, driver._usable, driver._problem = self.deadline, 0, True, "away"
-        driver._session, driver._fast_path, driver._cluster = self, self.path, scene.cluster  # type: ignore[assignment]
+        driver._session, driver._cluster = self, scene.cluster
         driver._prepared = {
             STATEMENT: PreparedStatement([COLUMN], QUERY_ID, None, CQL, "k", 4, [], None),
             CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
         driver._preparing = threading.Lock()
+        driver.loop = StoreLoop(lambda _: None, driver._leave_loop)
+        driver.loop.adopt(scene.loop)
+        driver.loop._enter = driver._enter_loop
 
     def send(self, request: Request | Encoded) -> None:
         """Sends a request from this thread."""
@@ -108,25 +92,27 @@ async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Reques
     assert not adopted.ended
     wire.answer(ROW)
     [(rows, refused, thread)] = adopted.ended
-    assert (bool(rows), refused, thread) == (request_ is ENCODED, None, threading.get_ident())
-    assert adopted.path.sent == []
+    assert (bool(rows), refused, thread) == (True, None, threading.get_ident())
 
 
 async def test_requests_from_other_threads(adopted: Adopted) -> None:
-    """They take the fast path, and so do those from the loop while the client is connected to no node."""
+    """They cross to the loop, where they end; so do those for which the client is connected to no node."""
     await asyncio.to_thread(adopted.send, ENCODED)
-    assert len(adopted.path.sent) == 1
+    [wire] = await adopted.scene.arrived()
+    wire.answer(ROW)
     for node in adopted.scene.nodes:
         node.is_reachable = False
         node.wire.abort()
     await until_async(lambda: not adopted.scene.client.is_usable)
-    adopted.send(ENCODED)
-    assert len(adopted.path.sent) == 2
+    await asyncio.to_thread(adopted.send, ENCODED)
+    await until_async(lambda: len(adopted.ended) == 2)
+    here = threading.get_ident()
+    assert adopted.ended == [([(b"a",)], None, here), ([("driver",)], None, here)]
 
 
 async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
     """What the call has left when it sends, in the thread in which it sends."""
-    with adopted.deadline.running(adopted.deadline._clock() + 0.5):
+    with adopted.deadline.running(adopted.deadline.clock() + 0.5):
         adopted.send(ENCODED)
     await adopted.scene.arrived()
     adopted.scene.now += 0.6
@@ -161,13 +147,16 @@ LATE = Statement("SELECT b FROM t")
 async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
     """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
     adopted.driver._options = CassandraOptions(timeout=60.0)
-    with adopted.deadline.running(adopted.deadline._clock() + 30.0):
+    with adopted.deadline.running(adopted.deadline.clock() + 30.0):
         adopted.send(request_)
-    await until_async(lambda: adopted.ended or adopted.path.sent)
+    if asked[-1] == "prepare":
+        await adopted.scene.arrived()
+        adopted.scene.now += 30.1
+    await until_async(lambda: adopted.ended)
     assert [call for call, _ in adopted.asked_in] == asked
     assert threading.get_ident() not in {thread for _, thread in adopted.asked_in}
-    assert all(sent.timeout <= 30.0 for sent in adopted.path.sent)
-    assert all(rows == [("driver",)] for rows, _, _ in adopted.ended)
+    [(rows, refused, _)] = adopted.ended
+    assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
 
 
 async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
@@ -185,11 +174,11 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
     prepare = adopted.prepare
 
     def prepare_slowly(cql: str) -> PreparedStatement:
-        until(lambda: adopted.deadline._clock() > ends)
+        until(lambda: adopted.deadline.clock() > ends)
         return prepare(cql)
 
     adopted.prepare = prepare_slowly  # type: ignore[method-assign]
-    ends = adopted.deadline._clock() + 0.01
+    ends = adopted.deadline.clock() + 0.01
     with adopted.deadline.running(ends):
         adopted.send(Request(LATE, (b"a",)))
     await until_async(lambda: len(adopted.ended) == 1)
@@ -237,7 +226,6 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
     session = SimpleNamespace(use_client_timestamp=True)
     with (
         replace_in(connection_module, new_cluster, lambda *_: cluster),
-        replace_in(connection_module, FastPath, lambda *_: adopted.path),
         replace_in(connection_module, addresses_of, lambda *_: frozenset()),
     ):
         driver._start = lambda _: session  # type: ignore[method-assign,assignment]
@@ -277,36 +265,60 @@ async def test_close(adopted: Adopted) -> None:
     assert outcomes.pop(StoreClosed) == "none"
     assert list(outcomes.values()) == ["unknown"]
     assert not any(wire.is_open for wire in wires)
-    adopted.driver.adopt(None)
-
-
-async def test_loops_that_come_and_go(adopted: Adopted) -> None:
-    """A loop that ends gives back its own client, and not that of a loop that came later."""
-    scene = adopted.scene
-    other: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-    try:
-        await asyncio.to_thread(lambda: asyncio.run(_forget(adopted.driver)))
-        assert adopted.driver._client is scene.client
-        adopted.driver._cluster = None
-        adopted.driver.adopt(other)
-        assert adopted.driver._client is not scene.client
-        await until_async(lambda: not scene.client.is_usable)
-        adopted.driver.adopt(asyncio.get_running_loop())
-        adopted.driver.adopt(None)
-        assert adopted.driver._client is None
-    finally:
-        other.close()
-
-
-async def _forget(driver: Driver) -> None:
-    driver.adopt(None)
-
-
-async def test_both_ways_send_the_same_bytes(adopted: Adopted) -> None:
-    """A request is what it is, whichever way it takes."""
+    adopted.driver.loop.adopt(None)
     adopted.send(ENCODED)
-    [wire] = await adopted.scene.arrived()
-    [(_, opcode, body)] = wire.asked
-    await asyncio.to_thread(adopted.send, ENCODED)
-    [sent] = adopted.path.sent
-    assert (opcode, body) == (sent.opcode, sent.body) == (protocol.EXECUTE, sent.body)
+    assert [type(refused) for _, refused, _ in adopted.ended[2:]] == [StoreClosed]
+
+
+async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
+    """What is in flight on the former loop ends once, by its own rules; later requests go over the next loop."""
+    adopted.send(ENCODED)
+    adopted.send(CONDITIONAL)
+    await adopted.scene.arrived(2)
+    former, driver = adopted.scene.client, adopted.driver
+    driver._cluster = None
+    other = Thread()
+    try:
+        await asyncio.to_thread(other.run, driver.loop.adopt, other.loop)
+        assert not former.is_usable
+        assert driver._client is not former
+        await asyncio.to_thread(until, lambda: len(adopted.ended) == 2)
+        outcomes = sorted(str(None if refused is None else refused.outcome) for _, refused, _ in adopted.ended)
+        assert outcomes == ["None", "unknown"]
+        adopted.driver.loop.adopt(None)
+        assert driver._client is not None
+        adopted.send(ENCODED)
+        await asyncio.to_thread(until, lambda: len(adopted.ended) == 3)
+        assert adopted.ended[2] == ([("driver",)], None, other.ident)
+        await asyncio.to_thread(other.run, driver.loop.adopt, None)
+        assert driver._client is None
+    finally:
+        other.end()
+
+
+class Thread:
+    """A thread that runs an event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    @property
+    def ident(self) -> int | None:
+        """Of the thread."""
+        return self._thread.ident
+
+    def run(self, call: Callable[..., object], *args: object) -> None:
+        """Makes a call in the thread, and waits for its end."""
+
+        async def made() -> None:
+            call(*args)
+
+        asyncio.run_coroutine_threadsafe(made(), self.loop).result(PATIENCE_SECONDS)
+
+    def end(self) -> None:
+        """Ends the loop."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        join(self._thread)
+        self.loop.close()

@@ -13,6 +13,7 @@ from queuey.storage.cassandra.driver.cql import client as client_module
 from queuey.storage.cassandra.driver.cql import connection as connection_module
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.connection import Connection
+from queuey.storage.cassandra.driver.cql.protocol import VOID
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
@@ -164,7 +165,7 @@ async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) ->
 async def test_errors_of_a_node(
     scene: Scene, body: bytes, fallbacks: list[int], outcome: str | None, *, idempotent: bool
 ) -> None:
-    """They mean what they mean on the fast path: the rules are the same."""
+    """Each says what is done: the driver is asked, or the outcome is known."""
     scene.send(idempotent=idempotent)
     [wire] = await scene.arrived()
     wire.answer(body, ERROR)
@@ -475,20 +476,22 @@ async def test_close(scene: Scene) -> None:
 
 
 async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
-    """The time of an answer is that of the bytes, though what came with it takes a while."""
+    """The result of a write is the time at which its bytes were read, though what came with it takes a while."""
     node = scene.nodes[0]
 
     def take_long(*_end: Any) -> None:  # noqa: ANN401 - rows and error
         scene.now += 5.0
 
     scene.send(only=node.address, done=take_long)
-    request = scene.send(only=node.address)
+    scene.send(only=node.address, decodes=False)
     [wire] = await scene.arrived(2)
-    data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked)
+    data = b"".join(
+        frame(stream, protocol.RESULT, body) for (stream, *_), body in zip(wire.asked, (ROW, VOID), strict=True)
+    )
     received = scene.now = 103.0
     wire.send(data)
     assert scene.now == 108.0
-    assert request.answered_at == received
+    assert scene.ended == [([(received,)], None)]
 
 
 async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import struct
 
 import pytest
-from cassandra.protocol import OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
+from cassandra import ConsistencyLevel
+from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
+from cassandra.query import BatchStatement, BatchType
 
+from queuey.storage.cassandra.driver import UNSET
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of
 
@@ -86,3 +90,15 @@ def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
     forgotten = answer_of(0, ERROR, struct.pack(">iHH", 0x2500, 0, 2) + b"id")
     assert isinstance(forgotten, PreparedQueryNotFound)
     assert forgotten.info == b"id"
+
+
+def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
+    """Several statements with values of every kind, and both consistency levels."""
+    request = BatchStatement(batch_type=BatchType.UNLOGGED)
+    values = [[b"a", None, UNSET, b""], [b"0123456789"]]
+    request._statements_and_parameters = [(True, b"id%d" % n, row) for n, row in enumerate(values)]
+    levels = ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_SERIAL
+    expected = io.BytesIO()
+    BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
+    request.consistency_level, request.serial_consistency_level = levels
+    assert protocol.conditional_batch(request) == expected.getvalue()

@@ -24,7 +24,7 @@ async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:
     scene.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={})
     scene.client.follow(scene.cluster)
     for key in (b"key", b"another"):
-        assert len(list(scene.client.nodes_with(key))) == len(scene.nodes)
+        assert len(list(scene.client._nodes_with(key))) == len(scene.nodes)
     scene.cluster.metadata.token_map = former
 
 
@@ -43,10 +43,10 @@ async def test_replicas_are_remembered(scene: Scene) -> None:
     scene.cluster.metadata.token_map.token_class.from_key = asked.append
     with replace_in(client_module, client_module.MAX_ROUTES, 2):
         for key in (b"a", b"b", b"b", b"a", b"c", b"a"):
-            assert len(list(scene.client.nodes_with(key))) == len(scene.nodes)
+            assert len(list(scene.client._nodes_with(key))) == len(scene.nodes)
     assert asked == [b"a", b"b", b"c", b"a"]
     for _ in range(2):
         scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": ManyTokens()}
         scene.client.follow(scene.cluster)
-        next(scene.client.nodes_with(b"a"))
+        next(scene.client._nodes_with(b"a"))
     assert asked[4:] == [b"a", b"a"]

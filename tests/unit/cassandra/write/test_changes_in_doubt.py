@@ -1,42 +1,100 @@
-"""How often a change in doubt is sent to nodes that do not say what became of it."""
+"""What becomes of a compare-and-set, whoever makes it, when nodes refuse it, do not answer, or are ill for a while."""
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise, repeat
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import PostKey
-from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request
-from tests.backends import APP, SimulatedLocation
-from tests.contract.samples import make_queue, new
+from queuey.storage.cassandra.lightweight_transactions import FIRST_MAX_PAUSE, MAX_PAUSE, MIN_PAUSE
+from queuey.storage.cassandra.options import CassandraOptions
+from tests.sim.cassandra.threads import simulated_threads
+from tests.unit.cassandra.write.changes import CALLERS, Caller, Fate, Scene
+
+LATE = 0.02
+"""Seconds by which a simulated thread may be late."""
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A change in doubt is sent again at once (D-3): mended with Cassandra on the loop"
-)
-def test_keyed_posts_pause_while_a_node_is_ill() -> None:
-    """Between two attempts at a change in doubt there is a pause: an ill node does not get five in a millisecond."""
-    opened: Any = SimulatedLocation().open()
-    with closing(opened) as store:
-        store.create_application(APP)
-        queue = make_queue(store)
-        driver = store._driver
-        real, sent = driver.send, list[float]()
+@pytest.fixture(autouse=True, scope="module")
+def _threads() -> Iterator[None]:
+    with simulated_threads():
+        yield
 
-        def send(request: Request | Encoded, done: Done) -> None:
-            if isinstance(request, Request) and request.serial is not None and not request.statement.reads:
-                sent.append(time.monotonic())
-                done(None, InDoubt("the node does not say"))
-            else:
-                real(request, done)
 
-        driver.send = send
-        with pytest.raises(StoreUnavailable, match="in doubt"):
-            store.append_once(queue, [new("a")], PostKey("key", b"content", 60))
-    assert len(sent) > 1
-    assert all(later - before > 0.005 for before, later in pairwise(sent))
+@pytest.fixture(params=sorted(CALLERS))
+def caller(request: pytest.FixtureRequest) -> Caller:
+    """Everybody who changes a row by compare-and-set."""
+    found: Caller = CALLERS[request.param]
+    return found
+
+
+def test_applied_or_refused(caller: Caller) -> None:
+    """Without doubts a change is sent once, and another process's is met as each caller says."""
+    scene = Scene()
+    assert scene.change(caller, iter(["rival"])) == caller.refused
+    scene = Scene()
+    assert scene.change(caller, iter(["well"])) == (caller.lost if caller.repeats else "applied True")
+    assert len(scene.attempts) == 1
+
+
+def test_not_sent(caller: Caller) -> None:
+    """What certainly was not sent is not sent again, and its outcome is that of what came before."""
+    scene = Scene()
+    assert scene.change(caller, iter(["none"])) == caller.unsent
+    assert len(scene.attempts) == 1
+
+
+def test_applied_without_an_answer(caller: Caller) -> None:
+    """A change that was applied is known again by its token when it is sent again, also if the node is ill by then."""
+    scene = Scene()
+    assert scene.change(caller, iter(["lost", "none", "well"])) == caller.lost
+    assert len(scene.attempts) == (3 if caller.repeats else 1)
+
+
+def test_in_doubt_then_refused(caller: Caller) -> None:
+    """A change that was in doubt when another process changed the row may have been applied before."""
+    overtaken = caller.overtaken or caller.refused
+    assert Scene().change(caller, iter(["unsent", "rival"])) == (overtaken if caller.repeats else "unknown")
+
+
+@pytest.mark.parametrize("fates", [["lost", "well"], ["unsent", "rival"]])
+def test_in_doubt_and_nobody_can_read(caller: Caller, fates: list[Fate]) -> None:
+    """Whether a change that was in doubt has been applied is not known before the row can be read."""
+    if not caller.reads_on:
+        scene = Scene()
+        scene.unreadable = True
+        assert scene.change(caller, iter(fates)) != "none"
+
+
+def test_in_doubt_to_the_end(caller: Caller) -> None:
+    """A change that stays in doubt is sent again and again, after longer and longer pauses, for some seconds."""
+    scene = Scene()
+    assert scene.change(caller, repeat("unsent")) == "unknown"
+    if not caller.repeats:
+        assert len(scene.attempts) == 1
+        return
+    pauses = [later - before for before, later in pairwise(scene.attempts)]
+    bounds = [min(MAX_PAUSE, FIRST_MAX_PAUSE * 2**number) for number in range(len(pauses))]
+    assert all(MIN_PAUSE <= pause <= bound + LATE for pause, bound in zip(pauses, bounds, strict=True))
+    assert max(pauses) > MAX_PAUSE / 2
+    lasted, deadline = scene.attempts[-1] - scene.attempts[0], CassandraOptions().catalogue_deadline
+    assert deadline - 2 * MAX_PAUSE < lasted < deadline
+
+
+def test_ill_and_well_again(caller: Caller) -> None:
+    """A change is made once the node answers again."""
+    scene = Scene()
+    assert scene.change(caller, iter(["unsent"] * 4)) == (caller.lost if caller.repeats else "unknown")
+    assert len(scene.attempts) == (5 if caller.repeats else 1)
+
+
+def test_callers_do_not_send_again_in_step() -> None:
+    """Pauses are drawn by chance, that of the process."""
+    caller, found = CALLERS["create a record"], []
+    for _ in range(2):
+        scene = Scene()
+        scene.change(caller, iter(["unsent"] * 9))
+        found.append([later - before for before, later in pairwise(scene.attempts)])
+    assert found[0] == found[1]
+    assert len({round(pause, 4) for pause in found[0]}) == len(found[0])

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-
 import pytest
 
 from queuey.errors import Outcome
-from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
-from tests.contract.samples import eventually
 from tests.unit.cassandra.simulated import CalmDriver
 
-PATIENCE = 30.0
 LEVEL = InForce("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
-
-
-class Answers:
-    """Who was told what."""
-
-    def __init__(self, count: int = 1) -> None:
-        self.outcomes: list[Outcome] = []
-        self._left = threading.Semaphore(0)
-        self._count = count
-
-    def __call__(self, outcome: Outcome) -> None:
-        """Takes one."""
-        self.outcomes.append(outcome)
-        self._left.release()
-
-    def all(self) -> list[Outcome]:
-        """Waits for all outcomes, and returns them."""
-        for _ in range(self._count):
-            assert self._left.acquire(timeout=PATIENCE)
-        return self.outcomes
 
 
 @pytest.fixture
@@ -49,56 +23,88 @@ def driver() -> CalmDriver:
 
 
 @pytest.fixture
-def undo_writer(driver: CalmDriver) -> Iterator[UndoWriter]:
+def undo_writer(driver: CalmDriver) -> UndoWriter:
     """An undo writer that uses it."""
-    found = UndoWriter(driver, Clock())
-    yield found
-    found.close(0.0)
+    return UndoWriter(driver, driver.clock())
 
 
-def undo(undo_writer: UndoWriter, answer: Answers, seconds: float, *, number: int = 0, partition: int = 1) -> None:
-    """Has a message undone within so many seconds."""
-    deadline = Clock().boottime() + seconds
-    undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, answer))
+def undo(undo_writer: UndoWriter, seconds: float, *, number: int = 0, partition: int = 1) -> list[Outcome]:
+    """Has a message undone within so many seconds; returns what will be told."""
+    told: list[Outcome] = []
+    deadline = undo_writer._clock.boottime() + seconds
+    undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, told.append))
+    return told
 
 
 def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """When Cassandra is away, all of very many operations are told in time: none waits for the turns of others."""
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
-    answers = Answers(30_000)
-    for number in range(30_000):
-        undo(undo_writer, answers, 0.5, number=number)
-    assert {*answers.all()} == {"unknown"}
+    told = [undo(undo_writer, 2.0, number=number) for number in range(3000)]
+    driver.advance(2.1)
+    assert told == [["unknown"]] * 3000
 
 
 def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     """Of too many that nobody waits for any more the oldest are given up, and counted."""
-    undo_writer = UndoWriter(driver, Clock(), kept=5)
+    undo_writer = UndoWriter(driver, driver.clock(), kept=5)
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     for number in range(25):
-        answers = Answers()
-        undo(undo_writer, answers, 0.0, number=number)
-        assert answers.all() == ["unknown"]
+        told = undo(undo_writer, 0.0, number=number)
+        driver.advance(0.01)
+        assert told == ["unknown"]
     assert undo_writer.pending + undo_writer.abandoned == 25
     assert undo_writer.abandoned >= 10
-    undo_writer.close(0.0)
 
 
 def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """Whoever waits is told when the deadline passes; the delete is tried on, and one that is made is counted."""
-    late, in_time = Answers(), Answers()
-    undo(undo_writer, late, 0.05)
-    undo(undo_writer, in_time, 600.0, partition=2)
-    assert late.all() == ["unknown"]
+    late, in_time = undo(undo_writer, 0.05), undo(undo_writer, 600.0, partition=2)
+    driver.advance(0.1)
+    assert (late, in_time) == (["unknown"], [])
     driver.fail = lambda _request: InDoubt("no answer")
-    assert eventually(lambda: len(driver.waiting) == 2)
+    assert len(driver.waiting) == 2
     driver.waiting[0]()
     driver.waiting[1]()
     driver.fail = lambda _request: None
-    assert eventually(lambda: len(driver.waiting) >= 4)
+    driver.advance(5.0)
+    assert len(driver.waiting) >= 4
     assert undo_writer.pending == 2
     for answer in driver.waiting[2:]:
         answer()
-    assert in_time.all() == ["none"]
-    assert eventually(lambda: (undo_writer.confirmed, undo_writer.pending) == (2, 0))
+    assert in_time == ["none"]
+    assert (undo_writer.confirmed, undo_writer.pending) == (2, 0)
     assert {request.consistency for request in driver.sent} == {LEVEL.writes}
+
+
+def test_those_that_fail_together_go_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """What is due of one Cassandra partition at one moment is one request."""
+    told = [undo(undo_writer, 600.0, number=number) for number in range(3)]
+    first, *others = driver.sent
+    driver.fail = lambda _request: InDoubt("no answer")
+    for answer in driver.waiting:
+        answer()
+    driver.fail, driver.held = lambda _request: None, False
+    driver.advance(1.0)
+    assert [len(request.rows) for request in driver.sent[1 + len(others) :]] == [3]  # type: ignore[union-attr]
+    assert told == [["none"]] * 3
+    assert first.consistency == LEVEL.writes
+
+
+def test_an_answer_counts_from_when_it_was_read(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """A confirmation that was read before the deadline is in time, though the loop gets round to it later."""
+    told = undo(undo_writer, 1.0)
+    [(parts, _)] = [(answer.args[1].args[0], answer) for answer in driver.waiting]  # type: ignore[attr-defined]
+    read_at = undo_writer._clock.boottime() + 0.9
+    driver.world.now += 1.2  # No timer has rung yet.
+    undo_writer._arrived(parts, [(read_at,)], None)
+    assert told == ["none"]
+
+
+def test_closing_gives_up_what_does_not_hold(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """Whoever still waits is told that it is unknown, and nothing is sent any more."""
+    told = undo(undo_writer, 600.0)
+    undo_writer.close(0.0)
+    assert told == ["unknown"]
+    assert undo_writer.abandoned == 1
+    driver.advance(10.0)
+    assert len(driver.sent) == 1

@@ -146,7 +146,7 @@ class _Attempt:
     def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
         request = self._request
         good = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
-        if request.claim.locked():
+        if request.is_answered:
             return
         if not (good and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
             request.turn()
@@ -234,7 +234,7 @@ class CqlClient:
             return None
         return node.connection is not None
 
-    def nodes_with(self, routing_key: bytes) -> Iterator[Node]:
+    def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
         """Yields the nodes with a row that are up, each time another one first."""
         replicas = self._replicas.get(routing_key)
         if replicas is None:
@@ -246,7 +246,7 @@ class CqlClient:
             if node.connection is not None:
                 yield node
 
-    def only(self, address: str) -> Iterator[Node]:
+    def _only(self, address: str) -> Iterator[Node]:
         """Yields the node with this address, if it is up."""
         node = self._nodes.get(address)
         if node is not None and node.connection is not None:
@@ -266,8 +266,10 @@ class CqlClient:
     # Requests
 
     def send(self, request: FastRequest) -> None:
-        """Sends a request. Its ``done`` is called in the loop's thread, later."""
-        request.into_loop = self.into_loop
+        """Sends a request."""
+        request.nodes = (
+            self._nodes_with(request.routing_key) if request.address is None else self._only(request.address)
+        )
         request.clock = self.clock
         request.began = self.clock()
         if not self._ask(request):
@@ -292,13 +294,6 @@ class CqlClient:
                 request.begin_attempt(connection)
                 return True
         return False
-
-    def into_loop(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread, from any thread."""
-        try:
-            self.loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            log.debug("The event loop has ended; a call was dropped.")
 
     def _set_timer(self) -> None:
         self._timer = self.loop.call_later(LOOK_EVERY, self._let_it_read)

@@ -1,0 +1,214 @@
+"""The event loop of a store, in whose thread frequent requests are sent and answered.
+
+It is the service's, once that has adopted the store. Otherwise a daemon thread runs one for the store, from the first
+call on. States::
+
+    none ──(a call)──► own ──(adopt)──► adopted ──(adopt None)──► none
+      └──────────────────(adopt)──────────▲
+    any ──(close; in a forked child)──► closed
+
+When the loop changes, the thread of the former one ends what belongs to it before the thread of the next one goes on.
+So only one thread at a time makes calls. Calls that were not made yet, and timers, go over to the next loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from queuey.errors import StoreClosed
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_TIMEOUT = 5.0
+"""Max seconds that the thread of the next loop waits for that of the former one."""
+
+
+def nothing(*_: object) -> None: ...
+
+
+class StoreLoop:
+    """The event loop of one store, and the way into its thread. All methods may be called in any thread.
+
+    Args:
+        enter: Called in the thread of each loop before anything else is.
+        leave: Called in the thread of each loop when it ceases to be the store's.
+    """
+
+    def __init__(
+        self,
+        enter: Callable[[asyncio.AbstractEventLoop], object] = nothing,
+        leave: Callable[[], object] = nothing,
+    ) -> None:
+        self._enter = enter
+        self._leave = leave
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end_own: Callable[[], object] = nothing
+        self._lock = threading.Lock()
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._timers: dict[int, tuple[float, Callable[[], object]]] = {}
+        self._numbers = itertools.count()
+        self._is_waking = False
+        self._is_closed = False
+        _living.add(self)
+
+    @property
+    def is_here(self) -> bool:
+        """This is the loop's thread."""
+        running = asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
+        return running is not None and running is self._loop
+
+    def call(self, call: Callable[..., object], *args: object) -> None:
+        """Makes a call in the loop's thread, at once if this is it.
+
+        Raises:
+            StoreClosed: The store is closed, or belongs to the parent of this process.
+        """
+        if self.is_here:
+            call(*args)
+        else:
+            self.soon(call, *args)
+
+    def soon(self, call: Callable[..., object], *args: object) -> None:
+        """Makes a call in the loop's next turn; one wake-up serves all that come until then. Raises as :meth:`call`."""
+        self._calls.append((call, args))
+        if not self._is_waking:
+            self._wake()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Makes a call after a time, also if the loop changes meanwhile; for the loop's thread."""
+        number = next(self._numbers)
+        self._timers[number] = time.monotonic() + seconds, call
+        self._set_timer(number)
+
+    def _set_timer(self, number: int) -> None:
+        due, _ = self._timers[number]
+        asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._ring, number)
+
+    def _ring(self, number: int) -> None:
+        if self.is_here and number in self._timers:
+            _, call = self._timers.pop(number)
+            call()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._enter(loop)
+        for number in self._timers:
+            self._set_timer(number)
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Makes a loop that of the store, in that loop's thread; None ends that, if it is the store's."""
+        if self._is_closed or (loop is None and not self.is_here):
+            return
+        self._replace(loop, self._leave)
+        if loop is not None:
+            self._begin(loop)
+        if self._calls or self._timers:
+            self._wake()
+
+    def close(self) -> None:
+        """Makes what calls are left, and ends the loop if it is the store's own."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._replace(None, self._finish)
+
+    def _wake(self) -> None:
+        running = asyncio._get_running_loop()  # noqa: SLF001 - as above
+        if running is not None and running is self._loop:
+            self._is_waking = True
+            running.call_soon(self._make_calls)
+            return
+        with self._lock:
+            if self._is_closed:
+                raise StoreClosed("the store is closed")
+            self._is_waking = True
+            try:
+                (self._loop or self._start()).call_soon_threadsafe(self._make_calls)
+            except RuntimeError:  # The adopted loop was closed.
+                self._start().call_soon_threadsafe(self._make_calls)
+
+    def _make_calls(self) -> None:
+        if not self.is_here:
+            return  # The loop has changed; the next one makes them.
+        self._is_waking = False
+        for _ in range(len(self._calls)):
+            call, args = self._calls.popleft()
+            try:
+                call(*args)
+            except Exception:
+                log.exception("A call in the event loop of the store has failed.")
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        self._loop, self._end_own = _started()
+        self._loop.call_soon_threadsafe(self._begin, self._loop)
+        return self._loop
+
+    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+        """Replaces the loop when the thread of the former one has left it, which this thread waits for."""
+        with self._lock:
+            former, end_own, self._end_own = self._loop, self._end_own, nothing
+            self._loop = loop or former
+        if former is not None:
+            has_left = threading.Event()
+
+            def leave_and_tell() -> None:
+                try:
+                    leave()
+                finally:
+                    has_left.set()
+
+            with suppress(RuntimeError):  # It may be closed.
+                if asyncio._get_running_loop() is former or not former.is_running():  # noqa: SLF001 - as above
+                    leave_and_tell()
+                else:
+                    former.call_soon_threadsafe(leave_and_tell)
+                if not has_left.wait(HAND_OVER_TIMEOUT):
+                    log.warning("The former event loop of the store is busy; the store goes on without it.")
+        with self._lock:
+            self._loop, self._is_waking = loop, False
+        end_own()
+
+    def _finish(self) -> None:
+        self._make_calls()
+        self._leave()
+        while self._calls and self.is_here:
+            self._make_calls()
+
+    def begin_in_child(self) -> None:
+        """Runs in a forked child, which has none of the parent's threads and must not touch its loop."""
+        self._lock = threading.Lock()
+        self._loop, self._end_own, self._is_closed = None, nothing, True
+        self._calls.clear()
+        self._timers.clear()
+
+
+def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
+    """Runs a loop in a thread of its own; returns it, and what ends it after all calls that were made before."""
+    loop = asyncio.new_event_loop()
+    ended = loop.create_future()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(asyncio.wait_for(ended, None))
+
+    threading.Thread(target=run, name="queuey-store-loop", daemon=True).start()
+    return loop, lambda: loop.call_soon_threadsafe(ended.set_result, None)
+
+
+_living: WeakSet[StoreLoop] = WeakSet()
+
+
+def _begin_in_child() -> None:
+    for loop in list(_living):
+        loop.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,120 @@
+"""How many requests a post takes, and what its caller is told when it gives up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from queuey.errors import Outcome, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.driver import Encoded, Request, Rows
+from queuey.storage.cassandra.message_codec import DELETE, INSERT
+from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.messages import Site
+from tests.sim.cassandra.threads import simulated_threads
+from tests.sim.world import World
+
+PARTITIONS = 4
+KINDS = {NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys(DELETE, "undo writes")
+
+
+class CountedCluster(Cluster):
+    """One node that counts the frequent requests of each kind, and may not answer those."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, Weather(), nodes=1)
+        self.counts: Counter[str] = Counter()
+        self.is_mute = False
+
+    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+        """See the base class."""
+        if isinstance(request, Encoded):
+            self.counts[KINDS.get(request.statement, "others")] += 1
+        super().ask(request, (lambda *_: None) if self.is_mute and request.statement in KINDS else end)
+
+
+class Posting:
+    """A process that posts."""
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.cluster = CountedCluster(self.world)
+        self.site = Site(self.world, self.cluster)
+        self.ended: list[Any] = []
+        queues: list[Queue] = []
+
+        def create() -> None:
+            self.site.store.create_application("a")
+            queue, _ = self.site.store.create_queue("a", "q", QueueSpec(ttl=3600, partitions=PARTITIONS))
+            queues.append(queue)
+
+        self.site.begin(create)
+        self.world.run(self.world.now + 5.0)
+        [self.queue] = queues
+        self.post(range(1, PARTITIONS + 1))
+        self.world.run(self.world.now + 1.0)
+        assert len(self.ended) == 1
+        self.ended.clear()
+        self.cluster.counts.clear()
+
+    def post(self, partitions: range, each: int = 1) -> Callable[[], Outcome]:
+        """Begins to append messages; returns what gives up."""
+        items = [NewMessage("x", partition, 3600) for partition in partitions for _ in range(each)]
+
+        def done(positions: list[Position] | None, error: Exception | None) -> None:
+            self.ended.append(error if positions is None else len(positions))
+
+        return self.site.store.begin_append(self.queue, items, done)
+
+
+@pytest.fixture
+def posting() -> Iterator[Posting]:
+    """A process whose queue and buckets are in memory."""
+    with simulated_threads():
+        yield Posting()
+
+
+def test_a_post_has_one_check(posting: Posting) -> None:
+    """A hundred messages of four partitions are four writes and one check of the clock."""
+    posting.post(range(1, PARTITIONS + 1), 25)
+    posting.world.run(posting.world.now + 0.2)
+    assert posting.ended == [100]
+    assert posting.cluster.counts == {"writes": PARTITIONS, "checks": 1}
+
+
+def test_posts_of_one_turn_go_together(posting: Posting) -> None:
+    """What comes before the loop has its next turn is one write, with one check, each post with its own answer."""
+    for _ in range(10):
+        posting.post(range(1, 2))
+    posting.world.run(posting.world.now + 0.2)
+    assert posting.ended == [1] * 10
+    assert posting.cluster.counts == {"writes": 1, "checks": 1}
+
+
+def test_whoever_gives_up_before_anything_is_sent(posting: Posting) -> None:
+    """Nothing is sent, and that is what is said."""
+    assert posting.post(range(1, 2))() == "none"
+    posting.world.run(posting.world.now + 1.0)
+    assert posting.ended == []
+    assert posting.cluster.counts == {}
+
+
+def test_whoever_gives_up_later_ends_only_the_waiting(posting: Posting) -> None:
+    """The outcome is unknown at once; what was sent is undone, and nobody is told."""
+    posting.cluster.is_mute = True
+    give_up = posting.post(range(1, 2))
+    posting.world.run(posting.world.now + 0.2)
+    assert posting.cluster.counts == {"writes": 1}
+    assert give_up() == "unknown"
+    posting.world.run(posting.world.now + 4.0)
+    posting.cluster.is_mute = False
+    posting.world.run(posting.world.now + 10.0)
+    assert posting.ended == []
+    assert posting.cluster.counts["undo writes"] > 0
+    assert posting.site.store._writer.pending == 0
+    assert posting.site.store.statistics()["store_undo_writes_total"] == 1

@@ -1,0 +1,156 @@
+"""The loop of a store: its own or an adopted one, and the calls that cross to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queuey.errors import StoreClosed
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from tests.waiting import PATIENCE_SECONDS, until, until_async
+
+
+class Entered:
+    """A loop, and the threads in which it was entered and left."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.loop = StoreLoop(lambda _: self._note("enter"), lambda: self._note("leave"))
+
+    def _note(self, event: str) -> None:
+        self.events.append((event, threading.get_ident()))
+
+    def thread(self) -> int:
+        """The thread that makes calls now."""
+        found: list[int] = []
+        self.loop.call(lambda: found.append(threading.get_ident()))
+        until(lambda: found)
+        return found[0]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+def entered() -> Iterator[Entered]:
+    """A loop that was not used yet."""
+    found = Entered()
+    yield found
+    found.loop.close()
+
+
+def test_a_loop_of_its_own_begins_with_the_first_call(entered: Entered) -> None:
+    """Its thread is entered before the call is made, makes all calls in their order, and ends when it is closed."""
+    assert entered.events == []
+    own = entered.thread()
+    assert own != threading.get_ident()
+    assert entered.events == [("enter", own)]
+    made: list[int] = []
+    for number in range(100):
+        entered.loop.soon(made.append, number)
+    entered.loop.close()
+    assert made == [*range(100)]
+    assert entered.events == [("enter", own), ("leave", own)]
+    until(lambda: own not in {thread.ident for thread in threading.enumerate()})
+    with pytest.raises(StoreClosed):
+        entered.loop.call(made.append, 100)
+
+
+async def test_a_loop_that_is_adopted(entered: Entered) -> None:
+    """The own loop has ended what it was at before the adopted one goes on; calls that were left are made there."""
+    own, here = await asyncio.to_thread(entered.thread), threading.get_ident()
+    made: list[tuple[str, int]] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        entered.loop.soon(lambda: made.append(("left", threading.get_ident())))
+        goes_on.wait(PATIENCE_SECONDS)
+        made.append(("busy", threading.get_ident()))
+
+    entered.loop.call(busy)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    threading.Timer(0.01, goes_on.set).start()
+    entered.loop.adopt(asyncio.get_running_loop())
+    assert entered.events == [("enter", own), ("leave", own), ("enter", here)]
+    assert made == [("busy", own)]
+    await asyncio.sleep(0)
+    assert made == [("busy", own), ("left", here)]
+    entered.loop.call(made.append, ("at once", here))
+    assert len(made) == 3
+
+
+async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None:
+    """When it is given up, they are made in a loop of the store's own, and so is what comes later."""
+    here = threading.get_ident()
+    entered.loop.adopt(asyncio.get_running_loop())
+    made: list[int] = []
+    entered.loop.soon(lambda: made.append(threading.get_ident()))
+    entered.loop.adopt(None)
+    assert entered.events == [("enter", here), ("leave", here)]
+    await asyncio.to_thread(until, lambda: made)
+    assert made == [await asyncio.to_thread(entered.thread)] != [here]
+
+
+async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
+    """A call that was to be made after a time is made once, by the loop that the store has then."""
+    rung: list[int] = []
+    entered.loop.call(entered.loop.later, 0.05, lambda: rung.append(threading.get_ident()))
+    own = await asyncio.to_thread(entered.thread)
+    entered.loop.adopt(asyncio.get_running_loop())
+    await until_async(lambda: rung)
+    assert rung == [threading.get_ident()] != [own]
+    entered.loop.later(0.05, lambda: rung.append(threading.get_ident()))
+    entered.loop.adopt(None)
+    await asyncio.to_thread(until, lambda: len(rung) == 2)
+    assert rung[1] == await asyncio.to_thread(entered.thread)
+
+
+def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
+    """Calls are made in a loop of the store's own though nobody has given up the adopted one."""
+
+    async def adopt() -> None:
+        entered.loop.adopt(asyncio.get_running_loop())
+
+    asyncio.run(adopt())
+    assert entered.thread() != threading.get_ident()
+
+
+def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged."""
+    entered.loop.soon(lambda: 1 // 0)
+    assert entered.thread()
+    assert "has failed" in caplog.text
+
+
+@pytest.mark.needs_programs
+def test_a_forked_child_uses_nothing_of_its_parents_loop(entered: Entered) -> None:
+    """In the child calls are refused at once, closing does nothing, and the parent's loop goes on."""
+    own = entered.thread()
+
+    def child() -> int:
+        try:
+            entered.loop.call(lambda: None)
+        except StoreClosed:
+            entered.loop.close()
+            entered.loop.adopt(None)
+            return 0
+        return 1
+
+    assert _in_child(child) == 0
+    assert entered.thread() == own
+    assert [event for event, _ in entered.events] == ["enter"]
+
+
+def _in_child(work: Callable[[], int]) -> int:
+    child = os.fork()
+    if not child:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

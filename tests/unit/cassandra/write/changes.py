@@ -1,0 +1,388 @@
+"""Everybody in the Cassandra store who changes a row by compare-and-set, and a node that is ill while they do.
+
+The store runs in simulated time (:mod:`tests.sim.cassandra.threads`), so an answer that does not come takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.admin import migrations, stored_timing
+from queuey.storage.cassandra.catalogue import applications, ledger, offsets, queue_cache, queues, records
+from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request, Statement
+from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.timing import SOON, settled
+from tests.backends import APP
+from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cql import command
+from tests.sim.cassandra.messages import Site
+from tests.sim.world import World
+
+Fate = Literal["well", "unsent", "lost", "rival", "none"]
+"""What becomes of one attempt: it is answered, does not arrive, is applied without an answer, comes after the change of
+another process, or certainly was not sent."""
+RIVAL: dict[str, Any] = {"bigint": 99, "int": 1 << 20, "text": "a rival"}
+"""The token of that other process, by its type."""
+OPENING_SECONDS, LONGEST_CALL = 1.0, 60.0
+RIVAL_SECONDS = 0.1
+"""Seconds after which a rival's change has reached all nodes."""
+
+
+class Scene:
+    """A store on a simulated cluster, and what becomes of each attempt at one of its changes."""
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.site = Site(self.world, Cluster(self.world, Weather()))
+        self.cluster = self.site._cluster
+        self.store: CassandraStore = self.site.store
+        self.attempts: list[float] = []
+        """When the change was sent, up to the first time that it is decided."""
+        self._send = self.store._driver.send
+        self._fates: Iterator[Fate] = iter(())
+        self.unreadable = False
+        """After the first attempt nobody can read anything."""
+        self._caller: Caller | None = None
+        self._earlier = 0
+        self.store._driver.send = self._send_or_not  # type: ignore[method-assign]
+        self.world.run(self.world.now + OPENING_SECONDS)
+        self.call(lambda: self.store.create_application(APP))
+        self.queue: Queue = self.call(lambda: self.store.create_queue(APP, "orders", QueueSpec()))[0]
+
+    def call(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+        """Does something in a thread of the store; returns its result."""
+        ends: list[Any] = []
+
+        def run() -> None:
+            try:
+                ends[:] = [work(), None]
+            except QueueyError as error:
+                ends[:] = [None, error]
+
+        self.site.begin(run)
+        until = self.world.now + LONGEST_CALL
+        while not ends and self.world.now < until:
+            self.world.run(self.world.now + 0.1)
+        result, error = ends
+        if error is not None:
+            raise error
+        return result
+
+    def change(self, caller: Caller, fates: Iterator[Fate]) -> str:
+        """Makes a change whose attempts fare so; returns how it ends."""
+        work = caller.prepare(self)
+        self._caller, self._fates, self._earlier = caller, fates, caller.before
+        try:
+            result = self.call(work)
+        except StoreUnavailable as error:
+            return error.outcome
+        except QueueyError as error:
+            return type(error).__name__
+        return "done" if result is None or isinstance(result, tuple | list) else str(result)
+
+    def _send_or_not(self, request: Request | Encoded, done: Done) -> None:
+        caller = self._caller
+        if self.unreadable and self.attempts and request.statement.reads and request.host is None:
+            done(None, StoreUnavailable("no node is up"))
+            return
+        if caller is None or not isinstance(request, Request) or request.statement != caller.statement:
+            self._send(request, done)
+            return
+        if self._earlier:
+            self._earlier -= 1
+            self._send(request, done)
+            return
+        self.attempts.append(self.world.now)
+        fate = next(self._fates, "well")
+        if fate in {"well", "rival"}:
+            self._caller = None
+        match fate:
+            case "unsent":
+                done(None, InDoubt("the node does not say"))
+            case "none":
+                done(None, StoreUnavailable("no node is up"))
+            case "lost":
+                self._send(request, lambda *_: done(None, InDoubt("the answer was lost")))
+            case "rival":
+                self.cluster.ask(caller.rival(request), lambda *_: None)
+                self.world.at(RIVAL_SECONDS, partial(self._send, request, done))
+            case "well":
+                self._send(request, done)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who changes a row.
+
+    Attributes:
+        prepare: Prepares a change, and returns what makes it.
+        statement: That of the change.
+        refused: How it ends if another process was first.
+        overtaken: How it ends if it was in doubt before; else as ``refused``.
+        lost: How it ends if it was applied without an answer.
+        unsent: How it ends if it certainly was not sent.
+        token: The column that another process writes otherwise.
+        others: Further ones, with their values.
+        before: How many changes by the same statement come before it.
+        instead: Statement and values of the other process's change, given the values of this one.
+        reads_on: After a refusal it reads and begins again, as if nothing had been in doubt: its caller either finds
+            the value that it wanted, or its value was replaced by another process's at once.
+        repeats: False: what is in doubt is reported at once, and the calling process repeats it.
+    """
+
+    prepare: Callable[[Scene], Callable[[], Any]]
+    statement: Statement
+    refused: str
+    overtaken: str = ""
+    lost: str = "done"
+    unsent: Outcome = "none"
+    token: str = "version"
+    others: dict[str, Any] = field(default_factory=dict)
+    before: int = 0
+    instead: Callable[[Any], tuple[Statement, Any]] | None = None
+    reads_on: bool = False
+    repeats: bool = True
+
+    def rival(self, request: Request) -> Request:
+        """Returns the change of another process, which saw the same."""
+        if self.instead is not None:
+            statement, values = self.instead(request.values)
+            return Request(statement, values, serial="SERIAL")
+        parsed = command(request.statement.cql)
+        if parsed.verb == "DELETE":
+            keys = " AND ".join(f"{name} = ?" for name, _ in parsed.markers[:-1])
+            text = f"UPDATE {parsed.table.name} SET version = ? WHERE {keys} IF version = ?"
+            return Request(Statement(text, idempotent=False), (RIVAL["bigint"], *request.values), serial="SERIAL")
+        written = [name for name, _ in parsed.markers]
+        kind = parsed.table.types[self.token]
+        values = list(request.values)
+        for name, value in {self.token: RIVAL[kind], **self.others}.items():
+            values[written.index(name)] = value
+        return Request(request.statement, values, serial="SERIAL")
+
+
+# What each of them does
+
+
+def create_queue(scene: Scene) -> Callable[[], Any]:
+    """Creates one; says whether it was this call."""
+    return lambda: f"created {scene.store.create_queue(APP, 'other', QueueSpec())[1]}"
+
+
+def cover(scene: Scene) -> Callable[[], Any]:
+    """Has a queue's row cover a long message."""
+    row = scene.call(lambda: scene.store._rows.current(scene.queue))
+    return lambda: (scene.store._rows.cover(row, (), 10_000),)
+
+
+def new_record(scene: Scene) -> Callable[[], Any]:
+    """Creates a record."""
+    return lambda: [scene.store.set_record(Record("schedule", APP, "r", b"value", 5))]
+
+
+def changed_record(scene: Scene) -> Callable[[], Any]:
+    """Changes one."""
+    record = scene.call(new_record(scene))[0]
+    return lambda: [scene.store.set_record(record)]
+
+
+def removed_record(scene: Scene) -> Callable[[], Any]:
+    """Removes one."""
+    record = scene.call(new_record(scene))[0]
+    return lambda: scene.store.remove_record(record)
+
+
+DIGEST = b"\1" * 32
+
+
+def add_key(scene: Scene) -> Callable[[], Any]:
+    """Adds a key to an application."""
+    return lambda: [scene.store.add_key(APP, DIGEST)]
+
+
+def add_key_again(scene: Scene) -> Callable[[], Any]:
+    """Adds a key that an earlier attempt has left half done."""
+    scene.call(lambda: scene.store._add_entry(APP, DIGEST))
+    return add_key(scene)
+
+
+def revoke_key(scene: Scene) -> Callable[[], Any]:
+    """Revokes one."""
+    [key] = scene.call(add_key(scene))
+    return lambda: scene.store.revoke_key(APP, key.id)
+
+
+def expire_key(scene: Scene) -> Callable[[], Any]:
+    """Has one expire."""
+    [key] = scene.call(add_key(scene))
+    return lambda: [scene.store.expire_key(APP, key.id, 5.0)]
+
+
+def set_offset(scene: Scene, *, compare: bool) -> Callable[[], Any]:
+    """Sets an offset."""
+    change = OffsetChange(1, (5, 5), compare=compare)
+    return lambda: scene.store.set_offsets(scene.queue, "group", [change])
+
+
+def forget_group(scene: Scene) -> Callable[[], Any]:
+    """Removes a group."""
+    scene.call(set_offset(scene, compare=False))
+    return lambda: scene.store.delete_group(scene.queue, "group")
+
+
+def append_entry(scene: Scene) -> Callable[[], Any]:
+    """Appends to a claim log; says whether it was applied."""
+    store = scene.store
+
+    def append() -> str:
+        begin = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
+
+        def start(done: Any) -> Any:  # noqa: ANN401
+            begin(done)
+            return lambda: "unknown"
+
+        return f"applied {store._deadline.result(start, 'late')}"
+
+    return append
+
+
+def remove_log(scene: Scene) -> Callable[[], Any]:
+    """Removes the claim log of a queue."""
+    scene.call(append_entry(scene))
+    store = scene.store
+    removal = claim_logs.ClaimLogRemoval(store._driver, store._options, store._transactions)
+    return lambda: removal.remove(scene.queue.qid, 1)
+
+
+def post(scene: Scene) -> Callable[[], Any]:
+    """Posts under a key."""
+    items, key = [NewMessage("x", 1, 3600)], PostKey("key", b"content", 60)
+    return lambda: f"replayed {scene.store.append_once(scene.queue, items, key).replayed}"
+
+
+def set_name(scene: Scene) -> Callable[[], Any]:
+    """Gives a name a value."""
+    return lambda: [scene.store.write_named(scene.queue, "name", NewMessage("x", 1, 3600), b"", None)]
+
+
+def clear_name(scene: Scene) -> Callable[[], Any]:
+    """Removes the value of a name."""
+    [named] = scene.call(set_name(scene))
+    return lambda: [scene.store.write_named(scene.queue, "name", None, b"", named)]
+
+
+def settle_name(scene: Scene) -> Callable[[], Any]:
+    """Forgets the value that was replaced."""
+    cleared: list[Named] = scene.call(clear_name(scene))
+    return lambda: scene.store.settle_named(scene.queue, "name", cleared[0])
+
+
+def set_times(scene: Scene) -> Callable[[], Any]:
+    """Writes the times of a keyspace; says whether it was this call."""
+    store = scene.store
+    return lambda: f"written {stored_timing._swap(store._driver, store._options, settled(SOON, 'ours'), None)}"
+
+
+def lock(scene: Scene) -> migrations._Lock:
+    """Returns the lock for changes of the schema."""
+    running = migrations.Running(known=())
+    return migrations._Lock(scene.store._driver, scene.store._options, lambda _line: None, running)
+
+
+def take_lock(scene: Scene) -> Callable[[], Any]:
+    """Acquires it; says who has it then."""
+    mine = lock(scene)
+    return lambda: "ours" if (holder := mine._take(None)) == mine._owner else holder
+
+
+def release_lock(scene: Scene) -> Callable[[], Any]:
+    """Releases it."""
+    mine = lock(scene)
+    scene.call(lambda: mine._take(None))
+    return lambda: [mine.transactions.run(migrations._UNLOCK, (mine._owner,))]
+
+
+def record_migration(scene: Scene) -> Callable[[], Any]:
+    """Records that a file was run."""
+    return lambda: [lock(scene).transactions.run(migrations._RECORD, (7, "name", "sum", 1.0))]
+
+
+KEYED, NAMED = keyed_posts._STATEMENTS.change, names._STATEMENTS.change
+NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
+
+CALLERS = {
+    "create an application": Caller(
+        lambda scene: lambda: scene.store.create_application("new"), applications._CREATE, "ApplicationExists"
+    ),
+    "add a key": Caller(add_key, applications._ADD_KEY, "done"),
+    "add a key's entry": Caller(add_key, applications._ADD_ENTRY, "done"),
+    "renew a key's entry": Caller(add_key_again, applications._RENEW_ENTRY, "done", reads_on=True),
+    "revoke a key": Caller(revoke_key, applications._REMOVE_KEY, "done"),
+    "remove a key's entry": Caller(revoke_key, applications._REMOVE_ENTRY, "done"),
+    "expire a key": Caller(expire_key, applications._EXPIRE_KEY, "done", reads_on=True),
+    "create a queue": Caller(
+        create_queue, queues._INSERT, "created False", lost="created True", others={"uid": 98, "qid": 97}
+    ),
+    "update a queue": Caller(
+        lambda scene: lambda: [scene.store.update_queue(scene.queue, QueueSpec(ttl=60))],
+        queues._UPDATE,
+        "QueueChanged",
+        "unknown",
+    ),
+    "purge a queue": Caller(
+        lambda scene: lambda: [scene.store.purge_queue(scene.queue)], queues._PURGE, "QueueChanged", "unknown"
+    ),
+    "delete a queue": Caller(
+        lambda scene: lambda: scene.store.delete_queue(scene.queue), queues._DELETE, "QueueChanged"
+    ),
+    "cover long messages": Caller(cover, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
+    "enter into the ledger": Caller(
+        lambda scene: lambda: [scene.store.enter("work", 1, b"value", expected=None)],
+        ledger._SET,
+        "done",
+        reads_on=True,
+    ),
+    "set an offset": Caller(partial(set_offset, compare=False), offsets._COMPARE, "done", reads_on=True),
+    "compare and set an offset": Caller(partial(set_offset, compare=True), offsets._COMPARE, "done", "unknown"),
+    "remove a group": Caller(forget_group, offsets._COMPARE, "done", reads_on=True),
+    "create a record": Caller(new_record, records._CREATE, "RecordChanged", "unknown"),
+    "change a record": Caller(changed_record, records._CHANGE, "RecordChanged", "unknown"),
+    "remove a record": Caller(removed_record, records._REMOVE, "RecordChanged", "unknown"),
+    "remove a claim log": Caller(
+        remove_log, claim_logs._END, "done", instead=lambda values: (NEXT_ENTRY, (2, *values[:2], 1))
+    ),
+    "append to a claim log": Caller(
+        append_entry, claim_logs._ADVANCE, "applied False", lost="unknown", token="last_number", repeats=False
+    ),
+    "begin a post under a key": Caller(post, KEYED, "KeyInUse", lost="replayed False"),
+    "end a post under a key": Caller(
+        post,
+        KEYED,
+        "replayed False",
+        lost="replayed False",
+        unsent="unknown",
+        others={"state": "abandoned"},
+        before=1,
+    ),
+    "begin a value of a name": Caller(set_name, NAMED, "NameChanged"),
+    "end a value of a name": Caller(
+        set_name, NAMED, "NameChanged", "unknown", unsent="unknown", others={"state": "abandoned"}, before=1
+    ),
+    "clear a name": Caller(clear_name, NAMED, "NameChanged", "unknown"),
+    "settle a name": Caller(settle_name, NAMED, "done"),
+    "write the times": Caller(set_times, stored_timing._WRITE, "written False", lost="written True", token="timing"),
+    "acquire the lock": Caller(take_lock, migrations._LOCK, "a rival", lost="ours", token="lock"),
+    "release the lock": Caller(
+        release_lock,
+        migrations._UNLOCK,
+        "done",
+        instead=lambda values: (migrations._LOCK, (9, "a rival", *values)),
+    ),
+    "record a migration": Caller(record_migration, migrations._RECORD, "done", token="name"),
+}
