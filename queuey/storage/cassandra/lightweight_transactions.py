@@ -23,12 +23,10 @@ that one say "applied" and change nothing.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import secrets
 import threading
-import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,12 +40,8 @@ from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 
-log = logging.getLogger(__name__)
-
 Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""
-Pause = Callable[[float, Done], object]
-"""Starts a pause of some seconds, given what to call at its end."""
 
 MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
 """Bounds of the pauses, in seconds: each is drawn evenly, up to a maximum that doubles."""
@@ -91,7 +85,6 @@ class LightweightTransactions:
         options: Consistency levels and timeouts.
         boottime: Clock in seconds.
         deadline: That of the calls for which changes are sent.
-        pause: Starts pauses; by default a thread ends them.
     """
 
     def __init__(
@@ -100,13 +93,11 @@ class LightweightTransactions:
         options: CassandraOptions,
         boottime: Callable[[], float],
         deadline: Deadline | None = None,
-        pause: Pause | None = None,
     ) -> None:
         self._driver = driver
         self._options = options
         self._boottime = boottime
         self._deadline = deadline or Deadline(math.inf)
-        self._pause = pause or _Pauses(boottime).begin
         self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
         self._lock = threading.Lock()
         self.doubts = 0
@@ -161,10 +152,12 @@ class LightweightTransactions:
                 ``catalogue_deadline``, or until the end of the call in whose thread this began.
         """
         ends = self._boottime() + self._deadline.left(self._options.catalogue_deadline)
-        max_pause, is_doubted = FIRST_MAX_PAUSE, False
+        pause, max_pause, is_doubted = 0.0, FIRST_MAX_PAUSE, False
         while True:
-            timeout = max(MIN_TIMEOUT, min(self._options.timeout, ends - self._boottime()))
             try:
+                if is_doubted:
+                    await called(partial(self._pause, pause))
+                timeout = max(MIN_TIMEOUT, min(self._options.timeout, ends - self._boottime()))
                 is_applied, *row = await self._send(await change(), timeout)
                 if not is_applied and read_back is not None and (token is None or row[-1:] != [token]):
                     row = await self._send(read_back, timeout)
@@ -183,8 +176,11 @@ class LightweightTransactions:
                 return ChangeResult(is_done, is_doubted and not is_done, tuple(row))
             is_doubted = True
             self.doubts += 1
-            await called(partial(self._pause, pause))
             max_pause = min(2 * max_pause, MAX_PAUSE)
+
+    def _pause(self, seconds: float, done: Done) -> None:
+        loop = self._driver.loop
+        loop.call(loop.later, seconds, partial(done, None, None))
 
     async def _send(self, request: Request, seconds: float) -> list[Any]:
         """Sends a request once; returns the first row of the answer, an empty list without one."""
@@ -215,36 +211,6 @@ class _Turn:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.began = math.inf
-
-
-class _Pauses:
-    """Pauses of coroutines. One thread ends them all; it runs while there are any."""
-
-    def __init__(self, boottime: Callable[[], float]) -> None:
-        self._boottime = boottime
-        self._lock = threading.Lock()
-        self._pauses: list[tuple[float, Done]] = []
-
-    def begin(self, seconds: float, done: Done) -> None:
-        with self._lock:
-            self._pauses.append((self._boottime() + seconds, done))
-            if len(self._pauses) == 1:
-                threading.Thread(target=self._run, name="queuey-pauses", daemon=True).start()
-
-    def _run(self) -> None:
-        more = True
-        while more:
-            time.sleep(MIN_PAUSE / 2)
-            with self._lock:
-                now = self._boottime()
-                over = [done for end, done in self._pauses if end <= now]
-                self._pauses = [(end, done) for end, done in self._pauses if end > now]
-                more = bool(self._pauses)
-            for done in over:
-                try:
-                    done(None, None)
-                except Exception:
-                    log.exception("A change in doubt could not go on after its pause.")
 
 
 def unclear(what: str) -> StoreUnavailable:

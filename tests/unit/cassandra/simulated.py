@@ -52,7 +52,7 @@ class HandLoop(StoreLoop):
             call(*args)
         self._is_waking = False
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
         """See the base class."""
 
         def ring() -> None:

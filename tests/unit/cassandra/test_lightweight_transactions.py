@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import Done, InDoubt, Request, Statement
+from queuey.storage.cassandra.driver import InDoubt, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
@@ -20,12 +20,10 @@ from queuey.storage.cassandra.lightweight_transactions import (
     STUCK,
     ChangeResult,
     LightweightTransactions,
-    _Pauses,
 )
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.simulated import CalmDriver
-from tests.waiting import until
 
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
@@ -60,7 +58,8 @@ class Changing:
         self.driver.sent.clear()
         boottime = self.driver.clock().boottime
         self.deadline = Deadline(call, boottime)
-        self.cas = LightweightTransactions(self.driver, CassandraOptions(), boottime, self.deadline, self._pause)
+        self.cas = LightweightTransactions(self.driver, CassandraOptions(), boottime, self.deadline)
+        self.driver.loop.later = self._pause  # type: ignore[method-assign]
 
     def _fail(self, _request: object) -> StoreUnavailable | None:
         self.driver.advance(self.seconds)
@@ -68,10 +67,10 @@ class Changing:
             return None
         return self.errors[0] if self.endless and len(self.errors) == 1 else self.errors.pop(0)
 
-    def _pause(self, seconds: float, done: Done) -> None:
+    def _pause(self, seconds: float, call: Callable[[], object]) -> None:
         self.pauses.append(seconds)
         self.driver.advance(seconds)
-        done(None, None)
+        call()
 
     def change(self) -> ChangeResult:
         """Makes the change."""
@@ -272,30 +271,6 @@ def test_each_attempt_has_its_own_request() -> None:
     changing.errors = [LOST, LOST]
     assert changing.cas.wait(change) == DONE
     assert [request.values[-1] for request in changing.driver.sent] == made == [0, 1, 2]  # type: ignore[union-attr]
-
-
-def test_pauses_of_many() -> None:
-    """Pauses end in their time, whatever their order, and one thread ends them all; it ends with the last of them."""
-    pauses, ends = _Pauses(time.monotonic), dict[float, float]()
-    began = time.monotonic()
-
-    def ended(seconds: float, *_: object) -> None:
-        ends[seconds] = time.monotonic() - began
-
-    for seconds in (0.2, 0.05, 0.1):
-        pauses.begin(seconds, partial(ended, seconds))
-    assert threads_of_pauses() == 1
-    until(lambda: len(ends) == 3)
-    assert list(ends) == [0.05, 0.1, 0.2]
-    assert all(lasted >= seconds for seconds, lasted in ends.items())
-    until(lambda: threads_of_pauses() == 0)
-    pauses.begin(0.0, partial(ended, 0.0))
-    until(lambda: len(ends) == 4)
-
-
-def threads_of_pauses() -> int:
-    """Returns how many threads end pauses."""
-    return sum(thread.name == "queuey-pauses" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(("held", "allowed", "kind"), [(STUCK + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)])

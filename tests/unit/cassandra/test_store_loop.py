@@ -113,6 +113,16 @@ async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     assert rung[1] == await asyncio.to_thread(entered.thread)
 
 
+def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:
+    """What waits for its time goes on at once, whatever becomes of another one, and learns that the store is closed."""
+    rung: list[int] = []
+    own = entered.thread()
+    for call in (lambda: 1 // 0, lambda: rung.append(threading.get_ident())):
+        entered.loop.call(entered.loop.later, 1000.0, call)
+    entered.loop.close()
+    assert rung == [own]
+
+
 def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
     """Calls are made in a loop of the store's own though nobody has given up the adopted one."""
 

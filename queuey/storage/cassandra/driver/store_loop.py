@@ -84,8 +84,11 @@ class StoreLoop:
         if not self._is_waking:
             self._wake()
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Makes a call after a time, also if the loop changes meanwhile; for the loop's thread."""
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Makes a call after a time, or when the store is closed; for the loop's thread.
+
+        The loop may change meanwhile.
+        """
         number = next(self._numbers)
         self._timers[number] = time.monotonic() + seconds, call
         self._set_timer(number)
@@ -97,7 +100,7 @@ class StoreLoop:
     def _ring(self, number: int) -> None:
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
-            call()
+            _make(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._enter(loop)
@@ -141,10 +144,7 @@ class StoreLoop:
         self._is_waking = False
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
-            try:
-                call(*args)
-            except Exception:
-                log.exception("A call in the event loop of the store has failed.")
+            _make(call, *args)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         self._loop, self._end_own = _started()
@@ -179,6 +179,8 @@ class StoreLoop:
     def _finish(self) -> None:
         self._make_calls()
         self._leave()
+        for number in list(self._timers):
+            self._ring(number)
         while self._calls and self.is_here:
             self._make_calls()
 
@@ -188,6 +190,13 @@ class StoreLoop:
         self._loop, self._end_own, self._is_closed = None, nothing, True
         self._calls.clear()
         self._timers.clear()
+
+
+def _make(call: Callable[..., object], *args: object) -> None:
+    try:
+        call(*args)
+    except Exception:
+        log.exception("A call in the event loop of the store has failed.")
 
 
 def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
