@@ -29,7 +29,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.id_generator import undo_timestamp
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
-from queuey.storage.cassandra.write.write_batches import Written
+from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written
 
 log = logging.getLogger(__name__)
 
@@ -203,17 +203,22 @@ class UndoWriter:
             if undo_write.answer is not None:
                 self.unknown += undo_write.size
                 undo_write.tell("unknown")
-        while self._due and self._due[0][0] <= now and self._flying < FLYING:
-            self._send_some(now)
-        self._set_timer()
+        self._send_some(now)
+        if self._due and self._due[0][0] <= now and self._flying < FLYING:
+            self._wake()
+        else:
+            self._set_timer()
 
     def _send_some(self, now: float) -> None:
+        """Sends what is due, up to a number of rows: other calls must not wait long for their turn of the loop."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
-        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING:
+        taken = 0
+        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING and taken < FLUSH_ROWS:
             _, _, undo_write = heappop(self._due)
             if undo_write not in self._open:
                 continue
+            taken += undo_write.size
             undo_write.flying = len(undo_write.chunks)
             for chunk in undo_write.chunks:
                 place = *chunk[:4], undo_write.consistency, undo_write.timeout

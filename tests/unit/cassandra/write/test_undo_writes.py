@@ -44,6 +44,17 @@ def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     assert told == [["unknown"]] * 3000
 
 
+def test_a_flood_takes_turns(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """One turn of the loop takes up a bounded number of rows, so that other calls get theirs in between."""
+    first: list[int] = []
+    with driver.loop.turn():
+        for number in range(50):
+            written = [Written(0, 1, 1, 8, 1000 * number, 5, 100)]
+            undo_writer.undo(Undo(written, LEVEL, undo_writer._clock.boottime() + 600.0, lambda _: None))
+        driver.loop.soon(lambda: first.append(len(driver.sent)))
+    assert (first, len(driver.sent)) == ([20], 50)
+
+
 def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     """Of too many that nobody waits for any more the oldest are given up, and counted."""
     undo_writer = UndoWriter(driver, driver.clock(), kept=5)
