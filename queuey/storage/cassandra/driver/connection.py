@@ -314,7 +314,7 @@ class Driver:
         except _NotPreparedError:
             if not request.statement.reads:
                 self._deadline.sent()
-            asyncio.get_running_loop().run_in_executor(None, self._send_within, self._deadline.ends, request, done)
+            _in_thread(partial(self._send_within, self._deadline.ends, request, done), partial(done, None))
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
@@ -457,10 +457,11 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is not None:
-            send = partial(self._send, reads=reads, host=host, attempts=attempts)
-            loop.run_in_executor(None, send, statement, timeout, done)
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
+            _in_thread(
+                partial(self._send, statement, timeout, done, reads=reads, host=host, attempts=attempts),
+                lambda error: done(None, _failure(error, reads=reads, attempts=attempts)),
+            )
             return
         try:
             future = self._open_session().execute_async(
@@ -540,6 +541,14 @@ class Driver:
             if str(host.address) == address:
                 return host
         raise StoreUnavailable(f"Cassandra has no node {address}")
+
+
+def _in_thread(work: Callable[[], object], refuse: Callable[[StoreUnavailable], object]) -> None:
+    """Does in another thread what must not hold up the event loop of this one."""
+    try:
+        asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError:  # The loop's threads have ended already.
+        refuse(StoreClosed("the event loop of the store is ending"))
 
 
 def _failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:

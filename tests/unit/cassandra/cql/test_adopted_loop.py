@@ -192,6 +192,16 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
     assert [error and error.outcome for error in refused] == ["none", "unknown"]
 
 
+async def test_an_event_loop_whose_threads_have_ended(adopted: Adopted) -> None:
+    """What needs another thread is refused; a write that a node may have is in doubt."""
+    await adopted.scene.loop.shutdown_default_executor()
+    adopted.send(Request(LATE, (b"a",)))
+    for attempts in (0, 1):
+        adopted.driver._send(None, 1.0, lambda *end: adopted.ended.append((*end, 0)), reads=False, attempts=attempts)
+    refused = [error for _, error, _ in adopted.ended if error is not None]
+    assert [error.outcome for error in refused] == ["none", "none", "unknown"]
+
+
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
     """The client prepares what the driver has prepared."""
     client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._text_of)
