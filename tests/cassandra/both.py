@@ -72,8 +72,11 @@ class Both:
         self.simulated = SimulatedDriver(cluster, process, Machine(process), Deadline(math.inf), TIMEOUT)
 
     def ask(self, request: Request | Encoded) -> Rows:
-        """Sends a request to both, and returns their answer."""
+        """Sends a request to both, and returns their answer. That of a write as bytes is when it came."""
         expected, found = self.of_real(request), self.of_simulated(request)
+        if isinstance(request, Encoded) and request.decode is None:
+            assert len(expected) == len(found) == 1
+            return expected
         if command(request.statement.cql).scans:  # Cassandra orders partitions by the hashes of their keys.
             expected, found = sorted(expected), sorted(found)
         assert found == expected, f"{found} is not the answer of Cassandra, {expected}: {request}"
