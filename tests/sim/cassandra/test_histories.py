@@ -241,17 +241,17 @@ class Mutation:
 
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=305),
-    "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing)),
+    "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=12),
     "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=133),
     "the timestamp of the undo write": Mutation(
-        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=3
+        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=11
     ),
     "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay), first=4),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=6),
-    "the clock check": Mutation(("G1",), without_clock_check, first=139),
+    "the clock check": Mutation(("G1",), without_clock_check, first=2),
     "a check for each acknowledgement": Mutation(
-        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=182
+        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=11
     ),
     "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=109, storm=SharedStorm),
     "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=46, storm=SharedStorm),
