@@ -242,7 +242,7 @@ class Mutation:
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=20),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=12),
-    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=133),
+    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=53),
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=11
     ),

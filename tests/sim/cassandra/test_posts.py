@@ -368,7 +368,7 @@ MUTATIONS = {
     "repeating a batch as a whole": Mutation(
         (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part), first=1
     ),
-    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=3),
+    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=41),
     "S in the order of an ordered queue": Mutation(
         ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=3, storm=OrderedStorm
     ),
