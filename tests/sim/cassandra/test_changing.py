@@ -124,7 +124,7 @@ def without_a_lease() -> Iterator[None]:
 
 Storm = Callable[[int], ChangingStorm]
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
-    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 67),
+    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 69),
     "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 0),
     "the lease": (without_a_lease, DeafStorm, 2),
 }
