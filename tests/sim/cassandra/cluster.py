@@ -29,7 +29,6 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.light_checks import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
@@ -37,7 +36,7 @@ from tests.sim.cassandra.cql import Change, Partition, Place
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.protocol import frames
 from tests.sim.cassandra.protocol.wires import PASSWORD, USER, connector
-from tests.sim.cassandra.threads import SimpleQueue, SimulatedThread, pause
+from tests.sim.cassandra.threads import SimpleQueue, SimulatedLoop, SimulatedThread, pause
 from tests.sim.world import Process, ProcessLoop, World
 
 TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
@@ -369,39 +368,6 @@ class SimulatedHost:
         return self._node in self._cluster.up()
 
 
-class SimulatedLoop(StoreLoop):
-    """The loop of a process's store. What would be in another thread happens at once.
-
-    Args:
-        process: Whose loop this is.
-        enter, leave: See the base class.
-    """
-
-    def __init__(
-        self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], object], leave: Callable[[], object]
-    ) -> None:
-        self._process = process
-        super().__init__(enter, leave)
-
-    def _start(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
-        with loop.running():
-            self._begin(loop)
-        return loop
-
-    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """See the base class."""
-        assert isinstance(loop, ProcessLoop)
-        with loop.running():
-            super().adopt(loop)
-
-    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
-        former, self._loop = self._loop, loop
-        if isinstance(former, ProcessLoop):
-            with former.running():
-                leave()
-
-
 class SimulatedDriver(Driver):
     """One process's way to the cluster. What goes over the loop's client goes as bytes; a thread brings other answers.
 
@@ -457,13 +423,20 @@ class SimulatedDriver(Driver):
             return
         self._cluster_of_world.note_append(request, 1)
         cluster, world = self._cluster_of_world, self._process.world
-        stalls, reads = cluster.weather.stalls, request.statement.reads
+        stalls = cluster.weather.stalls
         if stalls and world.rng.random() < stalls:
             seconds = world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale
             if isinstance(getcurrent(), SimulatedThread):
                 pause(seconds)
-            elif not reads:
+            elif not request.statement.reads:
                 self._process.pause(seconds)
+                if isinstance(request, Encoded):
+                    # Its ids were made before, and its own time begins after.
+                    asyncio.get_running_loop().call_later(seconds, self._send_now, request, done)
+                    return
+        self._send_now(request, done)
+
+    def _send_now(self, request: Request | Encoded, done: Done) -> None:
         if isinstance(request, Encoded) or (request.further and request.serial is not None):
             super().send(request, self._told_once(request, done))
             return
@@ -472,7 +445,7 @@ class SimulatedDriver(Driver):
         except StoreUnavailable as error:
             done(None, error)
             return
-        if not reads:
+        if not request.statement.reads:
             self._deadline.sent()
         self.requests += 1
         self._send_by_thread(request, timeout, done)

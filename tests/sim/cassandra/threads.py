@@ -6,6 +6,7 @@ is interleaved at their waits. After a crash of their process they stand still w
 
 from __future__ import annotations
 
+import asyncio
 import math
 import queue
 import random
@@ -22,9 +23,10 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from queuey.storage import deadlines
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
-from tests.sim.world import TURN, Process
+from tests.sim.world import TURN, Process, ProcessLoop
 
 PRODUCT = ("queuey.storage.cassandra", "queuey.storage.deadlines", "queuey.storage.watching")
 """Where threads are simulated, with the clock that they wait by and their chance."""
@@ -247,6 +249,39 @@ class SimpleQueue(_Waited):
         if not self._await(lambda: bool(self._items), timeout):
             raise queue.Empty
         return self._items.popleft()
+
+
+class SimulatedLoop(StoreLoop):
+    """The loop of a process's store. What would be in another thread happens at once.
+
+    Args:
+        process: Whose loop this is.
+        enter, leave: See the base class.
+    """
+
+    def __init__(
+        self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], object], leave: Callable[[], object]
+    ) -> None:
+        self._process = process
+        super().__init__(enter, leave)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
+        with loop.running():
+            self._begin(loop)
+        return loop
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """See the base class."""
+        assert isinstance(loop, ProcessLoop)
+        with loop.running():
+            super().adopt(loop)
+
+    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+        former, self._loop = self._loop, loop
+        if isinstance(former, ProcessLoop):
+            with former.running():
+                leave()
 
 
 class SimulatedDeadline(Deadline):

@@ -99,12 +99,12 @@ MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, on_a_stream_that_waits),
-        first=15,
+        first=42,
         violations=of_early_readers,
     ),
-    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=25),
+    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=7),
     "a lost append is in doubt": Mutation(
-        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=1
+        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=7
     ),
     "a request is answered once": Mutation(
         ("answers",), partial(replace, FastRequest.tell, whenever_there_is_an_answer), first=3
