@@ -464,7 +464,8 @@ class SimulatedDriver(Driver):
                 pause(seconds)
             elif not reads:
                 self._process.pause(seconds)
-        if isinstance(request, Encoded) or (request.further and request.serial is not None):
+        is_conditional = isinstance(request, Request) and request.further and request.serial is not None
+        if isinstance(request, Encoded) or request.statement.frequent or is_conditional:
             super().send(request, self._told_once(request, done))
             return
         try:
