@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -10,22 +12,26 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver.callbacks import wait
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY,
     FIRST,
     MOST,
+    POLLS,
     SELDOM,
     SOME,
+    STEPS,
     Done,
     PolledArrivals,
     next_to_look_for,
 )
-from queuey.storage.cassandra.waiting.recent_writes import GONE, RecentWrites, Recorded, keys_of
+from queuey.storage.cassandra.waiting.recent_writes import GONE, PREPARED, RecentWrites, Recorded, keys_of
 from queuey.storage.deadlines import Deadline
 from queuey.storage.watching import EVERY, Watch
 from tests.unit.cassandra.simulated import CalmDriver
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 DELAY = 0.3
 
@@ -45,9 +51,12 @@ class Polled:
 
     def __init__(self) -> None:
         self.polled: list[int] = []
+        self.work = 0
+        """Polls, and other things for which it is asked for a delay or wakes somebody."""
 
     def read_delay(self, queue: Queue) -> float:
         """Of every queue."""
+        self.work += 1
         return DELAY
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
@@ -57,6 +66,7 @@ class Polled:
     def begin_look(self, queue: Queue, slices: Sequence[Slice], done: Done) -> None:
         """Polls."""
         self.polled.append(queue.qid)
+        self.work += STEPS // POLLS
         done([Page([], 0, None, more=False) for _ in slices], None)
 
 
@@ -237,3 +247,101 @@ def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) ->
     driver.advance(99.0)
     driver.advance(1.0)
     assert reader.woken == [8, 7, 9]
+
+
+@pytest.mark.parametrize("what", ["polls", "all that is expected", "keys of the record"])
+def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
+    """However many are watched, or written to, the loop makes other calls in between."""
+    reader = Process(driver, "reader", 4 * STEPS)
+    reader.store.work, work, soon = 0, list[int](), driver.loop.soon
+
+    def next_turn(call: Callable[..., object], *args: object) -> None:
+        work.append(reader.store.work)
+        reader.store.work = 0
+        soon(call, *args)
+
+    if what == "polls":
+        driver.fail = lambda _request: StoreUnavailable("broken")
+        most = MOST
+    elif what == "all that is expected":
+        reader.arrivals._missed = True
+        most = 4 * STEPS
+    else:
+        writer = RecentWrites(driver, driver.clock(), "writer")
+        writer.note([number << 8 | 1 for number in range(1, 4 * STEPS + 1)])
+        writer.write()
+        most = 4 * STEPS
+    driver.loop.soon = next_turn  # type: ignore[method-assign]
+    driver.advance(2.5 * EVERY)
+    work.append(reader.store.work)
+    assert sum(work) >= (most - 1) * (STEPS // POLLS if what == "polls" else 1)
+    assert max(work) <= STEPS + 2 * (STEPS // POLLS)
+
+
+class Own:
+    """A process whose store has a real loop, and watches ten queues; requests wait until they are let go."""
+
+    def __init__(self, driver: CalmDriver) -> None:
+        self.driver = driver
+        self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
+        self.woken: list[int] = []
+        self.writer = RecentWrites(driver, Clock(), "writer")
+        self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), self.loop)
+        driver.held = True
+        for number in range(1, 11):
+            self.arrivals.watch(queue(number), 1, lambda number=number: self.woken.append(number), delayed=True)
+
+    def let_go(self) -> None:
+        """Answers what was asked so far, and from now on at once."""
+        self.driver.held = False
+        while self.driver.waiting:
+            self.loop.call(self.driver.waiting.pop(0))
+
+    def hears(self, number: int) -> Callable[[], bool]:
+        """Has another process write to a queue; returns whether its watcher was woken for that."""
+        self.woken.clear()
+        self.loop.call(self.writer.note, [number << 8 | 1])
+        self.loop.call(self.writer.write)
+        return lambda: number in self.woken
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+def own(driver: CalmDriver) -> Iterator[Own]:
+    """A process in the middle of its first look, which reads the record."""
+    process = Own(driver)
+    until(lambda: driver.waiting)
+    yield process
+    process.arrivals.close()
+    process.loop.close()
+
+
+async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
+    """A look that is under way when the service adopts the store, or gives it up, goes on, and so do those after it."""
+    own.loop.adopt(asyncio.get_running_loop())
+    own.let_go()
+    await until_async(own.hears(5))
+    own.driver.held = True
+    await until_async(lambda: own.driver.waiting)
+    own.loop.adopt(None)
+    own.let_go()
+    await asyncio.to_thread(until, own.hears(7))
+
+
+def test_closing_in_the_middle_of_a_look(own: Own) -> None:
+    """All watchers are woken, also those who come later, what is to be recorded is sent, and no thread is left."""
+    own.arrivals.rewritten(99, [1])
+    own.arrivals.close()
+    assert {*own.woken} == {*range(1, 11)}
+    own.loop.close()
+    assert own.driver.count(PREPARED[:1]) == 2  # That it was written to, and the end.
+    until(lambda: not any(thread.name.startswith("queuey") for thread in threading.enumerate()))
+    own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
+    assert 11 in own.woken
+    while own.driver.waiting:
+        own.driver.waiting.pop()()

@@ -58,8 +58,8 @@ class Record:
         """Looks a partition up."""
         wanted = [(KEY[0], part, at)]
         lookup = self.index.lookup(wanted, consistency="QUORUM", low_watermarks=low_watermarks, descending=descending)
-        [known] = wait(Deadline(PATIENCE_SECONDS), lookup, "late")
-        return known
+        known: list[BucketLookup] = wait(Deadline(PATIENCE_SECONDS), lookup, "late")
+        return known[0]
 
     def cached(
         self, low: int = START, high: int = START + 1, *, since: float = 0.0, part: int = 1, descending: bool = False
