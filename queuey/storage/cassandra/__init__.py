@@ -66,6 +66,7 @@ from queuey.storage.cassandra.store.claim_logs import AppendsInFlight, Cassandra
 from queuey.storage.cassandra.store.covers import CassandraCovers
 from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.store.names import CassandraNames
+from queuey.storage.cassandra.waiting import recent_writes
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
@@ -93,7 +94,8 @@ PREPARED = (
     queue_cache.FIND,
     READ_TIMING,
     TELL_TAILS,
-    bucket_index.SET_LOW_WATERMARK,
+    *bucket_index.PREPARED,
+    *recent_writes.PREPARED,
     NOW,
     *claim_logs.PREPARED,
     *keyed_posts.PREPARED,
@@ -171,8 +173,8 @@ class CassandraStore(
         )
         self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
         self._appends = AppendsInFlight()
-        record = RecentWrites(self._driver, clock, self._process, self._deadline)
-        self._arrivals = PolledArrivals(self, clock, record)
+        record = RecentWrites(self._driver, clock, self._process)
+        self._arrivals = PolledArrivals(self, clock, record, self._driver.loop)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,

@@ -13,6 +13,7 @@ never exact, and once true it stays so. Where reads do not meet all acknowledged
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -53,7 +54,8 @@ Key = tuple[int, int]
 
 FIRST = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
-    f"{FIRST_LOOK}"
+    f"{FIRST_LOOK}",
+    frequent=True,
 )
 _WIDE = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
@@ -72,6 +74,9 @@ _RECORD = Statement(
     "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, ?, ?, ?, ?) USING TTL ?"
 )
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
+
+PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
+"""Statements sent from threads that must never wait."""
 
 
 class BucketLookup(NamedTuple):
@@ -153,31 +158,47 @@ class BucketIndex:
         with self._lock:
             self._known.clear()
 
-    def lookup(
+    async def lookup(
         self,
         wanted: Sequence[tuple[int, int, int]],
         *,
         consistency: str,
         low_watermarks: bool,
         descending: bool = False,
+        ends: float = math.inf,
     ) -> list[BucketLookup]:
-        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at."""
+        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at.
+
+        ``ends``: boot time by which it must have ended.
+        """
+        if not wanted:
+            return []
         began = self._clock.boottime()
-        first = self._driver.gather([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
+        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted], ends)
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
             known = all_of(began, rows, low_watermarks=low_watermarks)
             if known is None:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
-                known = self._look_further(began, (qid, part), at, low_watermark, consistency, descending=descending)
+                known = await self._look_further(
+                    began, (qid, part), at, low_watermark, consistency, ends, descending=descending
+                )
             with self._lock:
                 weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
                 self._known.put((qid, part, descending), known, began, weight)
             found.append(known)
         return found
 
-    def _look_further(
-        self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
+    async def _look_further(
+        self,
+        began: float,
+        key: Key,
+        at: int,
+        low_watermark: Position | None,
+        consistency: str,
+        ends: float,
+        *,
+        descending: bool,
     ) -> BucketLookup:
         """Reads the buckets of a partition width by width, without those of new ids below the low watermark."""
         narrow = [
@@ -189,9 +210,9 @@ class BucketIndex:
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
-            statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
-            looks.append(Request(statement, (*key, width_index, *ends), consistency))
-        answers = self._driver.gather(looks)
+            statement, bounds = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
+            looks.append(Request(statement, (*key, width_index, *bounds), consistency))
+        answers = await self._driver.ask_all(looks, ends)
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
                 last = rows[-1][2]

@@ -72,7 +72,7 @@ class SqliteStore(
 
     def close(self, timeout: float = 10.0) -> None:
         until = time.monotonic() + timeout
-        self._arrivals.watches.close()
+        self._arrivals.close()
         self._sweep.stop(timeout)
         self._db.close(max(0.0, until - time.monotonic()))
         self._known.clear()

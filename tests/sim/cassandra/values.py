@@ -44,6 +44,8 @@ def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
 def encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
     if value is None or isinstance(value, bytes):
         return value
+    if isinstance(value, bool):
+        return b"\1" if value else b"\0"
     if kind in _FORMATS:
         return _FORMATS[kind].pack(value)
     return value.bytes if isinstance(value, UUID) else str(value).encode()

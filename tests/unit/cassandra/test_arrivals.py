@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -10,20 +12,26 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver.callbacks import wait
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY,
     FIRST,
     MOST,
+    POLLS,
     SELDOM,
     SOME,
+    STEPS,
     Done,
     PolledArrivals,
     next_to_look_for,
 )
-from queuey.storage.cassandra.waiting.recent_writes import GONE, RecentWrites
+from queuey.storage.cassandra.waiting.recent_writes import GONE, PREPARED, RecentWrites, Recorded, keys_of
 from queuey.storage.deadlines import Deadline
 from queuey.storage.watching import EVERY, Watch
 from tests.unit.cassandra.simulated import CalmDriver
+from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 DELAY = 0.3
 
@@ -43,62 +51,53 @@ class Polled:
 
     def __init__(self) -> None:
         self.polled: list[int] = []
+        self.work = 0
+        """Polls, and other things for which it is asked for a delay or wakes somebody."""
 
     def read_delay(self, queue: Queue) -> float:
         """Of every queue."""
+        self.work += 1
         return DELAY
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Somewhere."""
         return 0
 
-    def begin_look(self, queue: Queue, part: Slice, done: Done) -> bool:
+    def begin_look(self, queue: Queue, slices: Sequence[Slice], done: Done) -> None:
         """Polls."""
         self.polled.append(queue.qid)
-        done(Page([], 0, None, more=False), None)
-        return True
-
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Is not asked."""
-        raise AssertionError
+        self.work += STEPS // POLLS
+        done([Page([], 0, None, more=False) for _ in slices], None)
 
 
 class Process:
-    """A process whose turns are made by hand."""
+    """A process whose timers ring as the driver's time goes on."""
 
-    def __init__(self, driver: CalmDriver, name: str, watched: int = 0, *, early: bool = False) -> None:
+    def __init__(
+        self, driver: CalmDriver, name: str, watched: int = 0, *, early: bool = False, settled: bool = True
+    ) -> None:
         self.driver = driver
         self.store = Polled()
-        self.record = RecentWrites(driver, driver.clock(), name, Deadline(15.0))
-        self.arrivals = PolledArrivals(self.store, driver.clock(), self.record)
-        self.arrivals.watches.close()  # No thread of its own.
+        self.record = RecentWrites(driver, driver.clock(), name)
+        self.arrivals = PolledArrivals(self.store, driver.clock(), self.record, driver.loop)
         self.woken: list[int] = []
         self.stops: list[Callable[[], None]] = []
         for number in range(1, watched + 1):
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
             self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
-        for _ in range(2 * FIRST + 1):
-            self.turn()
-        self.woken.clear()
-        self.store.polled.clear()
-
-    def turn(self) -> None:
-        """Makes a turn, as the thread of the watches does."""
-        self.arrivals._look(self.arrivals.watches.all())
-
-    def spend(self, seconds: float, *others: Process) -> None:
-        """Lets time pass."""
-        for _ in range(round(seconds / EVERY)):
-            until = self.driver.world.now + EVERY
-            for one in (self, *others):
-                one.turn()
-            while self.driver.world.now < until - 1e-3:
-                self.driver.advance(min(until - self.driver.world.now, self.arrivals._glance()))
+        if settled:
+            driver.advance((2 * FIRST + 1.5) * EVERY)
+            self.woken.clear()
+            self.store.polled.clear()
 
     def write(self, number: int, **how: float) -> None:
         """Stores a message in a queue, and records that."""
         self.arrivals.appended(queue(number), [NewMessage("x", 1, 60, **how)])  # type: ignore[arg-type]
-        self.turn()
+        self.driver.advance(0.01)
+
+    def end(self) -> None:
+        """Is killed: its timers ring no more."""
+        self.arrivals._is_closed = True
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_each_has_its_turn() -> None:
 def test_cost_of_watching(reader: Process, driver: CalmDriver) -> None:
     """A thousand idle partitions cost a few queries a turn, however long it goes on, and each has its turn."""
     driver.sent.clear()
-    reader.spend(100.0)
+    driver.advance(100.0)
     assert {*reader.store.polled} == {*range(1, 1001)}
     assert len(reader.store.polled) <= 500 // SELDOM * SOME
     assert (len(driver.sent) + 3 * len(reader.store.polled)) / 100.0 <= 45  # A poll is three queries at most.
@@ -158,15 +157,18 @@ def test_cost_of_watching(reader: Process, driver: CalmDriver) -> None:
 def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
     """Those who read early have the record read often, however many they are; as less is polled, it costs as before."""
     process = Process(driver, "reader", count, early=True)
-    process.spend(4)
+    driver.advance(4)
     driver.sent.clear()
     process.store.polled.clear()
-    process.spend(20)
+    driver.advance(20)
     assert len(driver.sent) / 20 <= 2 / EARLY + 3  # A minute ends, and there are two beside each other for a while.
     assert (len(driver.sent) + 3 * len(process.store.polled)) / 20 <= 47  # Without: 45.
     for stop in process.stops:
         stop()
-    assert process.arrivals._glance() > EVERY
+    driver.advance(1.0)
+    driver.sent.clear()
+    driver.advance(100.0)
+    assert not driver.sent
 
 
 @pytest.mark.parametrize("why", ["broken", "too much", "killed"])
@@ -174,47 +176,53 @@ def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, d
     """If the record cannot be read, has too many rows, or its writer ended at work, each partition is polled soon."""
     if why == "killed":
         writer.write(7)
-        reader.spend(GONE + 0.5)
+        writer.end()
+        driver.advance(GONE + 0.5)
     elif why == "broken":
         driver.fail = lambda _request: StoreUnavailable("broken")
-        reader.spend(0.5)
+        driver.advance(0.5)
         assert len(reader.store.polled) >= MOST
         driver.fail = lambda _request: None
     else:
         reader.record.read = lambda **_: (_ for _ in ()).throw(StoreUnavailable("more than is read"))  # type: ignore[method-assign]
-        reader.spend(0.5)
+        driver.advance(0.5)
         assert len(reader.store.polled) >= MOST
         del reader.record.read
     reader.store.polled.clear()
-    reader.spend(EVERY * (1000 // MOST + 8))
+    driver.advance(EVERY * (1000 // MOST + 8))
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, whose: str) -> None:
+def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, driver: CalmDriver, whose: str) -> None:
     """Whoever begins to wait for what is stored, but not shown yet, is woken when it is; so are many."""
     process = reader if whose == "its own" else writer
     process.write(2000)
-    reader.turn()
-    reader.turn()
+    driver.advance(2 * EVERY)
     reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
     process.write(7)
-    other = Process(reader.driver, "other", 1000)
-    reader.spend(1.0, other)
+    other = Process(driver, "other", 1000, settled=False)
+    driver.advance(1.0)
     assert {*reader.woken} == {2000, 7}
     assert other.woken == [7]
 
 
 def test_rows_that_come_again(driver: CalmDriver) -> None:
     """When rows come again that did not come for a while, those between are too old to be read: all is polled once."""
-    writer, reader = (RecentWrites(driver, driver.clock(), name, Deadline(15.0)) for name in ("writer", "reader"))
+    writer, reader = (RecentWrites(driver, driver.clock(), name) for name in ("writer", "reader"))
     for turn in range(2):
         writer.note([turn])
         writer.write()
-        assert [one.keys for one in reader.read(first=False)] == [[turn]]
+        assert [keys_of(one.keys) for one in read(reader)] == [[turn]]
         assert [reader.lost(), reader.lost()] == [bool(turn), False]
         driver.advance(GONE + 0.1)
         assert [reader.lost(), reader.lost()] == [True, False]
+
+
+def read(record: RecentWrites) -> list[Recorded]:
+    """Reads what others have recorded."""
+    recorded: list[Recorded] = wait(Deadline(PATIENCE_SECONDS), record.read(first=False), "late")
+    return recorded
 
 
 def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
@@ -229,13 +237,111 @@ def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) ->
     driver.advance(0.3)
     writer.write(8)
     writer.write(9, delay=100.0)
-    reader.spend(1.0)
+    driver.advance(1.0)
     assert reader.woken == [8]
     for node in driver.cluster.nodes:
         for place, rows in late.items():
             node.data[place].absorb(rows)
-    reader.spend(1.0)
+    driver.advance(1.0)
     assert reader.woken == [8, 7]
-    writer.spend(99.0)
-    reader.spend(1.0)
+    driver.advance(99.0)
+    driver.advance(1.0)
     assert reader.woken == [8, 7, 9]
+
+
+@pytest.mark.parametrize("what", ["polls", "all that is expected", "keys of the record"])
+def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
+    """However many are watched, or written to, the loop makes other calls in between."""
+    reader = Process(driver, "reader", 4 * STEPS)
+    reader.store.work, work, soon = 0, list[int](), driver.loop.soon
+
+    def next_turn(call: Callable[..., object], *args: object) -> None:
+        work.append(reader.store.work)
+        reader.store.work = 0
+        soon(call, *args)
+
+    if what == "polls":
+        driver.fail = lambda _request: StoreUnavailable("broken")
+        most = MOST
+    elif what == "all that is expected":
+        reader.arrivals._missed = True
+        most = 4 * STEPS
+    else:
+        writer = RecentWrites(driver, driver.clock(), "writer")
+        writer.note([number << 8 | 1 for number in range(1, 4 * STEPS + 1)])
+        writer.write()
+        most = 4 * STEPS
+    driver.loop.soon = next_turn  # type: ignore[method-assign]
+    driver.advance(2.5 * EVERY)
+    work.append(reader.store.work)
+    assert sum(work) >= (most - 1) * (STEPS // POLLS if what == "polls" else 1)
+    assert max(work) <= STEPS + 2 * (STEPS // POLLS)
+
+
+class Own:
+    """A process whose store has a real loop, and watches ten queues; requests wait until they are let go."""
+
+    def __init__(self, driver: CalmDriver) -> None:
+        self.driver = driver
+        self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
+        self.woken: list[int] = []
+        self.writer = RecentWrites(driver, Clock(), "writer")
+        self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), self.loop)
+        driver.held = True
+        for number in range(1, 11):
+            self.arrivals.watch(queue(number), 1, lambda number=number: self.woken.append(number), delayed=True)
+
+    def let_go(self) -> None:
+        """Answers what was asked so far, and from now on at once."""
+        self.driver.held = False
+        while self.driver.waiting:
+            self.loop.call(self.driver.waiting.pop(0))
+
+    def hears(self, number: int) -> Callable[[], bool]:
+        """Has another process write to a queue; returns whether its watcher was woken for that."""
+        self.woken.clear()
+        self.loop.call(self.writer.note, [number << 8 | 1])
+        self.loop.call(self.writer.write)
+        return lambda: number in self.woken
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+def own(driver: CalmDriver) -> Iterator[Own]:
+    """A process in the middle of its first look, which reads the record."""
+    process = Own(driver)
+    until(lambda: driver.waiting)
+    yield process
+    process.arrivals.close()
+    process.loop.close()
+
+
+async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
+    """A look that is under way when the service adopts the store, or gives it up, goes on, and so do those after it."""
+    own.loop.adopt(asyncio.get_running_loop())
+    own.let_go()
+    await until_async(own.hears(5))
+    own.driver.held = True
+    await until_async(lambda: own.driver.waiting)
+    own.loop.adopt(None)
+    own.let_go()
+    await asyncio.to_thread(until, own.hears(7))
+
+
+def test_closing_in_the_middle_of_a_look(own: Own) -> None:
+    """All watchers are woken, also those who come later, what is to be recorded is sent, and no thread is left."""
+    own.arrivals.rewritten(99, [1])
+    own.arrivals.close()
+    assert {*own.woken} == {*range(1, 11)}
+    own.loop.close()
+    assert own.driver.count(PREPARED[:1]) == 2  # That it was written to, and the end.
+    until(lambda: not any(thread.name.startswith("queuey") for thread in threading.enumerate()))
+    own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
+    assert 11 in own.woken
+    while own.driver.waiting:
+        own.driver.waiting.pop()()

@@ -28,7 +28,7 @@ from queuey.storage import queue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.recent import Recent
@@ -36,7 +36,7 @@ from queuey.storage.cassandra.recent import Recent
 _OWN = ("home_class", "longest_ttl", "longest_row")
 _FIELDS = ("uid", "qid", *_OWN, *queue_rows.CHOSEN, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
-FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
+FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
 LONGEST_NAME = 10_000
 """Max characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
 YOUNG = 0.75
@@ -178,11 +178,26 @@ class QueueCache:
         self._check_open()
         if (row := self.held(queue, since=since)) is not None:
             return row
-        # A row of another version may be older than the caller's or newer: versions are random and do not say.
+        began = self._clock.boottime()
+        return self._unchanged(queue, self._driver.gather([self._find(queue)])[0], began)
+
+    async def find(self, queue: Queue, *, since: float, ends: float) -> Row:
+        """Does as :meth:`current` without blocking. ``ends``: boot time by which it must have ended."""
+        self._check_open()
+        if (row := self.held(queue, since=since)) is not None:
+            return row
+        began = self._clock.boottime()
+        return self._unchanged(queue, (await self._driver.ask_all([self._find(queue)], ends))[0], began)
+
+    def _find(self, queue: Queue) -> Request:
+        return Request(FIND, (queue.application, queue.name), self._options.catalogue_read)
+
+    def _unchanged(self, queue: Queue, found: Rows, began: float) -> Row:
         try:
-            row = self.read(queue.application, queue.name)
+            row = self._take((queue.application, queue.name), found, began)
         except QueueNotFound as error:
             raise QueueChanged(queue.name) from error
+        # A row of another version may be older than the caller's or newer: versions are random and do not say.
         if row.queue.version != queue.version:
             raise QueueChanged(queue.name)
         return row

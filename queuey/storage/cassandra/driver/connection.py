@@ -294,9 +294,10 @@ class Driver:
     def send(self, request: Request | Encoded, done: Done) -> None:
         """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
 
-        What was sent to a node as an :class:`Encoded` or a conditional batch ends in the loop's thread. A write's error
-        is :class:`InDoubt` if it may have been made. What may wait for a node, the thread of an event loop leaves to
-        another thread: preparing a statement that is not among those prepared ahead, and sending through the driver.
+        What was sent to a node as an :class:`Encoded`, a frequent statement or a conditional batch ends in the loop's
+        thread. A write's error is :class:`InDoubt` if it may have been made. What may wait for a node, the thread of an
+        event loop leaves to another thread: preparing a statement that is not among those prepared ahead, and sending
+        through the driver.
         """
         try:
             session = self._open_session()
@@ -305,8 +306,8 @@ class Driver:
                 return
             statement = requests.bound(request, partial(self._prepare, session))
             self.requests += 1
-            if request.further and request.serial is not None:
-                self._send_conditional_batch(statement, request.timeout, done)
+            if request.statement.frequent or (request.further and request.serial is not None):
+                self._send_bound(request, statement, done)
             else:
                 reads = request.statement.reads
                 timeout = self._patience(request.timeout, reads=reads)
@@ -417,21 +418,31 @@ class Driver:
             )
         )
 
-    def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
-        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
-            self._send(statement, left, tell, reads=False, attempts=attempts)
+    def _send_bound(self, request: Request, statement: Any, done: Done) -> None:  # noqa: ANN401 - of the driver
+        """Sends a frequent statement, or a batch with a condition, as the driver has bound it."""
+        reads, metadata = request.statement.reads, None
 
+        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
+            self._send(statement, left, tell, reads=reads, attempts=attempts)
+
+        if request.further:
+            opcode, body = protocol.BATCH, protocol.conditional_batch(statement)
+        else:
+            opcode, body = protocol.EXECUTE, protocol.bound(statement)
+            metadata = statement.prepared_statement.result_metadata
         self._send_over_client(
             FastRequest(
-                opcode=protocol.BATCH,
-                body=protocol.conditional_batch(statement),
+                opcode=opcode,
+                body=body,
                 routing_key=statement.routing_key,
-                timeout=self._patience(timeout, reads=False),
+                metadata=metadata,
+                timeout=self._patience(request.timeout, reads=reads),
+                decode=partial(protocol.rows_of, metadata) if reads else None,
                 done=done,
                 driver_fallback=driver_fallback,
                 into_loop=self.loop.call,
-                reads=False,
-                idempotent=False,
+                reads=reads,
+                idempotent=request.idempotent,
             )
         )
 

@@ -44,11 +44,13 @@ class Statement(NamedTuple):
         cql: Its text, tables without a keyspace.
         idempotent: It may be sent twice. False for everything with a condition.
         prepared: False for what cannot be prepared (changes of the schema), or whose table may not be there.
+        frequent: It is sent over the loop's connections, and its answer is one short page.
     """
 
     cql: str
     idempotent: bool = True
     prepared: bool = True
+    frequent: bool = False
 
     @classmethod
     def unprepared(cls, cql: str) -> Statement:

@@ -26,6 +26,7 @@ from typing import Any
 from weakref import WeakSet
 
 from queuey.errors import StoreClosed
+from queuey.storage.cassandra.driver.callbacks import called
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,10 @@ class StoreLoop:
         self._calls.append((call, args))
         if not self._is_waking:
             self._wake()
+
+    async def next_turn(self) -> None:
+        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`."""
+        await called(lambda done: self.soon(done, None, None))
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Makes a call after a time, or when the store is closed; for the loop's thread.

@@ -88,7 +88,8 @@ class CassandraBulk(CassandraCounting):
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            [known] = self._lookups(row, [(left, upper)], level, since)
+            lookups = self._lookups(row, [(left, upper)], level, since, self._deadline.next_end())
+            [known] = wait(self._deadline, lookups, "Cassandra did not give the buckets in time")
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._rows.current(queue)

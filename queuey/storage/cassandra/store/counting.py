@@ -77,8 +77,8 @@ class CassandraCounting(CassandraMessages):
         look = partial(
             self._bucket_index.lookup, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
         )
-        [up] = look([(*key, part.lower[0])])
-        [down] = look([(*key, part.upper[0])], descending=True)
+        [up] = await look([(*key, part.lower[0])])
+        [down] = await look([(*key, part.upper[0])], descending=True)
         downwards = msgspec.structs.replace(part, descending=True)
         extents = (
             self._extent(row, up, part, part.upper, now),

@@ -206,14 +206,21 @@ class CassandraMessages(Scanning):
         # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
         # the slices' ``max_bytes`` (see :mod:`..read.reading`).
         self._watch.require()
-        level = self._levels.of(queue)
         # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
         now, boot = self._clock.both()
         if not self._timing.fresh(boot):
             raise self._timing.refusal()
         delays = self._delays(queue, slices)
-        since = self._since(queue, slices, delays, boot)
-        row = self._rows.current(queue, since=since)
+        reads = self._pages(queue, slices, now, delays, self._since(queue, slices, delays, boot))
+        pages: list[Page] = wait(self._deadline, reads, "Cassandra did not answer the read in time")
+        return pages
+
+    async def _pages(
+        self, queue: Queue, slices: Sequence[Slice], now: int, delays: Sequence[float], since: float
+    ) -> list[Page]:
+        """Reads slices by a row and buckets that were read at boot time ``since`` or later."""
+        level, ends = self._levels.of(queue), self._deadline.next_end()
+        row = await self._rows.find(queue, since=since, ends=ends)
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
@@ -221,15 +228,12 @@ class CassandraMessages(Scanning):
             for number, part in enumerate(slices)
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
-        found = self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
+        found = await self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since, ends)
         wanted = [
             _KnownSlice(slices[number], horizons[number], uppers[number], known)
             for number, known in zip(there, found, strict=True)
         ]
-        reads = self._read(row, slices, wanted, now)
-        pages: dict[int, Page] = dict(
-            zip(there, wait(self._deadline, reads, "Cassandra did not answer the read in time"), strict=True)
-        )
+        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now), strict=True))
         for number, part in enumerate(slices):
             if number not in pages:
                 last = None if part.descending else max(part.lower, uppers[number])
@@ -293,26 +297,7 @@ class CassandraMessages(Scanning):
         if not self._watch.sound(boot):
             return False
         delays = self._delays(queue, [part])
-        return self._begin_read(queue, part, done, now, delays, self._since(queue, [part], delays, boot))
-
-    def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Variant of :meth:`begin_read` that may miss the newest: without delay, the data in memory may be old."""
-        now, boot = self._clock.both()
-        if not self._watch.sound(boot):
-            return False
-        delays = self._delays(queue, [part])
-        since = self._since(queue, [part], delays, boot) if part.delayed else boot - self._timing.kept.row_age
-        return self._begin_read(queue, part, done, now, delays, since)
-
-    def _begin_read(
-        self,
-        queue: Queue,
-        part: Slice,
-        done: Callable[[Page | None, Exception | None], None],
-        now: int,
-        delays: Sequence[float],
-        since: float,
-    ) -> bool:
+        since = self._since(queue, [part], delays, boot)
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
@@ -325,6 +310,20 @@ class CassandraMessages(Scanning):
         reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
         begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
+
+    def begin_look(
+        self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
+    ) -> None:
+        """Reads without blocking. It may miss the newest: without delay, the data in memory may be old."""
+        now, boot = self._clock.both()
+        if not self._watch.sound(boot):
+            done(None, self._watch.refusal())
+            return
+        delays, delayed = self._delays(queue, slices), [part for part in slices if part.delayed]
+        since = boot - self._timing.kept.row_age
+        if delayed:
+            since = self._since(queue, delayed, self._delays(queue, delayed), boot)
+        begin(self._pages(queue, slices, now, delays, since), done)
 
     def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
@@ -361,8 +360,8 @@ class CassandraMessages(Scanning):
         if below is not None:
             self._empty_ranges.note(key, probe, below)
 
-    def _lookups(
-        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
+    async def _lookups(
+        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float, ends: float
     ) -> list[BucketLookup]:
         """Returns the recorded buckets of slices, from memory if that is recent enough."""
         qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
@@ -377,8 +376,8 @@ class CassandraMessages(Scanning):
             asked = [
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
-            lookups = self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
+            lookups = await self._bucket_index.lookup(
+                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending, ends=ends
             )
             for number, known in zip(missing, lookups, strict=True):
                 found[number] = known
@@ -447,7 +446,8 @@ class CassandraMessages(Scanning):
         Looks them up afresh: a caller that names an id already knows its message.
         """
         found = []
-        for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):
+        lookups = wait(self._deadline, self._look(row, wanted, level), "Cassandra did not give the buckets in time")
+        for known, (_, (at, _)) in zip(lookups, wanted, strict=True):
             own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
             recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]
             recorded.sort(
@@ -460,16 +460,18 @@ class CassandraMessages(Scanning):
             found.append([*recorded, own])
         return found
 
-    def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[BucketLookup]:
+    async def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[BucketLookup]:
         """Returns a lookup for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], BucketLookup] = {}
         left: dict[int, list[int]] = {}
-        low_watermarks = self._levels.concludes(row.queue)
+        low_watermarks, ends = self._levels.concludes(row.queue), self._deadline.next_end()
         for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = self._bucket_index.lookup(asked, consistency=level.reads, low_watermarks=low_watermarks)
+            found_now = await self._bucket_index.lookup(
+                asked, consistency=level.reads, low_watermarks=low_watermarks, ends=ends
+            )
             lookups = dict(zip(left, found_now, strict=True))
             for partition, known in lookups.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)

@@ -9,15 +9,19 @@ A poll of a partition is a read of one message from where the previous poll ende
 and miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by
 what the delayed chain finds, because that one finds late messages. The cost does not depend on the number of waiting
 readers. Applications take turns.
+
+All of it runs in the thread of the store's loop, and only as long as somebody watches or something is to be recorded::
+
+    idle ──(a watch, a message that this process stores)──► planned ──(the timer)──► busy: a look, or a reading of the
+      ▲                                                      │    ▲                    record for those who read early
+      └──(nobody watches, and the end is recorded)───────────┘    └──(its end)───────────┘
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush, nsmallest
@@ -25,12 +29,15 @@ from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Protocol
 
-from queuey.errors import QueueChanged, QueueyError
+from queuey.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage import watching
 from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver.callbacks import begin
+from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.recent import Recent
-from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites
+from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites, keys_of
 from queuey.storage.watching import Watch, Watches
 
 log = logging.getLogger(__name__)
@@ -43,19 +50,21 @@ TOGETHER = 0.05
 """Interval in which messages of a partition wake its readers together, in seconds."""
 MOST = 128
 """Max partitions that are polled in one turn: with the pause after it about 500 a second."""
-THREADS = 4
-"""Number of threads for polls of partitions of which nothing is in memory."""
+STEPS, POLLS = 1_000, 16
+"""Watches or keys that one turn of the loop takes, and polls that it begins: some milliseconds."""
 FEW = 3
 """Max watches that need no record, as all are polled in each turn."""
 FIRST = 2
 """Number of readings of the record that go back far."""
 EARLY = 0.08
 """Interval between two readings of the record, in seconds, if somebody reads early."""
+NEAR = 0.01
+"""Max seconds by which a look comes too early, so that it need not follow on a reading for those who read early."""
 SOME, SELDOM = 12, 5
 """Partitions that are polled, and in how many turns, while the record is read: 12 a second, of two to three queries, or
 half as many if somebody reads early."""
 
-Done = Callable[[Page | None, Exception | None], None]
+Done = Callable[[list[Page] | None, Exception | None], None]
 
 
 class ReadableStore(Protocol):
@@ -66,45 +75,48 @@ class ReadableStore(Protocol):
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now. Never blocks."""
 
-    def begin_look(self, queue: Queue, part: Slice, done: Done) -> bool:
-        """``begin_read`` that accepts cached rows as old as a delayed read would."""
-
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]: ...
+    def begin_look(self, queue: Queue, slices: Sequence[Slice], done: Done) -> None:
+        """``read`` that does not block, and accepts cached rows as old as a delayed read would."""
 
 
 class PolledArrivals:
-    """The watches of one store."""
+    """The watches of one store. Public methods may be called from any thread."""
 
-    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites) -> None:
+    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites, loop: StoreLoop) -> None:
         self._store = store
         self._clock = clock
         self._record = record
+        self._loop = loop
+        self._look_at = math.inf
+        """When to look next (boot time, as all moments here)."""
+        self._rings_at = math.inf
+        """When the timer that counts rings."""
+        self._is_busy = False
+        """A look is under way, or a reading of the record."""
+        self._is_closed = False
         self._readings = 0
         """How often the record was read since it could not be, or need not be."""
         self._missed = False
         """The record could not be read the last time."""
         self._lately: Recent[int, float] = Recent(clock.boottime, lambda: KEPT, MOST_DUE)
-        """When something was stored in partitions (boot time), while the record is followed."""
+        """When something was stored in partitions, while the record is followed."""
         self._next_due = math.inf
-        """When the next watch is due (boot time)."""
-        self._noting = threading.Lock()
-        """Guards ``_lately``, ``_next_due`` and ``_early``."""
+        """When the next watch is due."""
         self._turns = 0
         self._early = 0
         """Watches of those who read early."""
         self._read_at = -math.inf
-        """When the record was read last (boot time)."""
-        self._hurries = False
-        """A glance will record what was noted."""
+        """When the record was read last."""
         self._looks = 0
+        self._steps = 0
+        """Watches and keys that this turn of the loop has taken."""
         self._shown: list[tuple[float, int]] = []
-        """A heap: when what was stored in a partition is shown (boot time)."""
+        """A heap: when what was stored in a partition is shown."""
         self._planned: set[tuple[float, int]] = set()
         """The members of ``_shown``."""
         self._arriving: list[tuple[float, int]] = []
-        """A heap: when delayed messages of this process in a partition become due (boot time)."""
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-poll")
-        self.watches = Watches(self._look, self._glance)
+        """A heap: when delayed messages of this process in a partition become due."""
+        self.watches = Watches()
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
@@ -115,103 +127,140 @@ class PolledArrivals:
             Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
             for prompt in promptly
         ]
+        # Before anything is awaited: a message that is stored from now on finds the watch.
         stop = self.watches.add(*found)
-        if early:
-            stop = self._counted(stop)
-        stored = self._lately.get(found[0].key)
-        for watch in found:
-            if watch.prompt:
-                continue
-            if self._delay_of(watch) > KEPT - WINDOW:
-                self._expect((watch,))
-            elif stored is not None:
-                self._show_later(watch, stored)
-        return stop
-
-    def _counted(self, stop: Callable[[], None]) -> Callable[[], None]:
-        """Reads the record more often until the watch is stopped."""
-        with self._noting:
-            self._early += 1
-        self.watches.hurry()
+        self._call(self._watched, found, early)
+        if not early:
+            return stop
 
         def stopped() -> None:
             stop()
-            with self._noting:
-                self._early -= 1
+            self._call(self._count_early, -1)
 
         return stopped
 
-    def _expect(self, watches: Iterable[Watch]) -> None:
-        """Polls partitions once as soon as all that is stored in them by now is shown."""
-        now = self._clock.boottime()
-        for watch in watches:
-            watch.due = now + self._delay_of(watch)
-            self._note_due(watch.due)
-
-    def _note_due(self, due: float) -> None:
-        with self._noting:
-            self._next_due = min(self._next_due, due)
-
-    def _delay_of(self, watch: Watch) -> float:
-        return 0.0 if watch.prompt else self._store.read_delay(watch.queue) + MARGIN
-
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
-        now = self._clock.boottime()
-        stored: set[int] = set()
-        for delay, key in {(item.delay or 0.0, queue.qid << 8 | item.partition) for item in items}:
-            if not delay:
-                stored.add(key)
-            elif len(self._arriving) < MOST_DUE:
-                heappush(self._arriving, (now + delay, key))
-        if stored:
-            self._stored(stored, now)
-        self.watches.poll_once()
+        self._call(self._appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
         """Called when this process has changed what readers of partitions find anywhere in them."""
-        keys = [qid << 8 | partition for partition in partitions]
-        self._note(keys)
-        self.watches.wrote(keys)
-        self.watches.poll_once()
+        self._call(self._rewritten, [qid << 8 | partition for partition in partitions])
 
     def close(self) -> None:
         """Wakes all watchers, and records that nothing will come any more."""
         self.watches.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        while self._record.write():
-            pass
+        self._call(self._close)
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
         """The moment is in ticks of the other process's clock."""
-        self._take_all(moment, partitions)
+        self._call(self._take_some, moment, [*partitions])
         return bool(self.watches)
 
-    def _take_all(self, at: int, keys: Iterable[int]) -> None:
-        ticks, now = self._clock.both()
-        for key in keys:
-            self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        with suppress(StoreClosed):  # All watchers were woken.
+            self._loop.call(call, *args)
 
-    def _note(self, keys: Collection[int]) -> None:
+    # All that follows runs in the loop's thread: what is to be done, and when
+
+    def _plan(self) -> None:
+        """Has the timer ring when the next thing is to be done."""
+        now = self._clock.boottime()
+        needs_look = self.watches or self._arriving or self._record.is_open
+        if needs_look and self._look_at == math.inf and not self._is_busy:
+            self._look_at = now + watching.EVERY
+        at = min(self._record.due, self._next_turn())
+        if at < self._rings_at and not self._is_closed:
+            self._rings_at = at
+            self._loop.later(max(0.0, at - now), partial(self._ring, at))
+
+    def _next_turn(self) -> float:
+        """Returns when to look, or to read the record for those who read early: not before that has ended."""
+        if self._is_busy:
+            return math.inf
+        if self._early and self._readings:
+            return min(self._look_at, self._read_at + EARLY)
+        return self._look_at
+
+    def _ring(self, at: float) -> None:
+        if at != self._rings_at or self._is_closed:
+            return
+        self._rings_at = math.inf
+        now = max(at, self._clock.boottime())  # Timers may be early by the resolution of their clock.
+        if self._record.due <= now:
+            self._record.write(ends=False)
+        if self._next_turn() <= now:
+            turn = self._look(now) if self._look_at <= now + NEAR else self._glance(now)
+            self._is_busy = True
+            begin(turn, self._ended)
+        self._plan()
+
+    def _ended(self, _: object, error: Exception | None) -> None:
+        if isinstance(error, QueueyError):
+            # A reader gets this error, too.
+            log.debug("Cannot check for new messages: %s", error)
+        elif error is not None:
+            log.error("Checking for new messages failed.", exc_info=error)
+        self._is_busy = False
+        self._plan()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._record.close()
+
+    # What happens
+
+    def _watched(self, watches: Sequence[Watch], early: bool) -> None:  # noqa: FBT001 - passed on by the loop
+        stored = self._lately.get(watches[0].key)
+        for watch in watches:
+            if watch.prompt:
+                continue
+            if self._delay_of(watch) > KEPT - WINDOW:
+                self._expect(watch)
+            elif stored is not None:
+                self._show_later(watch, stored)
+        self._early += early
+        self._plan()
+
+    def _count_early(self, change: int) -> None:
+        """Reads the record more often as long as some watches need it."""
+        self._early += change
+
+    def _appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
+        now = self._clock.boottime()
+        keys: set[int] = set()
+        for delay, partition in stored:
+            if not delay:
+                keys.add(qid << 8 | partition)
+            elif len(self._arriving) < MOST_DUE:
+                heappush(self._arriving, (now + delay, qid << 8 | partition))
+        if keys:
+            self._stored(keys, now)
+        self._plan()
+
+    def _rewritten(self, keys: Collection[int]) -> None:
         self._record.note(keys)
-        if not self._hurries:
-            self._hurries = True
-            self.watches.hurry()
+        self.watches.wrote(keys)
+        self._plan()
 
     def _stored(self, keys: Collection[int], at: float) -> None:
-        self._note(keys)
+        self._record.note(keys)
         for key in keys:
             self._take(key, at)
         if self.watches.share is not None:
             self.watches.share(self._clock.now(), keys)
 
+    def _take_some(self, at: int, keys: Iterable[int]) -> None:
+        ticks, now = self._clock.both()
+        for key in keys:
+            self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
         if self._readings:
-            with self._noting:
-                self._lately.put(key, at, at)
+            self._lately.put(key, at, at)
         # In this order: who begins to watch meanwhile finds one of the two.
         for watch in self.watches.of(key):
             if watch.prompt:
@@ -226,46 +275,63 @@ class PolledArrivals:
             self._planned.add(due)
             heappush(self._shown, due)
 
-    def _look(self, watches: Sequence[Watch]) -> None:
-        now = self._clock.boottime()
+    def _expect(self, watch: Watch) -> None:
+        """Polls a partition once as soon as all that is stored in it by now is shown."""
+        watch.due = self._clock.boottime() + self._delay_of(watch)
+        self._next_due = min(self._next_due, watch.due)
+
+    def _delay_of(self, watch: Watch) -> float:
+        return 0.0 if watch.prompt else self._store.read_delay(watch.queue) + MARGIN
+
+    # Turns
+
+    async def _look(self, now: float) -> None:
+        self._look_at = math.inf
         while self._arriving and self._arriving[0][0] <= now:
             self._stored((heappop(self._arriving)[1],), now)
-        self._hurries = False
-        if self._record.write() or self._arriving:
-            self.watches.poll_once()
-        most = self._follow(watches)
-        self._show(now)
+            await self._did(1)
+        self._record.write()
+        watches = self.watches.all()
+        most = await self._follow(watches)
+        await self._show(now)
         if most or self._next_due <= now:
-            self._next_due = math.inf
-            self._poll(next_to_look_for(watches, now, most), now)
-            self._note_due(min((watch.due for watch in self.watches.all()), default=math.inf))
+            await self._poll(next_to_look_for(watches, now, most), now)
+            self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
-    def _show(self, now: float) -> None:
+    async def _glance(self, now: float) -> None:
+        """Does what those who read early wait for."""
+        await self._read_record(latest=True)
+        await self._show(now)
+
+    async def _show(self, now: float) -> None:
         while self._shown and self._shown[0][0] <= now:
             due = heappop(self._shown)
             self._planned.discard(due)
             self.watches.wrote({due[1]})
+            await self._did(1)
 
-    def _glance(self) -> float:
-        """Does what those who read early wait for, here and elsewhere; returns the seconds until there is more."""
-        now = self._clock.boottime()
-        if self._record.due <= now:
-            self._hurries = False
-            self._record.write(ends=False)
-        soon = self._record.due
-        if self._early and self._readings:
-            if self._read_at + EARLY <= now:
-                self._read_record(latest=True)
-            self._show(now)
-            soon = min(soon, self._read_at + EARLY)
-        return max(MARGIN / 10, soon - now)
+    async def _did(self, steps: int) -> None:
+        """Goes on in another turn of the loop when much was done in this one."""
+        self._steps += steps
+        if self._steps >= STEPS:
+            self._steps = 0
+            await self._loop.next_turn()
 
-    def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
+    async def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
         self._read_at = self._clock.boottime()
-        for at, keys in self._record.read(first=first, latest=latest):
-            self._take_all(at, keys)
+        try:
+            recorded = await self._record.read(first=first, latest=latest)
+        except QueueyError:
+            await self._loop.next_turn()  # It may have failed in another thread.
+            raise
+        for at, encoded in recorded:
+            keys = keys_of(encoded)
+            for start in range(0, len(keys), STEPS):
+                some = keys[start : start + STEPS]
+                self._take_some(at, some)
+                await self._did(len(some))
 
-    def _follow(self, watches: Sequence[Watch]) -> int:
+    async def _follow(self, watches: Sequence[Watch]) -> int:
         """Reads the record if not all partitions can be polled in each turn; returns how many are polled in this."""
         if len(watches) <= FEW and not self._early:
             self._readings, self._missed = 0, False
@@ -276,40 +342,31 @@ class PolledArrivals:
             return most
         try:
             # Twice: the last that this process has written itself may not have shown in the first one.
-            self._read_record(first=self._readings < FIRST)
+            await self._read_record(first=self._readings < FIRST)
         except QueueyError as error:
             log.debug("Cannot read what was written lately: %s", error)
             self._readings, self._missed = 0, True
             return MOST
         self._readings += 1
         if self._record.lost() or self._missed:
-            self._expect(watches)
+            for watch in watches:
+                self._expect(watch)
+                await self._did(1)
             self._missed = False
         return most
 
-    def _poll(self, watches: Sequence[Watch], now: float) -> None:
-        left: dict[Queue, list[Watch]] = {}
+    async def _poll(self, watches: Sequence[Watch], now: float) -> None:
+        by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
             self._looks += 1
             watch.looked = self._looks
             watch.asking = True
             if watch.due <= now:
                 watch.due = math.inf
-            if not self._store.begin_look(watch.queue, _part(watch), partial(_ended, watch)):
-                left.setdefault(watch.queue, []).append(watch)
-        for queue, some in left.items():
-            with suppress(RuntimeError):  # It is being closed.
-                self._pool.submit(self._read, queue, some)
-
-    def _read(self, queue: Queue, watches: Sequence[Watch]) -> None:
-        try:
-            pages = self._store.read(queue, [_part(watch) for watch in watches])
-        except Exception as error:  # noqa: BLE001 - it is polled again in its turn, and a reader gets the same
-            for watch in watches:
-                _ended(watch, None, error)
-        else:
-            for watch, page in zip(watches, pages, strict=True):
-                _ended(watch, page, None)
+            by_queue.setdefault(watch.queue, []).append(watch)
+        for queue, some in by_queue.items():
+            await self._did(len(some) * STEPS // POLLS)
+            self._store.begin_look(queue, [_part(watch) for watch in some], partial(_polled, some))
 
 
 def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
@@ -337,13 +394,16 @@ def _part(watch: Watch) -> Slice:
     return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, delayed=not watch.prompt)
 
 
-def _ended(watch: Watch, page: Page | None, error: Exception | None) -> None:
-    watch.asking = False
-    if page is not None:
-        if page.messages:
+def _polled(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
+    """Ends the poll of some watches of a queue, in any thread."""
+    for number, watch in enumerate(watches):
+        watch.asking = False
+        if pages is None:
+            if isinstance(error, QueueChanged):
+                watch.wake()
+        elif pages[number].messages:
             # A woken reader reads everything below.
-            watch.position = page.horizon
-        elif page.next is not None:
-            watch.position = page.next[0]
-    if isinstance(error, QueueChanged) or (page is not None and page.messages):
-        watch.wake()
+            watch.position = pages[number].horizon
+            watch.wake()
+        elif (further := pages[number].next) is not None:
+            watch.position = further[0]

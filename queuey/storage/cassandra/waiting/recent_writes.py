@@ -8,16 +8,16 @@ process is killed.
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
-from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock, ticks
 from queuey.storage.cassandra.consistency_levels import usual
-from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.deadlines import Deadline
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 
 SHARDS = 2
 WINDOW = 3.0
@@ -35,6 +35,8 @@ MOST_NOTED = 200_000
 """Max keys that wait to be recorded."""
 MOST_KEYS, MOST_ROWS = 4_096, 16_000
 """Keys in a row, and rows of one shard and minute that are read at a time."""
+ROWS_IN_A_TURN = 2_000
+"""Rows that were read and are looked through in one turn of the loop."""
 SPACING = 0.05
 """Min seconds between two rows of a process."""
 TIMEOUT = 1.0
@@ -42,10 +44,17 @@ _KEY = 9
 """Number of bytes of a key."""
 _MINUTE = ticks(60.0)
 
-_ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)")
+_ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
 _LATELY = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
 )
+PREPARED = (_ADD, _LATELY)
+"""Statements sent from the thread of the store's loop, which must never wait."""
+
+_pack_values = struct.Struct(">iqibiq").pack
+_pack_routing = struct.Struct(">HqBHbB").pack
+_count_at = struct.Struct(">i").unpack_from
+_start_of_row = struct.Struct(">4xqi").unpack_from
 
 
 class Recorded(NamedTuple):
@@ -53,24 +62,24 @@ class Recorded(NamedTuple):
 
     Attributes:
         at: Ticks; everything was acknowledged before.
-        keys: Of the partitions.
+        keys: Of the partitions, as :func:`keys_of` reads them.
     """
 
     at: int
-    keys: list[int]
+    keys: bytes
 
 
 class RecentWrites:
-    """The record as one process writes and reads it, in one thread; only :meth:`note` is for all."""
+    """The record as one process writes and reads it, in the thread of the store's loop."""
 
-    def __init__(self, driver: Driver, clock: Clock, process: str, deadline: Deadline) -> None:
+    def __init__(self, driver: Driver, clock: Clock, process: str) -> None:
         self._driver = driver
         self._clock = clock
         self._process = process
-        self._deadline = deadline
         self._shard = crc32(process.encode()) % SHARDS
         self._noted: deque[int] = deque(maxlen=MOST_NOTED)
-        self._writing = False
+        self.is_open = False
+        """There will be more to record, if only the end."""
         self._in_between = False
         """The last row was written between two turns."""
         self._free = 0.0
@@ -88,37 +97,38 @@ class RecentWrites:
         """When (boot time) to write between two turns; infinite: nothing is noted."""
         return self._free if self._noted else math.inf
 
-    def write(self, *, ends: bool = True) -> bool:
-        """Records what was noted, without waiting; returns whether there will be more to record, if only the end.
+    def write(self, *, ends: bool = True) -> None:
+        """Records what was noted, or a row of it, without waiting.
 
         Args:
             ends: It is a turn: that there was nothing since the one before is recorded as well.
         """
-        keys = set()
-        with suppress(IndexError):  # While the store is closed, two threads write.
-            for _ in range(len(self._noted)):
-                keys.add(self._noted.popleft())
+        keys = {self._noted.popleft() for _ in range(min(len(self._noted), MOST_KEYS))}
         if not keys and (self._in_between or not ends):
             self._in_between = self._in_between and not ends
-            return self._writing
-        if keys or self._writing:
-            encoded = [key.to_bytes(_KEY) for key in keys]
+            return
+        if keys or self.is_open:
             try:
-                for first in range(0, max(1, len(encoded)), MOST_KEYS):
-                    self._add(b"".join(encoded[first : first + MOST_KEYS]), first)
+                self._add(b"".join([key.to_bytes(_KEY) for key in keys]))
             except StoreUnavailable:
-                return self._writing  # Others will find what was written in their turns.
-        self._writing, self._in_between = bool(keys), not ends
+                return  # Others will find what was written in their turns.
+        self.is_open, self._in_between = bool(keys), not ends
         self._free = self._clock.boottime() + SPACING
-        return self._writing
 
-    def _add(self, keys: bytes, number: int) -> None:
-        at = self._clock.now() + number
+    def close(self) -> None:
+        """Records what is left, and that nothing will come any more."""
+        while self._noted:
+            self.write()
+        self._in_between = False
+        self.write()
+
+    def _add(self, keys: bytes) -> None:
+        at = self._clock.now()
         level = usual(self._driver.replication())
         values = at // _MINUTE, self._shard, at, self._process, keys
         self._driver.send(Request(_ADD, values, level, timeout=TIMEOUT), lambda _rows, _error: None)
 
-    def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
+    async def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
         """Returns what others have recorded since the last reading, of the last seconds.
 
         Args:
@@ -133,19 +143,28 @@ class RecentWrites:
         level = usual(self._driver.replication())
         minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
         asked = [
-            Request(_LATELY, (minute, shard, since), level, timeout=TIMEOUT)
+            Encoded(
+                _LATELY,
+                3,
+                [_pack_values(8, minute, 1, shard, 8, since)],
+                _pack_routing(8, minute, 0, 1, shard, 0),
+                level,
+                decode,
+                TIMEOUT,
+            )
             for minute in minutes
             for shard in range(SHARDS)
         ]
-        with self._deadline.running():
-            answers = self._driver.gather(asked)
+        answers = await self._driver.ask_all(asked)
         if any(len(rows) >= MOST_ROWS for rows in answers):
             raise StoreUnavailable("more was written lately than is read of it")
         seen = self._seen
         if not latest:
             self._seen = set()
         found = []
-        for at, process, keys in (row for rows in answers for row in rows):
+        for number, (at, process, keys) in enumerate(chain.from_iterable(answers), 1):
+            if not number % ROWS_IN_A_TURN:
+                await self._driver.loop.next_turn()
             is_new = (at, process) not in seen
             self._seen.add((at, process))
             if not is_new:
@@ -153,7 +172,7 @@ class RecentWrites:
             if process != self._process:
                 self._note_process(at, process, writes=bool(keys))
             if first or process != self._process:
-                found.append(Recorded(at, _keys_of(keys)))
+                found.append(Recorded(at, keys))
         return found
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
@@ -181,5 +200,18 @@ class RecentWrites:
         return returned or bool(gone)
 
 
-def _keys_of(encoded: bytes) -> list[int]:
+def keys_of(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[first : first + _KEY]) for first in range(0, len(encoded), _KEY)]
+
+
+def decode(body: bytes) -> Rows:
+    """Returns at, process and keys of the rows of an answer (``cql.protocol.ROWS``)."""
+    (count,) = _count_at(body, 12)
+    start, found = 16, []
+    for _ in range(count):
+        at, size = _start_of_row(body, start)
+        end = start + 16 + size
+        (length,) = _count_at(body, end)
+        found.append((at, body[start + 16 : end].decode(), body[end + 4 : end + 4 + length]))
+        start = end + 4 + length
+    return found

@@ -6,20 +6,25 @@ watched partitions asked, all in one statement.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from time import sleep
 from typing import Any
 
 import msgspec
 
-from queuey.errors import QueueChanged
+from queuey.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
+from queuey.storage import watching
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.watching import Watch, Watches
+
+log = logging.getLogger(__name__)
 
 _NEWS = (
     "SELECT asked.key FROM json_each(?) AS asked WHERE EXISTS (SELECT 1 FROM messages WHERE "
@@ -44,7 +49,10 @@ class CommittedArrivals:
         self._others = True
         self._calm: Sequence[Watch] | None = None
         """Watches of which none needs to be asked before others write."""
-        self.watches = Watches(self._look)
+        self.watches = Watches()
+        self._added, self._closed = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
@@ -52,7 +60,35 @@ class CommittedArrivals:
         self._db.told = self._committed  # Until somebody waits, a commit costs nothing here.
         delay, start = _delay(queue), self._db.clock() - _EARLIER
         delays = {delay, 0} if early else {delay if delayed else 0}
-        return self.watches.add(*(Watch(queue, partition, wake, start - each, prompt=not each) for each in delays))
+        stop = self.watches.add(*(Watch(queue, partition, wake, start - each, prompt=not each) for each in delays))
+        self._added.set()
+        with self._starting:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="queuey-watch", daemon=True)
+                self._thread.start()
+        return stop
+
+    def close(self) -> None:
+        """Ends the polls and wakes all watchers."""
+        self._closed.set()
+        self._added.set()
+        self.watches.close()
+
+    def _run(self) -> None:
+        """Polls again and again as long as there are watches."""
+        while not self._closed.wait(watching.EVERY):
+            self._added.clear()
+            if not (self.watches or self._closed.is_set()):
+                self._added.wait()
+            try:
+                self._look(self.watches.all())
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                # A reader gets this error, too.
+                log.debug("Cannot check for new messages: %s", error)
+            except Exception:
+                log.exception("Checking for new messages failed.")
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted

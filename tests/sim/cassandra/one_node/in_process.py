@@ -222,7 +222,7 @@ class InProcessDriver(Driver):
         if not request.statement.reads:
             self._deadline.sent()
         self.requests += 1
-        if isinstance(request, Encoded) or request.further:
+        if isinstance(request, Encoded) or request.further or request.statement.frequent:
             self._nodes.ask(request, lambda rows, error: self.loop.soon(done, rows, error))
         else:
             self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
@@ -332,10 +332,12 @@ class InProcessStore(CassandraStore):
         self._let_pass(queue, part)
         return super().begin_read(queue, part, done)
 
-    def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+    def begin_look(
+        self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
+    ) -> None:
         """See the base class."""
-        self._let_pass(queue, part)
-        return super().begin_look(queue, part, done)
+        self._let_pass(queue, *slices)
+        super().begin_look(queue, slices, done)
 
     def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         """See the base class."""

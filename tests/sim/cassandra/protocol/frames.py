@@ -168,7 +168,7 @@ def _commands(request: Request) -> list[cql.Command]:
 
 
 def _cell(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
-    data = (b"\1" if value else b"\0") if kind == "boolean" else encode(kind, value)
+    data = encode(kind, value)
     return SIZE.pack(-1) if data is None else SIZE.pack(len(data)) + data
 
 
@@ -179,7 +179,9 @@ def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement
     columns = [ColumnMetadata(keyspace, one.table.name, name, _type(kind)) for name, kind in one.markers]
     names = [name for name, _ in one.markers]
     key = [names.index(name) for name in one.table.partition if name in names]
-    found = PreparedStatement(columns, id_of(words), key, words, keyspace, PROTOCOL, None, None)
+    table, selected = one.table, one.table.all if one.columns == ["*"] else one.columns
+    results = [(keyspace, table.name, name, _type(table.types.get(name, ""))) for name in selected]
+    found = PreparedStatement(columns, id_of(words), key, words, keyspace, PROTOCOL, results, None)
     found.is_idempotent = statement.idempotent
     return found
 

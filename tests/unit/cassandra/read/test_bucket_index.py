@@ -24,10 +24,13 @@ from queuey.storage.cassandra.bucket_index import (
 from queuey.storage.cassandra.bucketing import CLASSES, PUT, Bucket
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Request
+from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions, Level
+from queuey.storage.deadlines import Deadline
 from tests import strategies
 from tests.unit.cassandra.simulated import BOOTED, CalmDriver
+from tests.waiting import PATIENCE_SECONDS
 
 START = ids.seconds_to_ticks(BOOTED)
 END = ids.TICKS_MAX + 1
@@ -54,8 +57,9 @@ class Record:
     ) -> BucketLookup:
         """Looks a partition up."""
         wanted = [(KEY[0], part, at)]
-        [known] = self.index.lookup(wanted, consistency="QUORUM", low_watermarks=low_watermarks, descending=descending)
-        return known
+        lookup = self.index.lookup(wanted, consistency="QUORUM", low_watermarks=low_watermarks, descending=descending)
+        known: list[BucketLookup] = wait(Deadline(PATIENCE_SECONDS), lookup, "late")
+        return known[0]
 
     def cached(
         self, low: int = START, high: int = START + 1, *, since: float = 0.0, part: int = 1, descending: bool = False

@@ -13,9 +13,9 @@ from typing import Any
 
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ProtocolHandler
-from cassandra.query import BatchStatement
+from cassandra.query import BatchStatement, BoundStatement
 
-from queuey.storage.cassandra.driver.requests import UNSET
+from queuey.storage.cassandra.driver.requests import UNSET, Rows
 
 PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
@@ -63,6 +63,12 @@ def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> byt
             values,
         )
     )
+
+
+def bound(request: BoundStatement) -> bytes:
+    """Returns the body of an EXECUTE of a statement as the driver has bound it."""
+    values = b"".join(map(_value, request.values))
+    return execute(request.prepared_statement.query_id, len(request.values), values, request.consistency_level)
 
 
 def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
@@ -117,6 +123,12 @@ def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any
     if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):
         return body
     return ProtocolHandler.decode_message(PROTOCOL, {}, 0, flags, opcode, body, None, metadata)
+
+
+def rows_of(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
+    """Returns the rows of a usual result, given its columns."""
+    rows: Rows = ProtocolHandler.decode_message(PROTOCOL, {}, 0, 0, RESULT, body, None, metadata).parsed_rows
+    return rows
 
 
 class FrameReader:
