@@ -103,8 +103,8 @@ class PolledArrivals:
         self._next_due = math.inf
         """When the next watch is due."""
         self._turns = 0
-        self._early = 0
-        """Watches of those who read early."""
+        self._early: set[Watch] = set()
+        """Watches of those who read early; others add theirs, and the loop only asks if there are any."""
         self._read_at = -math.inf
         """When the record was read last."""
         self._looks = 0
@@ -129,15 +129,15 @@ class PolledArrivals:
         ]
         # Before anything is awaited: a message that is stored from now on finds the watch.
         stop = self.watches.add(*found)
-        self._call(self._watched, found, early)
-        if not early:
-            return stop
+        if early:
+            self._early.add(found[0])
+        self._call(self._watched, found)
 
         def stopped() -> None:
             stop()
-            self._call(self._count_early, -1)
+            self._early.discard(found[0])
 
-        return stopped
+        return stopped if early else stop
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         self._call(self._appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
@@ -212,7 +212,7 @@ class PolledArrivals:
 
     # What happens
 
-    def _watched(self, watches: Sequence[Watch], early: bool) -> None:  # noqa: FBT001 - passed on by the loop
+    def _watched(self, watches: Sequence[Watch]) -> None:
         stored = self._lately.get(watches[0].key)
         for watch in watches:
             if watch.prompt:
@@ -221,12 +221,7 @@ class PolledArrivals:
                 self._expect(watch)
             elif stored is not None:
                 self._show_later(watch, stored)
-        self._early += early
         self._plan()
-
-    def _count_early(self, change: int) -> None:
-        """Reads the record more often as long as some watches need it."""
-        self._early += change
 
     def _appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
         now = self._clock.boottime()
