@@ -167,14 +167,13 @@ class PolledArrivals:
 
     def _plan(self) -> None:
         """Has the timer ring when the next thing is to be done."""
-        now = self._clock.boottime()
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._look_at == math.inf and not self._is_busy:
-            self._look_at = now + watching.EVERY
+            self._look_at = self._clock.boottime() + watching.EVERY
         at = min(self._record.due, self._next_turn())
         if at < self._rings_at and not self._is_closed:
             self._rings_at = at
-            self._loop.later(max(0.0, at - now), partial(self._ring, at))
+            self._loop.later(max(0.0, at - self._clock.boottime()), partial(self._ring, at))
 
     def _next_turn(self) -> float:
         """Returns when to look, or to read the record for those who read early: not before that has ended."""
@@ -353,14 +352,15 @@ class PolledArrivals:
     async def _poll(self, watches: Sequence[Watch], now: float) -> None:
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
-            self._looks += 1
-            watch.looked = self._looks
-            watch.asking = True
-            if watch.due <= now:
-                watch.due = math.inf
             by_queue.setdefault(watch.queue, []).append(watch)
         for queue, some in by_queue.items():
             await self._did(len(some) * STEPS // POLLS)
+            for watch in some:
+                self._looks += 1
+                watch.looked = self._looks
+                watch.asking = True
+                if watch.due <= now:
+                    watch.due = math.inf
             self._store.begin_look(queue, [_part(watch) for watch in some], partial(_polled, some))
 
 
