@@ -93,7 +93,6 @@ class PolledArrivals:
         """When the timer that counts rings."""
         self._is_busy = False
         """A look is under way, or a reading of the record."""
-        self._is_closed = False
         self._readings = 0
         """How often the record was read since it could not be, or need not be."""
         self._missed = False
@@ -149,7 +148,7 @@ class PolledArrivals:
     def close(self) -> None:
         """Wakes all watchers, and records that nothing will come any more."""
         self.watches.close()
-        self._call(self._close)
+        self._call(self._record.close)
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
@@ -171,7 +170,7 @@ class PolledArrivals:
         if needs_look and self._look_at == math.inf and not self._is_busy:
             self._look_at = self._clock.boottime() + watching.EVERY
         at = min(self._record.due, self._next_turn())
-        if at < self._rings_at and not self._is_closed:
+        if at < self._rings_at and not self.watches.is_closed:
             self._rings_at = at
             self._loop.later(max(0.0, at - self._clock.boottime()), partial(self._ring, at))
 
@@ -184,7 +183,7 @@ class PolledArrivals:
         return self._look_at
 
     def _ring(self, at: float) -> None:
-        if at != self._rings_at or self._is_closed:
+        if at != self._rings_at or self.watches.is_closed:
             return
         self._rings_at = math.inf
         now = max(at, self._clock.boottime())  # Timers may be early by the resolution of their clock.
@@ -204,10 +203,6 @@ class PolledArrivals:
             log.error("Checking for new messages failed.", exc_info=error)
         self._is_busy = False
         self._plan()
-
-    def _close(self) -> None:
-        self._is_closed = True
-        self._record.close()
 
     # What happens
 
