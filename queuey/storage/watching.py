@@ -1,7 +1,7 @@
 """Watches of partitions for new messages.
 
 Messages that this process writes wake the watchers at once (:meth:`Watches.wrote`). Each store has its own way to find
-messages of other processes and those that come due, and polls as long as there are watches.
+messages of other processes and messages that come due, and polls as long as there are watches.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Watches:
             _wake(self.of(key))
 
     def close(self) -> None:
-        """Wakes all watchers, and those that are added later; they then find that the store is closed."""
+        """Wakes all watchers, also later ones, which then find that the store is closed."""
         self.is_closed = True
         _wake(self.all())
 

@@ -464,8 +464,7 @@ class SimulatedDriver(Driver):
                 pause(seconds)
             elif not reads:
                 self._process.pause(seconds)
-        is_conditional = isinstance(request, Request) and request.further and request.serial is not None
-        if isinstance(request, Encoded) or request.statement.frequent or is_conditional:
+        if isinstance(request, Encoded) or request.statement.frequent or (request.further and request.serial):
             super().send(request, self._told_once(request, done))
             return
         try:

@@ -51,7 +51,7 @@ TOGETHER = 0.05
 MOST = 128
 """Max partitions that are polled in one turn: with the pause after it about 500 a second."""
 STEPS, POLLS = 1_000, 16
-"""Watches or keys that one turn of the loop takes, and polls that it begins: some milliseconds."""
+"""Max watches or keys that one turn of the loop takes, and max polls that it begins: some milliseconds."""
 FEW = 3
 """Max watches that need no record, as all are polled in each turn."""
 FIRST = 2
@@ -169,10 +169,10 @@ class PolledArrivals:
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._look_at == math.inf and not self._is_busy:
             self._look_at = self._clock.boottime() + watching.EVERY
-        at = min(self._record.due, self._next_turn())
-        if at < self._rings_at and not self.watches.is_closed:
-            self._rings_at = at
-            self._loop.later(max(0.0, at - self._clock.boottime()), partial(self._ring, at))
+        due = min(self._record.due, self._next_turn())
+        if due < self._rings_at and not self.watches.is_closed:
+            self._rings_at = due
+            self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._ring, due))
 
     def _next_turn(self) -> float:
         """Returns when to look, or to read the record for those who read early: not before that has ended."""
@@ -182,15 +182,15 @@ class PolledArrivals:
             return min(self._look_at, self._read_at + EARLY)
         return self._look_at
 
-    def _ring(self, at: float) -> None:
-        if at != self._rings_at or self.watches.is_closed:
+    def _ring(self, due: float) -> None:
+        if due != self._rings_at or self.watches.is_closed:
             return
         self._rings_at = math.inf
-        now = max(at, self._clock.boottime())  # Timers may be early by the resolution of their clock.
+        now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
         if self._record.due <= now:
             self._record.write(ends=False)
         if self._next_turn() <= now:
-            turn = self._look(now) if self._look_at <= now + NEAR else self._glance(now)
+            turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
             self._is_busy = True
             begin(turn, self._ended)
         self._plan()
@@ -241,10 +241,10 @@ class PolledArrivals:
         if self.watches.share is not None:
             self.watches.share(self._clock.now(), keys)
 
-    def _take_some(self, at: int, keys: Iterable[int]) -> None:
+    def _take_some(self, moment: int, keys: Iterable[int]) -> None:
         ticks, now = self._clock.both()
         for key in keys:
-            self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+            self._take(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
@@ -287,7 +287,7 @@ class PolledArrivals:
             await self._poll(next_to_look_for(watches, now, most), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
-    async def _glance(self, now: float) -> None:
+    async def _read_early(self, now: float) -> None:
         """Does what those who read early wait for."""
         await self._read_record(latest=True)
         await self._show(now)
@@ -313,11 +313,11 @@ class PolledArrivals:
         except QueueyError:
             await self._loop.next_turn()  # It may have failed in another thread.
             raise
-        for at, encoded in recorded:
+        for moment, encoded in recorded:
             keys = keys_of(encoded)
             for start in range(0, len(keys), STEPS):
                 some = keys[start : start + STEPS]
-                self._take_some(at, some)
+                self._take_some(moment, some)
                 await self._did(len(some))
 
     async def _follow(self, watches: Sequence[Watch]) -> int:

@@ -35,7 +35,7 @@ MOST_NOTED = 200_000
 MOST_KEYS, MOST_ROWS = 4_096, 16_000
 """Keys in a row, and rows of one shard and minute that are read at a time."""
 ROWS_IN_A_TURN = 2_000
-"""Rows that were read and are looked through in one turn of the loop."""
+"""Max rows of an answer that one turn of the loop goes through."""
 SPACING = 0.05
 """Min seconds between two rows of a process."""
 TIMEOUT = 1.0
