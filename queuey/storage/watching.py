@@ -1,7 +1,7 @@
 """Watches of partitions for new messages.
 
 Messages that this process writes wake the watchers at once (:meth:`Watches.wrote`). Each store has its own way to find
-messages of other processes and those that come due, and polls as long as there are watches.
+messages of other processes and messages that come due, and polls as long as there are watches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Watches:
         self._all: Sequence[Watch] | None = None
         """Cache of all watches."""
         self._lock = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -74,7 +74,7 @@ class Watches:
                 self._by_key[watch.key] = (*self._by_key.get(watch.key, ()), watch)
         if is_first:
             self.wanted()
-        if self._is_closed:
+        if self.is_closed:
             _wake(watches)
         return partial(self._remove, watches)
 
@@ -103,8 +103,8 @@ class Watches:
             _wake(self.of(key))
 
     def close(self) -> None:
-        """Wakes all watchers, and those that are added later; they then find that the store is closed."""
-        self._is_closed = True
+        """Wakes all watchers, also later ones, which then find that the store is closed."""
+        self.is_closed = True
         _wake(self.all())
 
 

@@ -13,7 +13,6 @@ never exact, and once true it stays so. Where reads do not meet all acknowledged
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -165,24 +164,19 @@ class BucketIndex:
         consistency: str,
         low_watermarks: bool,
         descending: bool = False,
-        ends: float = math.inf,
     ) -> list[BucketLookup]:
-        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at.
-
-        ``ends``: boot time by which it must have ended.
-        """
+        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at."""
         if not wanted:
             return []
         began = self._clock.boottime()
-        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted], ends)
+        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
             known = all_of(began, rows, low_watermarks=low_watermarks)
             if known is None:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
-                known = await self._look_further(
-                    began, (qid, part), at, low_watermark, consistency, ends, descending=descending
-                )
+                key = (qid, part)
+                known = await self._look_further(began, key, at, low_watermark, consistency, descending=descending)
             with self._lock:
                 weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
                 self._known.put((qid, part, descending), known, began, weight)
@@ -190,15 +184,7 @@ class BucketIndex:
         return found
 
     async def _look_further(
-        self,
-        began: float,
-        key: Key,
-        at: int,
-        low_watermark: Position | None,
-        consistency: str,
-        ends: float,
-        *,
-        descending: bool,
+        self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
         """Reads the buckets of a partition width by width, without those of new ids below the low watermark."""
         narrow = [
@@ -210,9 +196,9 @@ class BucketIndex:
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
-            statement, bounds = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
-            looks.append(Request(statement, (*key, width_index, *bounds), consistency))
-        answers = await self._driver.ask_all(looks, ends)
+            statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
+            looks.append(Request(statement, (*key, width_index, *ends), consistency))
+        answers = await self._driver.ask_all(looks)
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
                 last = rows[-1][2]

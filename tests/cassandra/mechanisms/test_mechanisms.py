@@ -175,11 +175,10 @@ def horizon_afterwards(removed: ExitStack) -> None:
 def rows_for_ever(removed: ExitStack) -> None:
     """Uses queues' rows however old they are."""
 
-    def current(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row:
-        row = self._rows.get((queue.application, queue.name))
-        return row or self.read(queue.application, queue.name)
+    def held(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row | None:
+        return self._rows.get((queue.application, queue.name))
 
-    removed.enter_context(replace(QueueCache.current, current))
+    removed.enter_context(replace(QueueCache.held, held))
     removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 
 

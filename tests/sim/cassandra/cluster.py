@@ -437,8 +437,7 @@ class SimulatedDriver(Driver):
         self._send_now(request, done)
 
     def _send_now(self, request: Request | Encoded, done: Done) -> None:
-        is_conditional = isinstance(request, Request) and request.further and request.serial is not None
-        if isinstance(request, Encoded) or request.statement.frequent or is_conditional:
+        if isinstance(request, Encoded) or request.statement.frequent or (request.further and request.serial):
             super().send(request, self._told_once(request, done))
             return
         try:

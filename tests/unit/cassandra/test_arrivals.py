@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -97,7 +98,7 @@ class Process:
 
     def end(self) -> None:
         """Is killed: its timers ring no more."""
-        self.arrivals._is_closed = True
+        self.arrivals.watches.is_closed = True
 
 
 @pytest.fixture
@@ -289,7 +290,7 @@ class Own:
         self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), self.loop)
         driver.held = True
         for number in range(1, 11):
-            self.arrivals.watch(queue(number), 1, lambda number=number: self.woken.append(number), delayed=True)
+            self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)
 
     def let_go(self) -> None:
         """Answers what was asked so far, and from now on at once."""

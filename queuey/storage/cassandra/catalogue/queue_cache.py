@@ -181,13 +181,13 @@ class QueueCache:
         began = self._clock.boottime()
         return self._unchanged(queue, self._driver.gather([self._find(queue)])[0], began)
 
-    async def find(self, queue: Queue, *, since: float, ends: float) -> Row:
-        """Does as :meth:`current` without blocking. ``ends``: boot time by which it must have ended."""
+    async def find(self, queue: Queue, since: float) -> Row:
+        """Does as :meth:`current`, without blocking."""
         self._check_open()
         if (row := self.held(queue, since=since)) is not None:
             return row
         began = self._clock.boottime()
-        return self._unchanged(queue, (await self._driver.ask_all([self._find(queue)], ends))[0], began)
+        return self._unchanged(queue, (await self._driver.ask_all([self._find(queue)]))[0], began)
 
     def _find(self, queue: Queue) -> Request:
         return Request(FIND, (queue.application, queue.name), self._options.catalogue_read)

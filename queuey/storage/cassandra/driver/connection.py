@@ -305,9 +305,12 @@ class Driver:
                 self._send_encoded(session, request, done)
                 return
             statement = requests.bound(request, partial(self._prepare, session))
+            if request.statement.frequent:
+                self._send_encoded(session, protocol.encoded(request, statement), done)
+                return
             self.requests += 1
-            if request.statement.frequent or (request.further and request.serial is not None):
-                self._send_bound(request, statement, done)
+            if request.further and request.serial is not None:
+                self._send_conditional_batch(statement, request.timeout, done)
             else:
                 reads = request.statement.reads
                 timeout = self._patience(request.timeout, reads=reads)
@@ -418,31 +421,21 @@ class Driver:
             )
         )
 
-    def _send_bound(self, request: Request, statement: Any, done: Done) -> None:  # noqa: ANN401 - of the driver
-        """Sends a frequent statement, or a batch with a condition, as the driver has bound it."""
-        reads, metadata = request.statement.reads, None
-
+    def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
-            self._send(statement, left, tell, reads=reads, attempts=attempts)
+            self._send(statement, left, tell, reads=False, attempts=attempts)
 
-        if request.further:
-            opcode, body = protocol.BATCH, protocol.conditional_batch(statement)
-        else:
-            opcode, body = protocol.EXECUTE, protocol.bound(statement)
-            metadata = statement.prepared_statement.result_metadata
         self._send_over_client(
             FastRequest(
-                opcode=opcode,
-                body=body,
+                opcode=protocol.BATCH,
+                body=protocol.conditional_batch(statement),
                 routing_key=statement.routing_key,
-                metadata=metadata,
-                timeout=self._patience(request.timeout, reads=reads),
-                decode=partial(protocol.rows_of, metadata) if reads else None,
+                timeout=self._patience(timeout, reads=False),
                 done=done,
                 driver_fallback=driver_fallback,
                 into_loop=self.loop.call,
-                reads=reads,
-                idempotent=request.idempotent,
+                reads=False,
+                idempotent=False,
             )
         )
 

@@ -88,7 +88,7 @@ class CassandraBulk(CassandraCounting):
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            lookups = self._lookups(row, [(left, upper)], level, since, self._deadline.next_end())
+            lookups = self._lookups(row, [(left, upper)], level, since)
             [known] = wait(self._deadline, lookups, "Cassandra did not give the buckets in time")
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):

@@ -220,7 +220,7 @@ class CassandraMessages(Scanning):
     ) -> list[Page]:
         """Reads slices by a row and buckets that were read at boot time ``since`` or later."""
         level, ends = self._levels.of(queue), self._deadline.next_end()
-        row = await self._rows.find(queue, since=since, ends=ends)
+        row = await self._rows.find(queue, since)
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
@@ -228,19 +228,21 @@ class CassandraMessages(Scanning):
             for number, part in enumerate(slices)
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
-        found = await self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since, ends)
+        found = await self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
         wanted = [
             _KnownSlice(slices[number], horizons[number], uppers[number], known)
             for number, known in zip(there, found, strict=True)
         ]
-        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now), strict=True))
+        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now, ends), strict=True))
         for number, part in enumerate(slices):
             if number not in pages:
                 last = None if part.descending else max(part.lower, uppers[number])
                 pages[number] = Page([], horizons[number], last, more=False)
         return [pages[number] for number in range(len(slices))]
 
-    async def _read(self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int) -> list[Page]:
+    async def _read(
+        self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int, ends: float
+    ) -> list[Page]:
         """Reads slices side by side, and returns their pages.
 
         Args:
@@ -248,8 +250,9 @@ class CassandraMessages(Scanning):
             slices: All that the caller asked for: together they have the bytes of one answer.
             wanted: Those of them that may hold something.
             now: Ticks.
+            ends: Boot time by which it must have ended.
         """
-        ends, queue, level = self._deadline.next_end(), row.queue, self._levels.of(row.queue)
+        queue, level = row.queue, self._levels.of(row.queue)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         room, remaining = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
@@ -307,7 +310,7 @@ class CassandraMessages(Scanning):
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
-        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
+        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now, self._deadline.next_end())
         begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
@@ -361,7 +364,7 @@ class CassandraMessages(Scanning):
             self._empty_ranges.note(key, probe, below)
 
     async def _lookups(
-        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float, ends: float
+        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
     ) -> list[BucketLookup]:
         """Returns the recorded buckets of slices, from memory if that is recent enough."""
         qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
@@ -377,7 +380,7 @@ class CassandraMessages(Scanning):
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
             lookups = await self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending, ends=ends
+                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
             )
             for number, known in zip(missing, lookups, strict=True):
                 found[number] = known
@@ -464,14 +467,12 @@ class CassandraMessages(Scanning):
         """Returns a lookup for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], BucketLookup] = {}
         left: dict[int, list[int]] = {}
-        low_watermarks, ends = self._levels.concludes(row.queue), self._deadline.next_end()
+        low_watermarks = self._levels.concludes(row.queue)
         for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = await self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, ends=ends
-            )
+            found_now = await self._bucket_index.lookup(asked, consistency=level.reads, low_watermarks=low_watermarks)
             lookups = dict(zip(left, found_now, strict=True))
             for partition, known in lookups.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)

@@ -51,7 +51,7 @@ TOGETHER = 0.05
 MOST = 128
 """Max partitions that are polled in one turn: with the pause after it about 500 a second."""
 STEPS, POLLS = 1_000, 16
-"""Watches or keys that one turn of the loop takes, and polls that it begins: some milliseconds."""
+"""Max watches or keys that one turn of the loop takes, and max polls that it begins: some milliseconds."""
 FEW = 3
 """Max watches that need no record, as all are polled in each turn."""
 FIRST = 2
@@ -93,7 +93,6 @@ class PolledArrivals:
         """When the timer that counts rings."""
         self._is_busy = False
         """A look is under way, or a reading of the record."""
-        self._is_closed = False
         self._readings = 0
         """How often the record was read since it could not be, or need not be."""
         self._missed = False
@@ -103,8 +102,8 @@ class PolledArrivals:
         self._next_due = math.inf
         """When the next watch is due."""
         self._turns = 0
-        self._early = 0
-        """Watches of those who read early."""
+        self._early: set[Watch] = set()
+        """Watches of those who read early; others add theirs, and the loop only asks if there are any."""
         self._read_at = -math.inf
         """When the record was read last."""
         self._looks = 0
@@ -129,15 +128,15 @@ class PolledArrivals:
         ]
         # Before anything is awaited: a message that is stored from now on finds the watch.
         stop = self.watches.add(*found)
-        self._call(self._watched, found, early)
-        if not early:
-            return stop
+        if early:
+            self._early.add(found[0])
+        self._call(self._watched, found)
 
         def stopped() -> None:
             stop()
-            self._call(self._count_early, -1)
+            self._early.discard(found[0])
 
-        return stopped
+        return stopped if early else stop
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         self._call(self._appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
@@ -149,7 +148,7 @@ class PolledArrivals:
     def close(self) -> None:
         """Wakes all watchers, and records that nothing will come any more."""
         self.watches.close()
-        self._call(self._close)
+        self._call(self._record.close)
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
@@ -167,14 +166,13 @@ class PolledArrivals:
 
     def _plan(self) -> None:
         """Has the timer ring when the next thing is to be done."""
-        now = self._clock.boottime()
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._look_at == math.inf and not self._is_busy:
-            self._look_at = now + watching.EVERY
-        at = min(self._record.due, self._next_turn())
-        if at < self._rings_at and not self._is_closed:
-            self._rings_at = at
-            self._loop.later(max(0.0, at - now), partial(self._ring, at))
+            self._look_at = self._clock.boottime() + watching.EVERY
+        due = min(self._record.due, self._next_turn())
+        if due < self._rings_at and not self.watches.is_closed:
+            self._rings_at = due
+            self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._ring, due))
 
     def _next_turn(self) -> float:
         """Returns when to look, or to read the record for those who read early: not before that has ended."""
@@ -184,15 +182,15 @@ class PolledArrivals:
             return min(self._look_at, self._read_at + EARLY)
         return self._look_at
 
-    def _ring(self, at: float) -> None:
-        if at != self._rings_at or self._is_closed:
+    def _ring(self, due: float) -> None:
+        if due != self._rings_at or self.watches.is_closed:
             return
         self._rings_at = math.inf
-        now = max(at, self._clock.boottime())  # Timers may be early by the resolution of their clock.
+        now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
         if self._record.due <= now:
             self._record.write(ends=False)
         if self._next_turn() <= now:
-            turn = self._look(now) if self._look_at <= now + NEAR else self._glance(now)
+            turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
             self._is_busy = True
             begin(turn, self._ended)
         self._plan()
@@ -206,13 +204,9 @@ class PolledArrivals:
         self._is_busy = False
         self._plan()
 
-    def _close(self) -> None:
-        self._is_closed = True
-        self._record.close()
-
     # What happens
 
-    def _watched(self, watches: Sequence[Watch], early: bool) -> None:  # noqa: FBT001 - passed on by the loop
+    def _watched(self, watches: Sequence[Watch]) -> None:
         stored = self._lately.get(watches[0].key)
         for watch in watches:
             if watch.prompt:
@@ -221,12 +215,7 @@ class PolledArrivals:
                 self._expect(watch)
             elif stored is not None:
                 self._show_later(watch, stored)
-        self._early += early
         self._plan()
-
-    def _count_early(self, change: int) -> None:
-        """Reads the record more often as long as some watches need it."""
-        self._early += change
 
     def _appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
         now = self._clock.boottime()
@@ -252,10 +241,10 @@ class PolledArrivals:
         if self.watches.share is not None:
             self.watches.share(self._clock.now(), keys)
 
-    def _take_some(self, at: int, keys: Iterable[int]) -> None:
+    def _take_some(self, moment: int, keys: Iterable[int]) -> None:
         ticks, now = self._clock.both()
         for key in keys:
-            self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+            self._take(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
@@ -298,7 +287,7 @@ class PolledArrivals:
             await self._poll(next_to_look_for(watches, now, most), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
-    async def _glance(self, now: float) -> None:
+    async def _read_early(self, now: float) -> None:
         """Does what those who read early wait for."""
         await self._read_record(latest=True)
         await self._show(now)
@@ -324,11 +313,11 @@ class PolledArrivals:
         except QueueyError:
             await self._loop.next_turn()  # It may have failed in another thread.
             raise
-        for at, encoded in recorded:
+        for moment, encoded in recorded:
             keys = keys_of(encoded)
             for start in range(0, len(keys), STEPS):
                 some = keys[start : start + STEPS]
-                self._take_some(at, some)
+                self._take_some(moment, some)
                 await self._did(len(some))
 
     async def _follow(self, watches: Sequence[Watch]) -> int:
@@ -358,14 +347,15 @@ class PolledArrivals:
     async def _poll(self, watches: Sequence[Watch], now: float) -> None:
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
-            self._looks += 1
-            watch.looked = self._looks
-            watch.asking = True
-            if watch.due <= now:
-                watch.due = math.inf
             by_queue.setdefault(watch.queue, []).append(watch)
         for queue, some in by_queue.items():
             await self._did(len(some) * STEPS // POLLS)
+            for watch in some:
+                self._looks += 1
+                watch.looked = self._looks
+                watch.asking = True
+                if watch.due <= now:
+                    watch.due = math.inf
             self._store.begin_look(queue, [_part(watch) for watch in some], partial(_polled, some))
 
 

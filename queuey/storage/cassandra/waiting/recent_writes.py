@@ -8,7 +8,6 @@ process is killed.
 from __future__ import annotations
 
 import math
-import struct
 from collections import deque
 from itertools import chain
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from zlib import crc32
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock, ticks
 from queuey.storage.cassandra.consistency_levels import usual
-from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 
 SHARDS = 2
 WINDOW = 3.0
@@ -36,7 +35,7 @@ MOST_NOTED = 200_000
 MOST_KEYS, MOST_ROWS = 4_096, 16_000
 """Keys in a row, and rows of one shard and minute that are read at a time."""
 ROWS_IN_A_TURN = 2_000
-"""Rows that were read and are looked through in one turn of the loop."""
+"""Max rows of an answer that one turn of the loop goes through."""
 SPACING = 0.05
 """Min seconds between two rows of a process."""
 TIMEOUT = 1.0
@@ -46,15 +45,11 @@ _MINUTE = ticks(60.0)
 
 _ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
 _LATELY = Statement(
-    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
+    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}",
+    frequent=True,
 )
 PREPARED = (_ADD, _LATELY)
 """Statements sent from the thread of the store's loop, which must never wait."""
-
-_pack_values = struct.Struct(">iqibiq").pack
-_pack_routing = struct.Struct(">HqBHbB").pack
-_count_at = struct.Struct(">i").unpack_from
-_start_of_row = struct.Struct(">4xqi").unpack_from
 
 
 class Recorded(NamedTuple):
@@ -143,15 +138,7 @@ class RecentWrites:
         level = usual(self._driver.replication())
         minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
         asked = [
-            Encoded(
-                _LATELY,
-                3,
-                [_pack_values(8, minute, 1, shard, 8, since)],
-                _pack_routing(8, minute, 0, 1, shard, 0),
-                level,
-                decode,
-                TIMEOUT,
-            )
+            Request(_LATELY, (minute, shard, since), level, timeout=TIMEOUT)
             for minute in minutes
             for shard in range(SHARDS)
         ]
@@ -202,16 +189,3 @@ class RecentWrites:
 
 def keys_of(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[first : first + _KEY]) for first in range(0, len(encoded), _KEY)]
-
-
-def decode(body: bytes) -> Rows:
-    """Returns at, process and keys of the rows of an answer (``cql.protocol.ROWS``)."""
-    (count,) = _count_at(body, 12)
-    start, found = 16, []
-    for _ in range(count):
-        at, size = _start_of_row(body, start)
-        end = start + 16 + size
-        (length,) = _count_at(body, end)
-        found.append((at, body[start + 16 : end].decode(), body[end + 4 : end + 4 + length]))
-        start = end + 4 + length
-    return found

@@ -10,9 +10,12 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
 from cassandra.query import BatchStatement, BatchType
 
-from queuey.storage.cassandra.driver import UNSET
+from queuey.storage.cassandra.bucket_index import FIRST
+from queuey.storage.cassandra.driver import UNSET, Request
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.protocol import frames
 
 READY = 2
 ERROR = 0
@@ -102,3 +105,15 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
     BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
     request.consistency_level, request.serial_consistency_level = levels
     assert protocol.conditional_batch(request) == expected.getvalue()
+
+
+def test_a_frequent_statement() -> None:
+    """It has the values that the driver has bound, and its answer becomes the rows that the driver would give."""
+    bound = frames.prepared_statement(FIRST, "keyspace").bind((7, 1))
+    bound.consistency_level = ConsistencyLevel.QUORUM
+    sent = protocol.encoded(Request(FIRST, (7, 1), timeout=2.0), bound)
+    assert protocol.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
+    assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
+    rows = [(None, 1, 99, 2), (None, 2, 98, None)]
+    assert sent.decode is not None
+    assert sent.decode(cql.command(FIRST.cql).body(rows)) == rows

@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import BatchStatement, BoundStatement
 
-from queuey.storage.cassandra.driver.requests import UNSET, Rows
+from queuey.storage.cassandra.driver.requests import UNSET, Encoded, Request, Rows
 
 PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
@@ -65,12 +66,6 @@ def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> byt
     )
 
 
-def bound(request: BoundStatement) -> bytes:
-    """Returns the body of an EXECUTE of a statement as the driver has bound it."""
-    values = b"".join(map(_value, request.values))
-    return execute(request.prepared_statement.query_id, len(request.values), values, request.consistency_level)
-
-
 def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
     each = _prepared + _short(len(query_id)) + query_id + _short(count)
     return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
@@ -84,6 +79,19 @@ def conditional_batch(request: BatchStatement) -> bytes:
         parts += [_prepared, _short(len(query_id)), query_id, _short(len(values)), *map(_value, values)]
     levels = _short(request.consistency_level), _serial, _short(request.serial_consistency_level)
     return b"".join([*parts, *levels])
+
+
+def encoded(request: Request, bound: BoundStatement) -> Encoded:
+    """Returns a request of a frequent statement, given that as the driver has bound it."""
+    decode = partial(_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
+    values = b"".join(map(_value, bound.values))
+    sent = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
+    return Encoded(*sent, decode, request.timeout, request.host)
+
+
+def _rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
+    rows: Rows = ProtocolHandler.decode_message(PROTOCOL, {}, 0, 0, RESULT, body, None, metadata).parsed_rows
+    return rows
 
 
 def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
@@ -123,12 +131,6 @@ def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any
     if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):
         return body
     return ProtocolHandler.decode_message(PROTOCOL, {}, 0, flags, opcode, body, None, metadata)
-
-
-def rows_of(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
-    """Returns the rows of a usual result, given its columns."""
-    rows: Rows = ProtocolHandler.decode_message(PROTOCOL, {}, 0, 0, RESULT, body, None, metadata).parsed_rows
-    return rows
 
 
 class FrameReader:
