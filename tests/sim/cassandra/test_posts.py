@@ -353,22 +353,22 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=8),
-    "D without U": Mutation(SHOWN, delay_without_undo_time, first=10),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=28),
+    "D without U": Mutation(SHOWN, delay_without_undo_time, first=4),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
     "what was sent ends by its own rules": Mutation(
-        SHOWN, partial(replace, AppendOperation.withdraw, cancelled), first=3
+        SHOWN, partial(replace, AppendOperation.withdraw, cancelled), first=1
     ),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time), first=3),
     "repeating after unknown": Mutation(
-        ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=3
+        ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=2
     ),
-    "repeating in the writer, ids": Mutation(("G1",), sent_again),
+    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=4),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
     "repeating a batch as a whole": Mutation(
-        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part), first=1
+        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part), first=2
     ),
-    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=41),
+    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=31),
     "S in the order of an ordered queue": Mutation(
         ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=3, storm=OrderedStorm
     ),

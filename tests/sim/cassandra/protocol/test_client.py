@@ -104,7 +104,7 @@ MUTATIONS = {
     ),
     "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=7),
     "a lost append is in doubt": Mutation(
-        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=7
+        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=10
     ),
     "a request is answered once": Mutation(
         ("answers",), partial(replace, FastRequest.tell, whenever_there_is_an_answer), first=3
