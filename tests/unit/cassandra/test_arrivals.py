@@ -283,6 +283,7 @@ class Own:
     """A process whose store has a real loop, and watches ten queues; requests wait until they are let go."""
 
     def __init__(self, driver: CalmDriver) -> None:
+        self.threads_before = {*threading.enumerate()}
         self.driver = driver
         self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
         self.woken: list[int] = []
@@ -341,7 +342,7 @@ def test_closing_in_the_middle_of_a_look(own: Own) -> None:
     assert {*own.woken} == {*range(1, 11)}
     own.loop.close()
     assert own.driver.count(PREPARED[:1]) == 2  # That it was written to, and the end.
-    until(lambda: not any(thread.name.startswith("queuey") for thread in threading.enumerate()))
+    until(lambda: own.threads_before.issuperset(threading.enumerate()))
     own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
     assert 11 in own.woken
     while own.driver.waiting:
