@@ -18,7 +18,7 @@ from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import group
 from queuey.terminal.output import DryRun, Json
-from queuey.terminal.time_parsing import iso
+from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.curator.drain import Left, Target

@@ -17,7 +17,7 @@ from queuey.client import EARLIEST
 from queuey.terminal import output
 from queuey.terminal.commands import group
 from queuey.terminal.output import DryRun, Json, Yes
-from queuey.terminal.time_parsing import iso
+from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup

@@ -12,9 +12,10 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
+from queuey import time_parsing
 from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
 from queuey.client.lookup import look_up
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output
 from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from qdo.cli.selection import chosen, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
+from queuey import time_parsing
 from queuey.client import ClientError, GroupOffset
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural
 

@@ -25,7 +25,7 @@ from queuey.terminal import output, times
 from queuey.terminal.output import Json
 from queuey.terminal.signals import handled
 from queuey.terminal.texts import plural, printable
-from queuey.terminal.time_parsing import length
+from queuey.time_parsing import length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.queues import about, backlog_text, when
 from queuey.cli.service_options import Queue, connected
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural
 

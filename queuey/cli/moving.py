@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuey import time_parsing
 from queuey.cli.service_options import connected, queue_names
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output
 from queuey.terminal.bars import bar
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuey import time_parsing
 from queuey.cli.service_options import Group, Queue, connected, group_names
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output
 from queuey.terminal.commands import group
 from queuey.terminal.output import Json, Yes
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli import moving
 from queuey.cli.service_options import connected, on_existing, queue_names
 from queuey.messages import RESETTABLE, options
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.commands import group, optional, with_parameters
 from queuey.terminal.output import Json, Yes
 from queuey.terminal.texts import plural

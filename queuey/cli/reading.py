@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.service_options import Queue, connected, waiting
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.output import Json
 from queuey.terminal.texts import plural, printable
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.sending import headers_of
 from queuey.cli.service_options import connected, queue_names
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.output import Json
 

@@ -17,7 +17,7 @@ from queuey.service.claims.attempts import Attempts
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
-from queuey.terminal.time_parsing import clock_warning, iso, length
+from queuey.time_parsing import clock_warning, iso, length
 
 MOST_SHOWN = 10
 """Max partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
-from queuey.terminal import time_parsing, times
+from queuey.terminal import times
 from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.output import emit, note, say, table
 from queuey.terminal.texts import plural

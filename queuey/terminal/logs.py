@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.terminal import time_parsing
+from queuey import time_parsing
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 

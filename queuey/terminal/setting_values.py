@@ -14,7 +14,7 @@ import msgspec
 
 from queuey.errors import SettingsError
 from queuey.terminal.texts import did_you_mean
-from queuey.terminal.time_parsing import duration
+from queuey.time_parsing import duration
 
 __all__ = [
     "Given",

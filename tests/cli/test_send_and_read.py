@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from queuey import time_parsing
 from queuey.client import Client, Outgoing
-from queuey.terminal import time_parsing
 from tests.commands import Run
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment

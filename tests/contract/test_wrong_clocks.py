@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.messages import QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.storage import Store
-from queuey.terminal.time_parsing import clock_warning
+from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter, texts

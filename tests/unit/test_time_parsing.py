@@ -12,7 +12,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.terminal import time_parsing, times
+from queuey import time_parsing
+from queuey.terminal import times
 from tests.replacing import replace_in
 
 NOW = 1_700_000_000.5

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.profiles import read_key
 from queuey.errors import ApplicationNotFound, KeyNotFound
 from queuey.messages import AUDITS, OPERATORS
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.output import Json, Yes
 from queuey.terminal.texts import plural

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
-from queuey.terminal import output, time_parsing
+from queuey.terminal import output
 from queuey.terminal.bars import bar
 from queuey.terminal.output import Json, Yes
 from queuey.terminal.texts import plural

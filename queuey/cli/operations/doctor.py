@@ -33,7 +33,7 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
 def _try(settings: Settings) -> Finding:
     from queuey.errors import QueueyError
     from queuey.storage import opening
-    from queuey.terminal.time_parsing import clock_warning
+    from queuey.time_parsing import clock_warning
 
     try:
         store = opening.open_store(settings, jobs=False)

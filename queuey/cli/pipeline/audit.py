@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuey import time_parsing
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.commands import name_and_value
 
 if TYPE_CHECKING:

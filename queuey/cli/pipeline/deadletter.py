@@ -12,7 +12,7 @@ from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing, tell
 from queuey.terminal.texts import plural
-from queuey.terminal.time_parsing import iso
+from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
     from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:

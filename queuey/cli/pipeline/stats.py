@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
-from queuey.terminal import output, time_parsing, times
+from queuey.terminal import output, times
 
 if TYPE_CHECKING:
     from queuey.pipeline.stats.lag import LagReport

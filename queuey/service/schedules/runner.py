@@ -28,7 +28,7 @@ from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
 from queuey.storage import Store
 from queuey.storage.troubles import Trouble
-from queuey.terminal.time_parsing import clock_warning
+from queuey.time_parsing import clock_warning
 
 MAX_AT_ONCE = 4
 """Max schedules that a process fires at the same time."""

@@ -15,7 +15,7 @@ from queuey.messages import Message, Meta
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import Found, Wanted
-from queuey.terminal.time_parsing import point
+from queuey.time_parsing import point
 from queuey.web import validators
 from queuey.web.console import bodies, pages
 from queuey.web.console.sessions import Ask

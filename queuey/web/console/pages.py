@@ -14,7 +14,7 @@ from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 from queuey import ids
 from queuey.access import USERS_OF, Caller, application_of_owner
 from queuey.messages import OPERATORS
-from queuey.terminal.time_parsing import length
+from queuey.time_parsing import length
 from queuey.web.console import cookies, static_files
 from queuey.web.requests import Request
 from queuey.web.responses import Header, Response

@@ -7,7 +7,7 @@ import time
 from queuey.access import VERBS, parse_scope
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
-from queuey.terminal.time_parsing import duration
+from queuey.time_parsing import duration
 from queuey.web.console import pages
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.sessions import Ask

@@ -12,7 +12,7 @@ from queuey.errors import InvalidRequest, OffsetConflict
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange
 from queuey.service import Progress, parse_mark
-from queuey.terminal.time_parsing import point
+from queuey.time_parsing import point
 from queuey.web import validators
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.sessions import Ask

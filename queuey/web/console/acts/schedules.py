@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.service import ScheduleReport
-from queuey.terminal.time_parsing import duration
+from queuey.time_parsing import duration
 from queuey.web.console import pages
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.acts.messages import SendMessage, item_of
