@@ -18,8 +18,7 @@ from queuey.user_queues import LONGEST_USER, user_name
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import Published
 from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import User, identity_of, is_time
-from queuey.web.credentials.users import Trusted
+from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
 MAX_TOKEN = 8192
 """Max characters of a token."""

@@ -25,8 +25,7 @@ from queuey.settings import UserIssuer
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import Published
 from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import User, identity_of, is_time
-from queuey.web.credentials.users import Trusted
+from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
 MAX_ASSERTION = 8192
 """Max characters of an assertion."""

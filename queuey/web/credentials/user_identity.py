@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from queuey.access import USERS_OF, Grant, name_within
@@ -13,6 +13,9 @@ from queuey.service.sessions import UserLogin
 from queuey.settings import UserIssuer, Users
 from queuey.user_queues import queue_name
 from queuey.web.credentials import Identity
+
+Trusted = Sequence[tuple[str, UserIssuer]]
+"""Applications and the issuers that they trust."""
 
 
 class User(NamedTuple):

@@ -5,21 +5,20 @@ Their libraries are extras and are imported here, only where there are such user
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from queuey.errors import SettingsError
 from queuey.extras import install_command
-from queuey.settings import SecretName, UserIssuer, Users
+from queuey.settings import SecretName, Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.key_sets import Published
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider
+    from queuey.web.credentials.user_identity import Trusted
 
 T = TypeVar("T")
-Trusted = Sequence[tuple[str, UserIssuer]]
-"""Applications and the issuers that they trust."""
 
 
 def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
