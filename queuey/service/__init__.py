@@ -32,6 +32,7 @@ from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, pars
 from queuey.service.reading import Reader, Source
 from queuey.service.schedules import ScheduleReport, ScheduleUseCases
 from queuey.service.sessions import Sessions
+from queuey.service.streams import OpenStreams
 from queuey.service.unread import UnreadUseCases
 from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
@@ -96,8 +97,9 @@ class Service:
         self.core = Core()
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
+        self.streams = OpenStreams(self.reader)
         self.offsets = OffsetUseCases(store)
-        self.unread = UnreadUseCases(store, self.reader, self.core)
+        self.unread = UnreadUseCases(store, self.core, self.streams.tell)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         self.workers = Workers()
@@ -144,7 +146,7 @@ class Service:
             **self.schedules.statistics(),
             **self.names.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
-            "streams_open": float(len(self.reader.streams)),
+            "streams_open": float(len(self.streams.all)),
             "loop_longest_turn_seconds": self.core.longest_turn,
         }
         with suppress(StoreUnavailable):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
-from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
@@ -22,9 +20,6 @@ from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store
-
-if TYPE_CHECKING:
-    from queuey.service.streams import Stream
 
 SHORT = 256
 """Max messages of a short read."""
@@ -48,10 +43,6 @@ class Reader:
         self._metrics = metrics
         self._core = core
         self.watchers = Watchers()
-        self.streams: WeakSet[Stream] = WeakSet()
-        """All open streams."""
-        self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
-        """Streams that follow the read marks of each reader; they keep these sets."""
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
             kind: WakeSource(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
@@ -70,14 +61,6 @@ class Reader:
             StoreUnavailable: It is off itself.
         """
         return self._store.claim_time()
-
-    def tell_streams(self, reader: str, queue: Queue) -> None:
-        """Tells the streams of a reader in this process that its mark in a queue may have moved; from any thread."""
-        self.watchers.tell(self._tell_streams, reader, queue)
-
-    def _tell_streams(self, reader: str, queue: Queue) -> None:
-        for stream in list(self.followers.get(reader, ())):
-            stream.hear_of_mark(queue)
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue. If there is nothing to answer, it calls the ``waiter`` instead of waiting.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -141,11 +141,36 @@ Found = tuple[list[Event], list[tuple[str, QueueyError]]]
 """Messages, and queues that cannot be read any more, with the errors."""
 
 
+class OpenStreams:
+    """The open streams of this process.
+
+    Args:
+        reader: Reads their queues.
+
+    Attributes:
+        all: All of them.
+        followers: The streams that follow read marks, by their owner. They keep these sets.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.all: WeakSet[Stream] = WeakSet()
+        self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
+
+    def tell(self, owner: str, queue: Queue) -> None:
+        """Tells the streams that follow an owner's read marks: that in a queue may have moved. From any thread."""
+        self.reader.watchers.tell(self._tell, owner, queue)
+
+    def _tell(self, owner: str, queue: Queue) -> None:
+        for stream in list(self.followers.get(owner, ())):
+            stream.hear_of_mark(queue)
+
+
 class Stream:
     """One reader of some queues.
 
     Args:
-        reader: Reads them.
+        streams: The open streams, which it joins.
         cursor: The start.
         limit: Messages of a partition that are read together.
         partitions: Of the queues; None: all.
@@ -169,8 +194,8 @@ class Stream:
         "_limit",
         "_partitions",
         "_queue",
-        "_reader",
         "_sources",
+        "_streams",
         "cursor",
         "is_of_all",
         "looked",
@@ -180,7 +205,7 @@ class Stream:
 
     def __init__(
         self,
-        reader: Reader,
+        streams: OpenStreams,
         cursor: Cursor,
         limit: int,
         partitions: tuple[int, ...] | None,
@@ -188,8 +213,8 @@ class Stream:
         *,
         early: bool = False,
     ) -> None:
-        self._reader = reader
-        reader.streams.add(self)
+        self._streams = streams
+        streams.all.add(self)
         self._limit = limit
         self._partitions = partitions
         self._queue = queue
@@ -236,7 +261,7 @@ class Stream:
 
     def follow_marks(self, marks: MarkNews) -> None:
         self.marks = marks
-        self._followers = self._reader.followers.setdefault(marks.reader, WeakSet())
+        self._followers = self._streams.followers.setdefault(marks.reader, WeakSet())
         self._followers.add(self)
 
     def hear_of_mark(self, queue: Queue) -> None:
@@ -255,7 +280,8 @@ class Stream:
 
     def _since(self) -> int:
         """Returns ticks below which nothing can lie in a queue that does not exist yet."""
-        return self._reader.now() - round((SPARE + self._reader.clock_difference) * TICKS_PER_SECOND)
+        reader = self._streams.reader
+        return reader.now() - round((SPARE + reader.clock_difference) * TICKS_PER_SECOND)
 
     def look(self) -> None:
         """Records that the queues are listed now."""
@@ -306,7 +332,7 @@ class Stream:
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
         wanted = replace(self._range(name), partitions=(1,))
-        reading = await access.apply(lambda queue: self._reader.read_short(queue, wanted, wait, waiter))
+        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, wanted, wait, waiter))
         return None if reading is None else (self._given({name: reading}, whole=True), [])
 
     async def _read(self, woken: frozenset[int] | None, wait: float, waiter: Waiter, in_thread: InThread) -> Found:
@@ -314,7 +340,7 @@ class Stream:
         waits_for = Range(partitions=self._partitions, early=self._early)
         every = [Source(access, waits_for) for access in self._sources.values()]
         asked = [Source(self._sources[each], self._range(each)) for each in names]
-        results = await in_thread(lambda: self._reader.read_woken(every, asked, wait, waiter))
+        results = await in_thread(lambda: self._streams.reader.read_woken(every, asked, wait, waiter))
         readings: dict[str, Reading] = {}
         failed: list[tuple[str, QueueyError]] = []
         for each, result in zip(names, results, strict=True):

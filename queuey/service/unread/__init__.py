@@ -8,7 +8,7 @@ never above the horizon of reads: a message that becomes visible later is unread
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHERS, nothing
-from queuey.service.reading import Reader
 from queuey.storage import Store
 from queuey.storage.offset_changes import READERS
 
@@ -70,12 +69,18 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class UnreadUseCases:
-    """Sets read marks, and counts messages above them."""
+    """Sets read marks, and counts messages above them.
 
-    def __init__(self, store: Store, reader: Reader, core: Core) -> None:
+    Args:
+        store: Has the marks and the messages.
+        core: Runs reads side by side.
+        tell: Called with the owner of a mark that may have moved, and the queue.
+    """
+
+    def __init__(self, store: Store, core: Core, tell: Callable[[str, Queue], None]) -> None:
         self._store = store
-        self._reader = reader
         self._core = core
+        self._tell = tell
 
     def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
         """Marks messages below certain positions as read; streams of the same reader in this process learn of it.
@@ -109,7 +114,7 @@ class UnreadUseCases:
             return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
 
         marked = access.use(mark)
-        self._reader.tell_streams(reader, access.queue)
+        self._tell(reader, access.queue)
         return marked
 
     def unread(

@@ -47,8 +47,8 @@ class ChartView:
         figures = await request.in_thread(lambda: self._figures(access), computes=True)
         if request.stream is None:
             self._count(holder, request)
-            reader = self._service.reader
-            request.stream = Stream(reader, Cursor((reader.now(), LOW_MIN)), 1, None, None)
+            streams = self._service.streams
+            request.stream = Stream(streams, Cursor((streams.reader.now(), LOW_MIN)), 1, None, None)
             request.stream.is_of_all = True
         # It has no queues to look for, so it is tried again at each beat and not before.
         request.stream.looks_again = False

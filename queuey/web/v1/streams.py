@@ -133,11 +133,11 @@ class StreamViews(Views):
         partitions = take_partitions(given.get("partitions"), errors, None)
         last = request.headers.get("last-event-id") or asked.last_event_id
         field = LAST_EVENT if last else "since"
-        reader = self._service.reader
-        cursor = errors.take(field, _cursor, last or asked.since, queue, reader.now) or Cursor()
+        streams = self._service.streams
+        cursor = errors.take(field, _cursor, last or asked.since, queue, streams.reader.now) or Cursor()
         errors.check()
         limit = asked.limit or self._limits.default_limit
-        return Stream(reader, cursor, limit, partitions, queue, early=asked.early), asked.read_marks
+        return Stream(streams, cursor, limit, partitions, queue, early=asked.early), asked.read_marks
 
     def _admit(
         self, request: Request, stream: Stream, application: str, names: Sequence[str] | None

@@ -15,7 +15,7 @@ from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service, Waiter
 from queuey.service.reading import Reader
-from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, Stream
+from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, OpenStreams, Stream
 from queuey.storage import Store
 from tests.backends import Backend
 from tests.contract.samples import make_queue, new
@@ -47,7 +47,7 @@ class Reading:
     def __init__(self, service: Service, queues: Sequence[Queue], limit: int, cursor: str = "") -> None:
         self.service = service
         only = queues[0].name if len(queues) == 1 else None
-        self.stream = Stream(service.reader, Cursor.parse(cursor, only), limit, None, only, early=self.early)
+        self.stream = Stream(service.streams, Cursor.parse(cursor, only), limit, None, only, early=self.early)
         for queue in queues:
             self.stream.admit(service.enter(queue, lambda _: None, self.in_thread))
         self.waiter = Waiting(service.reader.watchers)
@@ -137,8 +137,8 @@ def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> 
     It is the clock of ids that counts: the machine's own may be off.
     """
     wrong = 3 * ids.TICKS_PER_SECOND
-    reader = SimpleNamespace(streams=set(), clock_difference=difference, now=lambda: ids.now_ticks() - wrong)
-    stream = Stream(cast("Reader", reader), Cursor(), 1, None, None)
+    reader = SimpleNamespace(clock_difference=difference, now=lambda: ids.now_ticks() - wrong)
+    stream = Stream(OpenStreams(cast("Reader", reader)), Cursor(), 1, None, None)
     stream.is_of_all = True
     behind = reader.now() - round(difference * ids.TICKS_PER_SECOND)
     stream.look()

@@ -16,7 +16,7 @@ from queuey.messages import Message, Page, Queue
 from queuey.metrics import Metrics
 from queuey.service import Limits, QueueAccess, reading
 from queuey.service.ranges import OTHERS, Range, Reading, mark_of
-from queuey.service.streams import Cursor, Stream
+from queuey.service.streams import Cursor, OpenStreams, Stream
 from queuey.service.watching import Waiter
 from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site
 from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
@@ -131,7 +131,7 @@ class StreamReader(EarlyReader):
 
     def _open(self, cursors: Mapping[int, Position]) -> None:
         cursor = Cursor(FIRST, {(QUEUE, number): position for number, position in cursors.items()})
-        self._stream = Stream(self._site.reader, cursor, self._limit, None, QUEUE, early=True)
+        self._stream = Stream(OpenStreams(self._site.reader), cursor, self._limit, None, QUEUE, early=True)
         self._stream.admit(self._access)
 
     @property

@@ -171,8 +171,8 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
             await until(lambda: len(two.bodies) == 3)
             assert reads(two) == []
             # Only streams that tell of them are asked about a reader's marks.
-            assert [*map(len, service.reader.followers.values())] == [1]
-        await until(lambda: not service.reader.followers)
+            assert [*map(len, service.streams.followers.values())] == [1]
+        await until(lambda: not service.streams.followers)
 
     running(app, waiters=50)(work)
 
