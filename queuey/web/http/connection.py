@@ -18,15 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from queuey.web.http.heads import END, HEAD_BYTES, Head, Refused, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
-
-if TYPE_CHECKING:
-    from queuey.web.http.listening import Connections
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +49,52 @@ _BAD = re.compile(r"[\r\n\0]")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
 _MOST_HEADS = 1000
 
+Answer = Callable[[Head, "Connection"], Awaitable[None]]
+Waiting = dict["Connection", float]
+"""Connections with their deadlines, in order."""
+
 
 class Broken(Exception):
     """A body that breaks off, or is malformed."""
+
+
+class Host(Protocol):
+    """All connections of a process, as one of them uses them.
+
+    Attributes:
+        loop: The event loop.
+        buffer: Takes what a connection receives. All share it: it is emptied at once.
+        scheme: ``http`` or ``https``.
+        is_closing: No connection takes another request.
+        date: The header line of an answer.
+        answer: Answers a request.
+        refusal: Makes the answer to malformed requests from a status and a reason.
+        idle, heads, full, lingering: Connections by what they wait for, with their deadlines.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    buffer: memoryview
+    scheme: str
+    is_closing: bool
+    date: bytes
+    answer: Answer
+    refusal: Callable[[int, str], Response]
+    idle: Waiting
+    heads: Waiting
+    full: Waiting
+    lingering: Waiting
+
+    def enter(self, connection: Connection) -> None:
+        """Adds a new connection."""
+
+    def leave(self, connection: Connection) -> None:
+        """Removes a connection."""
+
+    def wait(self, connection: Connection, where: Waiting | None) -> None:
+        """Moves a connection to one of the lists. None: it waits for nothing."""
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Flushes a connection at the end of the turn, with all others."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -93,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Host) -> None:
         self.all = connections
         self.transport: asyncio.Transport
         self.keeps = True

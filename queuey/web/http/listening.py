@@ -11,13 +11,12 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 from time import monotonic
 
-from queuey.web.http.connection import Connection
-from queuey.web.http.heads import Head
+from queuey.web.http.connection import Answer, Connection, Waiting
 from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)
@@ -43,10 +42,6 @@ TCP_NOTSENT_LOWAT = 25
 """Number of the option on Linux; Python has it from 3.12 on."""
 UNSENT_BYTES = 128 * 1024
 """Max bytes that the system buffers for a connection beyond the other end's window."""
-
-Answer = Callable[[Head, Connection], Awaitable[None]]
-Waiting = dict[Connection, float]
-"""Connections with their deadlines, in order."""
 
 
 class Certificate:

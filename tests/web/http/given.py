@@ -8,9 +8,9 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from queuey.web.http.connection import Connection
+from queuey.web.http.connection import Answer, Connection
 from queuey.web.http.heads import Head
-from queuey.web.http.listening import Answer, Connections
+from queuey.web.http.listening import Connections
 from queuey.web.responses import Response, text_response
 
 MOST = 1000
