@@ -1,29 +1,13 @@
-"""Limits of one request, and turns between applications."""
+"""Limits of one request."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 import msgspec
 
 from queuey.messages import DEFAULT_TTL
 
-T = TypeVar("T")
 KIB = 1024
 MIB = 1024 * KIB
-
-
-def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
-    """Orders items by turns: the first one of each application, then the second ones, and so on."""
-    turns = Counter[str]()
-    ordered = []
-    for item in items:
-        name = application(item)
-        ordered.append((turns[name], item))
-        turns[name] += 1
-    return [item for _, item in sorted(ordered, key=lambda each: each[0])]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
+from queuey.web.admission.scheduling import ANONYMOUS
 from queuey.web.credentials import CredentialReader, Identity
-from queuey.web.gateway.scheduling import ANONYMOUS
 from queuey.web.requests import Request
 
 MAX_CACHED = 4096

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from queuey.errors import NoCredential, NotAllowed
 from queuey.metrics import Metrics
 from queuey.service.core import GivenUp
+from queuey.web.admission.long_polls import client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
 from queuey.web.requests import (
     BodyWanted,
     Request,
     announced_length,
-    client_left,
     decode_path,
     read_query,
     with_warning,

@@ -12,9 +12,9 @@ from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.metrics import QueueBacklog
 from queuey.service import Service
+from queuey.service.workers.counts import Collection, Told
 from queuey.time_parsing import clock_warning
 from queuey.web.endpoint import Handler, Match
-from queuey.web.gateway.workers import Collection, Told
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
 

@@ -13,30 +13,25 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
+from queuey.access import Caller
 from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.service import PiggybackedAck
 from queuey.service.streams import Stream
 from queuey.web import validators
-from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
-from queuey.web.responses import Header, accepts
-
-if TYPE_CHECKING:
-    from queuey.access import Caller
-    from queuey.web.gateway.long_polls import Client, LongPoll
-    from queuey.web.http.connection import Connection
-    from queuey.web.responses import Response
+from queuey.web.admission.long_polls import Client, LongPoll, Receive
+from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota
+from queuey.web.http.connection import Connection
+from queuey.web.responses import Header, Response, accepts
 
 T = TypeVar("T")
 Scope = dict[str, Any]
 """A request without its body, as ASGI has it."""
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-"""Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
 SMALL_BODY = 16 * 1024
 """Max bytes of a small body: the number of connections bounds these."""
@@ -255,11 +250,6 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
         headers[name] = value
     return Fields(headers, own, foreign)
-
-
-def client_left() -> InvalidRequest:
-    """Returns the error of a request whose client has left before the answer. Nobody gets it."""
-    return InvalidRequest({"connection": "Was closed before the answer"})
 
 
 def may_wait(request: Request) -> bool:

@@ -13,7 +13,7 @@ from queuey import settings
 from queuey.access import USERS_OF, Caller, name_within
 from queuey.errors import SettingsError
 from queuey.settings import OwnRates, Rates
-from queuey.web.gateway.rates import Buckets, Rate, RateLimits
+from queuey.web.admission.rates import Buckets, Rate, RateLimits
 
 SHOP = Caller(names=frozenset({"app:shop"}), tenant="app:shop")
 NEWS = Caller(names=frozenset({"app:news"}), tenant="app:news")

@@ -13,8 +13,8 @@ from queuey.service import Limits
 from queuey.storage import Store
 from queuey.storage.sqlite import messages
 from queuey.web import make_app
+from queuey.web.admission.scheduling import FairQueue
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.gateway.scheduling import FairQueue
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in

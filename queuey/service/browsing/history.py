@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from queuey.messages import Queue
-from queuey.service.limits import in_turns
+from queuey.service.turns import in_turns
 from queuey.service.workers import Answer, Topic, Workers
 
 STEP, CELLS = 10, 360

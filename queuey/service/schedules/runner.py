@@ -22,10 +22,10 @@ from queuey import ids
 from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Record, RecordDue
-from queuey.service import limits
 from queuey.service.core import Core
 from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
+from queuey.service.turns import in_turns
 from queuey.storage import Store
 from queuey.storage.troubles import Trouble
 from queuey.time_parsing import clock_warning
@@ -44,8 +44,8 @@ Name = tuple[str, str]
 """Application and name of a schedule."""
 
 
-def in_turns(due: Iterable[tuple[int, Name]]) -> list[Name]:
-    return [name for _, name in limits.in_turns(sorted(due), lambda each: each[1][0])]
+def firing_order(due: Iterable[tuple[int, Name]]) -> list[Name]:
+    return [name for _, name in in_turns(sorted(due), lambda each: each[1][0])]
 
 
 class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class ScheduleRunner:
             await self._look(now)
             # Not all processes at the same moment.
             self._next_look = boottime + self._timing.look * (0.8 + 0.4 * self._core.chance.random())
-        due = in_turns(
+        due = firing_order(
             (known.due, name) for name, known in self._known.items() if known.due <= now and known.retry <= boottime
         )[:MAX_IN_PASS]
         for first in range(0, len(due), MAX_AT_ONCE):

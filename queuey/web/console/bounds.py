@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from queuey.errors import TooManyRequests
-from queuey.web.gateway.rates import Buckets, Rate
+from queuey.web.admission.rates import Buckets, Rate
 
 MAX_COUNTED = 4096
 """Max names with a counter."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from queuey import __version__
 from queuey.errors import StoreUnavailable
 from queuey.messages import Finding
+from queuey.service.workers.counts import Collection
 from queuey.web.console.sessions import Asks
 from queuey.web.endpoint import Match
-from queuey.web.gateway.workers import Collection
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 

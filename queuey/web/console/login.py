@@ -14,6 +14,8 @@ from urllib.parse import unquote
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.sessions import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
+from queuey.web.admission.rates import Rate
+from queuey.web.admission.scheduling import counted_as
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
 from queuey.web.console.bounds import Bound
@@ -21,8 +23,6 @@ from queuey.web.console.sessions import form_defect, read_fields, read_form
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
-from queuey.web.gateway.rates import Rate
-from queuey.web.gateway.scheduling import counted_as
 from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 

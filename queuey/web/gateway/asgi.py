@@ -5,10 +5,10 @@ the view, errors, metrics. A view is a coroutine that never blocks, or runs in a
 (:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
 
 A long poll is a request whose view may find nothing to answer. Then it waits on the loop, without a thread, and its
-view is tried again when that is worthwhile (:mod:`queuey.web.gateway.long_polls`).
+view is tried again when that is worthwhile (:mod:`queuey.web.admission.long_polls`).
 
 Each request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
-(:mod:`queuey.web.gateway.scheduling`). A body is read only when the caller is known or has been authorized.
+(:mod:`queuey.web.admission.scheduling`). A body is read only when the caller is known or has been authorized.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.storage import Store
-from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Endpoint, Match, Resources, View
-from queuey.web.errors import error_response
-from queuey.web.gateway.long_polls import (
+from queuey.web.admission.long_polls import (
     KEEPALIVE_INTERVAL,
     LISTING_INTERVAL,
     MAX_USER_STREAMS,
@@ -43,10 +40,15 @@ from queuey.web.gateway.long_polls import (
     Client,
     Clients,
     LongPolls,
+    Receive,
+    client_left,
 )
+from queuey.web.admission.rates import RateLimits
+from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Endpoint, Match, Resources, View
+from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
-from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
 from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
@@ -55,11 +57,9 @@ from queuey.web.requests import (
     BodyReader,
     BodyWanted,
     Protocol,
-    Receive,
     Request,
     Scope,
     announced_length,
-    client_left,
     new_request,
     read_headers,
     read_scope,

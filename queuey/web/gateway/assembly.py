@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.settings import Settings, origins_of
+from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.rates import RateLimits
 
 
 def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN401 - Pyramid's router

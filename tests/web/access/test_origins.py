@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from queuey.settings import Rates
+from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.origins import MAX_NAMED
-from queuey.web.gateway.rates import RateLimits
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, running

@@ -14,9 +14,9 @@ from queuey.settings.rates import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
+from queuey.web.admission.rates import RateLimits
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.rates import RateLimits
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY

@@ -16,11 +16,11 @@ from botocore.credentials import Credentials
 from queuey.settings import Facades, Rates, SqsFacade, UserIssuer
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.admission.rates import RateLimits
+from queuey.web.admission.scheduling import stranger
 from queuey.web.console import console
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import stranger
 from tests.web.caller import Reply
 from tests.web.conftest import KEY
 from tests.web.console.conftest import examine

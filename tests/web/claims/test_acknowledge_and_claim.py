@@ -13,8 +13,8 @@ from queuey.errors import QueueChanged, StoreUnavailable
 from queuey.service import Limits, PiggybackedAck
 from queuey.service.claims.requests import SettleRequest
 from queuey.storage import Store
+from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.scheduling import SharedQuota
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply

@@ -20,12 +20,12 @@ from queuey.settings import UserIssuer, Users
 from queuey.storage import Store
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
+from queuey.web.admission.rates import Rate
 from queuey.web.console import console, cookies, login
 from queuey.web.console.login import EXCHANGES, WRONG_CODES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
 from queuey.web.credentials.users import providers_of
-from queuey.web.gateway.rates import Rate
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller

@@ -12,10 +12,10 @@ from queuey.messages import QueueSpec
 from queuey.service.sessions import LIFETIME, Sessions
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.admission.scheduling import counted_as
 from queuey.web.console import console, cookies, pages
 from queuey.web.console.login import own_page
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.gateway.scheduling import counted_as
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import LIMITED_KEY, examine

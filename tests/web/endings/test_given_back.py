@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from queuey.service import Limits
-from queuey.web.gateway import asgi, long_polls
+from queuey.web.admission import long_polls
+from queuey.web.admission.scheduling import SharedQuota
+from queuey.web.gateway import asgi
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.scheduling import SharedQuota
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable, TooManyRequests
-from queuey.web.gateway.scheduling import FairQueue, SharedQuota
+from queuey.web.admission.scheduling import FairQueue, SharedQuota
 
 HOLDERS = st.sampled_from("abcdef")
 STEPS = st.lists(st.tuples(HOLDERS, st.integers(-1, 40)), max_size=200)

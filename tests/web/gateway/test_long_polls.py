@@ -12,9 +12,9 @@ import pytest
 from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.admission.long_polls import MAX_TRIES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.long_polls import MAX_TRIES
 from tests.contract.samples import new
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import TooManyRequests
-from queuey.web.gateway.scheduling import Contention, LoopScheduler
+from queuey.web.admission.scheduling import Contention, LoopScheduler
 from tests.waiting import PATIENCE_SECONDS
 
 Scenario = Callable[[LoopScheduler], Coroutine[Any, Any, None]]

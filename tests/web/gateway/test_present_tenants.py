@@ -16,8 +16,8 @@ from queuey.errors import Outcome
 from queuey.messages import NewMessage, Queue
 from queuey.service.core import Done
 from queuey.storage import Store
+from queuey.web.admission.scheduling import Contention
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.scheduling import Contention
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.metrics import Snapshot
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.web.gateway.workers import Collection, Told
+from queuey.service.workers.counts import Collection, Told
 from tests.contract.samples import eventually
 
 

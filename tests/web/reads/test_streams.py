@@ -18,10 +18,10 @@ from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.admission.long_polls import NOTICE_INTERVAL
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.long_polls import NOTICE_INTERVAL
 from tests.contract.samples import new
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller

@@ -20,6 +20,7 @@ from queuey.errors import (
     TooManyRequests,
 )
 from queuey.service.operating.audit import Entry, Outcome, Sent
+from queuey.web.admission.rates import Rate
 from queuey.web.console import cookies, pages
 from queuey.web.console.acts.act import Act, Plan
 from queuey.web.console.acts.keys import IssueKey, RevokeKey
@@ -39,7 +40,6 @@ from queuey.web.console.bounds import Bound
 from queuey.web.console.sessions import Ask, Asks, read_form
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
-from queuey.web.gateway.rates import Rate
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 from queuey.web.v1.messages import format_place

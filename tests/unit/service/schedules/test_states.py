@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.messages import Meta
 from queuey.service.drafts import Draft
 from queuey.service.schedules import states
-from queuey.service.schedules.runner import in_turns
+from queuey.service.schedules.runner import firing_order
 from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
 from queuey.service.schedules.timetables import Timetable, instants
 from tests.replacing import replace_in
@@ -161,10 +161,10 @@ def test_next_instants_are_remembered() -> None:
     assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
 
 
-def test_in_turns() -> None:
+def test_firing_order() -> None:
     """An application with many schedules does not delay those of others; its own come in their order."""
     many = [(number, ("a", f"s{number}")) for number in range(100)]
     others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
-    ordered = in_turns([*others, *reversed(many)])
+    ordered = firing_order([*others, *reversed(many)])
     assert ordered[:5] == [("a", "s0"), ("c", "s"), ("b", "s"), ("a", "s1"), ("b", "t")]
     assert [name for application, name in ordered if application == "a"] == [name for _, (_, name) in many]

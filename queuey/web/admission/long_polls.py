@@ -20,15 +20,16 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from queuey.access import ANYBODY, Caller
-from queuey.errors import QueueyError, TooManyWaiters
+from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
-from queuey.web.authorization import Authenticator
-from queuey.web.gateway.scheduling import FairQueue, SharedQuota
+from queuey.web.admission.scheduling import FairQueue, SharedQuota
 from queuey.web.http.connection import LEFT
-from queuey.web.requests import Receive, client_left
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+"""Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
 KEEPALIVE_INTERVAL = 25.0
 """Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
@@ -54,6 +55,11 @@ MAX_STARTED = 8
 """Max waiting tries that one turn of the loop starts."""
 LISTEN_AFTER = 1.0
 """Interval before a request's client is watched, in seconds: watching costs more than most requests."""
+
+
+def client_left() -> InvalidRequest:
+    """Returns the error of a request whose client has left before the answer. Nobody gets it."""
+    return InvalidRequest({"connection": "Was closed before the answer"})
 
 
 class Client:
@@ -222,6 +228,19 @@ class _SameCredential:
         self.polls: set[LongPoll] = set()
 
 
+class KnownCallers(Protocol):
+    """Knows the callers of credentials (:class:`queuey.web.authorization.Authenticator`)."""
+
+    def __call__(self, header: str | None) -> Caller:
+        """Returns the caller; blocks if it is not in memory."""
+
+    def remembered(self, header: str) -> Caller | None:
+        """Returns the caller if it is known without reading its credentials."""
+
+    def seen_caller(self, header: str) -> Caller | None:
+        """Returns the caller as it was last known, however long ago."""
+
+
 class LongPolls:
     """All requests of this process that wait for messages.
 
@@ -232,7 +251,7 @@ class LongPolls:
         stopping: Set when the service ends.
     """
 
-    def __init__(self, places: int, watchers: Watchers, authenticate: Authenticator, stopping: threading.Event) -> None:
+    def __init__(self, places: int, watchers: Watchers, authenticate: KnownCallers, stopping: threading.Event) -> None:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)

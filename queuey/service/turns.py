@@ -1,0 +1,20 @@
+"""Turns between applications."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
+    """Orders items by turns: the first one of each application, then the second ones, and so on."""
+    turns = Counter[str]()
+    ordered = []
+    for item in items:
+        name = application(item)
+        ordered.append((turns[name], item))
+        turns[name] += 1
+    return [item for _, item in sorted(ordered, key=lambda each: each[0])]
