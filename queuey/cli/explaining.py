@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from queuey import time_parsing
+from queuey import ids, time_parsing
 from queuey.cli.queues import about, backlog_text, when
 from queuey.cli.service_options import Queue, connected
 from queuey.terminal import output
@@ -85,8 +85,6 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
 
 def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
     """Compares the message with the offsets that consumer groups have recorded."""
-    from queuey import ids
-
     numbers = {reason.partition for reason in found.reasons if reason.code == "expires" and reason.partition}
     place = ids.parse_position(found.id)
     passed = {}
@@ -217,8 +215,6 @@ def _sentences(seen: _Seen) -> list[str]:
 
 
 def _clock(info: QueueInfo) -> Iterator[str]:
-    from queuey import ids
-
     if (
         warning := time_parsing.clock_warning(ids.ticks_to_seconds(ids.parse_position(info.horizon)[0]) - time.time())
     ) is not None:
@@ -234,8 +230,6 @@ def _limits(info: QueueInfo) -> Iterator[str]:
 
 def _shown(info: QueueInfo, oldest: str | None, newest: str | None) -> str:
     """Describes how much of a partition range is readable now."""
-    from queuey import ids
-
     if oldest is None or newest is None:
         return "nothing: it is empty"
     horizon, last = ids.parse_position(info.horizon)[0], ids.parse_position(newest)[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from queuey import time_parsing
+from queuey import ids, time_parsing
 from queuey.cli import moving
 from queuey.cli.service_options import connected, on_existing, queue_names
 from queuey.messages import RESETTABLE, options
@@ -298,8 +298,6 @@ def about(count: int, *, exact: bool) -> str:
 
 
 def when(identifier: str | None) -> str | None:
-    from queuey import ids
-
     if identifier is None:
         return None
     return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))

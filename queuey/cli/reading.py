@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from queuey import time_parsing
+from queuey import ids, time_parsing
 from queuey.cli.service_options import Queue, connected, waiting
 from queuey.terminal import output, times
 from queuey.terminal.output import Json
@@ -171,8 +171,6 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 def _note_later(client: Client, queue: str, page: Page) -> None:
     """Notes when messages that are stored but not readable yet become readable."""
-    from queuey import ids
-
     found = client.info(queue)
     newest = [ids.parse_position(part.newest) for part in found.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):

@@ -17,7 +17,7 @@ import typer
 from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.profiles import read_key
-from queuey.errors import ApplicationNotFound, KeyNotFound
+from queuey.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
 from queuey.messages import AUDITS, OPERATORS
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
@@ -209,7 +209,6 @@ def key_import(
 ) -> None:
     """Take an existing key from standard input; makes the application if it is not there."""
     from queuey.cli.operations import first_start
-    from queuey.errors import ApplicationExists
 
     _check_name(name)
     scope = _scope(allow, queues)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from queuey import time_parsing
+from queuey import ids, time_parsing
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, times
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
-    from queuey.ids import Position
     from queuey.pipeline.archive.replay import ReplayReport
 
 _FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
@@ -60,7 +59,6 @@ def replay(
 
     Messages keep their ids unless --fresh is given. Without --into they go to new queues of the old names.
     """
-    from queuey.ids import FIRST, LAST
     from queuey.pipeline.archive.replay import ReplayOptions
     from queuey.pipeline.archive.replay import replay as job
 
@@ -72,8 +70,8 @@ def replay(
         into=into,
         existing=existing,
         fresh=fresh,
-        lower=FIRST if start is None else _position(start, now, "--from"),
-        upper=LAST if end is None else _position(end, now, "--to"),
+        lower=ids.FIRST if start is None else _position(start, now, "--from"),
+        upper=ids.LAST if end is None else _position(end, now, "--to"),
         where=where,
         partitions=partitions,
         ttl=ttl,
@@ -107,9 +105,7 @@ def _show(report: ReplayReport, *, json: bool) -> None:
     output.note(f"There: {whole}{text}. Run {report.run}.")
 
 
-def _position(text: str, now: float, option: str) -> Position:
-    from queuey import ids
-
+def _position(text: str, now: float, option: str) -> ids.Position:
     try:
         point = time_parsing.point(text, now)
         ticks = ids.parse_instant(point)
