@@ -20,7 +20,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from queuey.web.http.heads import END, HEAD_BYTES, Head, Refused, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
@@ -50,8 +50,8 @@ _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
 _MOST_HEADS = 1000
 
 Answer = Callable[[Head, "Connection"], Awaitable[None]]
-Waiting = dict["Connection", float]
-"""Connections with their deadlines, in order."""
+WaitsFor = Literal["idle", "head", "full", "linger"]
+"""The next request, the rest of a head, the other end to take what was sent, the end of lingering."""
 
 
 class Broken(Exception):
@@ -69,7 +69,6 @@ class Host(Protocol):
         date: The header line of an answer.
         answer: Answers a request.
         refusal: Makes the answer to malformed requests from a status and a reason.
-        idle, heads, full, lingering: Connections by what they wait for, with their deadlines.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -79,10 +78,6 @@ class Host(Protocol):
     date: bytes
     answer: Answer
     refusal: Callable[[int, str], Response]
-    idle: Waiting
-    heads: Waiting
-    full: Waiting
-    lingering: Waiting
 
     def enter(self, connection: Connection) -> None:
         """Adds a new connection."""
@@ -90,8 +85,8 @@ class Host(Protocol):
     def leave(self, connection: Connection) -> None:
         """Removes a connection."""
 
-    def wait(self, connection: Connection, where: Waiting | None) -> None:
-        """Moves a connection to one of the lists. None: it waits for nothing."""
+    def wait(self, connection: Connection, what: WaitsFor | None) -> None:
+        """Begins the deadline of what a connection waits for; None: it waits for nothing."""
 
     def flush_soon(self, connection: Connection) -> None:
         """Flushes a connection at the end of the turn, with all others."""
@@ -293,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
                 return None
             if self.late:
                 raise Refused("The head has not arrived in time", 408)
-            self.all.wait(self, self.all.heads if raw else self.all.idle)
+            self.all.wait(self, "head" if raw else "idle")
             await self._more()
 
     async def _answer(self, data: bytes) -> None:
@@ -329,10 +324,10 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
         is_taken = not self.transport.get_write_buffer_size()
         if idle or self.ended or not self.transport.can_write_eof():
-            self.all.wait(self, self.all.full)
+            self.all.wait(self, "full")
             self.transport.close()
         else:
-            self.all.wait(self, self.all.lingering if is_taken else self.all.full)
+            self.all.wait(self, "linger" if is_taken else "full")
             try:
                 self.transport.write_eof()
             except OSError:  # It is gone, and that was not told yet.
@@ -454,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _drain(self) -> None:
         """Waits until the other end has taken what was sent, but for a little."""
         if self._full is not None and not self._lost:
-            self.all.wait(self, self.all.full)
+            self.all.wait(self, "full")
             await self._full
             self.all.wait(self, None)
 

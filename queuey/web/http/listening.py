@@ -16,7 +16,7 @@ from email.utils import formatdate
 from pathlib import Path
 from time import monotonic
 
-from queuey.web.http.connection import Answer, Connection, Waiting
+from queuey.web.http.connection import Answer, Connection, WaitsFor
 from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ MAX_REFUSED = 64
 """Max connections answered at a time with "too many connections"."""
 READ_BYTES = 64 * 1024
 """Max bytes read from a connection at a time."""
-IDLE, HEAD, FULL, LINGER = 75.0, 10.0, 30.0, 2.0
-"""Seconds: between requests, for a head once it has begun, for the other end to take what is sent, for lingering."""
+SECONDS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
+"""Timeouts of connections, by what they wait for."""
 HANDSHAKE, SHUTDOWN = 10.0, 2.0
 """Seconds of TLS, at the beginning and at the end."""
 ACCEPT_RETRY = 1.0
@@ -112,12 +112,9 @@ class Connections:
         self.scheme = "http" if certificate is None else "https"
         self.is_closing = False
         self.date = b""
-        self.idle: Waiting = {}
-        self.heads: Waiting = {}
-        self.full: Waiting = {}
-        self.lingering: Waiting = {}
-        self._seconds = {id(self.idle): IDLE, id(self.heads): HEAD, id(self.full): FULL, id(self.lingering): LINGER}
-        self._where: dict[Connection, Waiting | None] = {}
+        self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in SECONDS}
+        """Connections with their deadlines, in order, by what they wait for."""
+        self._where: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
         self._most = most
         self._certificate = certificate
@@ -140,7 +137,7 @@ class Connections:
         self.is_closing = True
         self.loop.remove_reader(self._listener)
         self._listener.close()
-        for connection in [*self.idle, *self.heads]:
+        for connection in [*self.waiting["idle"], *self.waiting["head"]]:
             connection.expire()
         while self._where or self._greeting:
             self._gone.clear()
@@ -176,7 +173,7 @@ class Connections:
         taken.setblocking(False)  # noqa: FBT003 - takes it so
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(FULL * 1000))
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SECONDS["full"] * 1000))
             taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         connection = Connection(self)
         self._coming[connection] = monotonic(), asyncio.current_task()
@@ -212,9 +209,9 @@ class Connections:
 
     def _make_room(self) -> bool:
         """Closes the connection that has waited longest, idle or in its handshake; returns whether there is one."""
-        idle = next(iter(self.idle), None)
+        idle = next(iter(self.waiting["idle"]), None)
         since, task = next(iter(self._coming.values()))
-        if idle is not None and self.idle[idle] - IDLE <= since:
+        if idle is not None and self.waiting["idle"][idle] - SECONDS["idle"] <= since:
             self.leave(idle)  # Its end comes later, and its place is free now.
             idle.transport.abort()
             return True
@@ -235,16 +232,16 @@ class Connections:
         self._where.pop(connection, None)
         self._gone.set()
 
-    def wait(self, connection: Connection, where: Waiting | None) -> None:
-        """Moves a connection to one of the lists; None: to none."""
+    def wait(self, connection: Connection, what: WaitsFor | None) -> None:
+        """Moves a connection to the list of what it waits for; None: to none."""
         before = self._where.get(connection)
-        if before is not where and connection in self._where:
+        if before != what and connection in self._where:
             if before is not None:
-                del before[connection]
-            if where is not None:
-                where[connection] = monotonic() + self._seconds[id(where)]
+                del self.waiting[before][connection]
+            if what is not None:
+                self.waiting[what][connection] = monotonic() + SECONDS[what]
                 connection.late = False
-            self._where[connection] = where
+            self._where[connection] = what
 
     def flush_soon(self, connection: Connection) -> None:
         """Flushes a connection at the end of the turn, with all others."""
@@ -261,7 +258,7 @@ class Connections:
         """Called every second: ends what has waited for too long."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
         now = monotonic()
-        for waiting in (self.idle, self.heads, self.full, self.lingering):
+        for waiting in self.waiting.values():
             for connection, deadline in list(waiting.items()):
                 if deadline > now:
                     break

@@ -45,7 +45,7 @@ def test_idle_connections_are_closed() -> None:
     async def work() -> None:
         given = Given(connections(asyncio.get_running_loop()))
         await given.give(GET)
-        assert list(given.all.idle) == [given.connection]
+        assert list(given.all.waiting["idle"]) == [given.connection]
         sent = given.transport.sent
         given.connection.expire()
         await settle()
@@ -67,7 +67,7 @@ def test_silent_connections_are_closed(listener: socket.socket) -> None:
             writer.close()
         await every.stop()
 
-    with replace_in(listening, listening.IDLE, 0.01):
+    with replace_in(listening, listening.SECONDS, {**listening.SECONDS, "idle": 0.01}):
         play(work)
 
 
@@ -77,7 +77,7 @@ def test_slow_heads_are_refused() -> None:
     async def work() -> None:
         given = Given(connections(asyncio.get_running_loop()))
         await given.give(GET[:10])
-        assert list(given.all.heads) == [given.connection]
+        assert list(given.all.waiting["head"]) == [given.connection]
         given.connection.expire()
         await settle()
         assert given.transport.sent.startswith(b"HTTP/1.1 408 ")
@@ -94,16 +94,16 @@ def test_lists_are_in_the_order_of_their_deadlines() -> None:
         first, second = Given(every), Given(every)
         await settle()
         await first.give(GET)
-        assert list(every.idle) == [second.connection, first.connection]
+        assert list(every.waiting["idle"]) == [second.connection, first.connection]
         await second.give(GET[:5])
         await second.give(GET[5:9])
         await first.give(GET[:5])
-        assert list(every.heads) == [second.connection, first.connection]
-        assert [*every.heads.values()] == sorted(every.heads.values())
+        assert list(every.waiting["head"]) == [second.connection, first.connection]
+        assert [*every.waiting["head"].values()] == sorted(every.waiting["head"].values())
         second.lose()
         first.lose()
         await settle()
-        assert not every.heads
+        assert not every.waiting["head"]
 
     play(work)
 
@@ -182,7 +182,7 @@ def test_slow_readers_hold_up_themselves() -> None:
         given.connection.pause_writing()
         await given.give(GET * 3)
         assert given.transport.sent.count(b"HTTP/1.1 200") == 1
-        assert list(every.full) == [given.connection]
+        assert list(every.waiting["full"]) == [given.connection]
         given.connection.resume_writing()
         await settle()
         assert given.transport.sent.count(b"HTTP/1.1 200") == 3
@@ -301,7 +301,7 @@ def test_too_many_connections(listener: socket.socket) -> None:
         assert await opened[0][0].read() == b""
         for _, writer in opened[1:]:
             writer.write(GET)
-        await until_async(lambda: not every.idle, every=0.001)
+        await until_async(lambda: not every.waiting["idle"], every=0.001)
         assert await _ask(port) == b"HTTP/1.1 503 Se"
         go_on.set()
         assert (await opened[2][0].read(15)).startswith(b"HTTP/1.1 200 ")
@@ -347,7 +347,7 @@ def test_several_that_come_together_have_a_place_each(listener: socket.socket) -
         with contextlib.ExitStack() as stack:
             for _ in range(20):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            await until_async(lambda: len(every.idle) >= 20, every=0)
+            await until_async(lambda: len(every.waiting["idle"]) >= 20, every=0)
             assert await asyncio.gather(*(_ask(port) for _ in range(20))) == [b"HTTP/1.1 200 OK"] * 20
         await every.stop()
 
@@ -366,7 +366,7 @@ def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.so
             for _ in range(count):
                 stack.enter_context(socket.create_connection(listener.getsockname()))
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(every.idle) < count:
+                while len(every.waiting["idle"]) < count:
                     turns += 1
                     await asyncio.sleep(0)
             await every.stop()
@@ -452,4 +452,4 @@ def test_nothing_is_left_of_connections(listener: socket.socket) -> None:
     play(work)
     gc.collect()
     assert not [one for one in gc.get_objects() if issubclass(type(one), Connection)]
-    assert listening.IDLE > 60
+    assert listening.SECONDS["idle"] > 60
