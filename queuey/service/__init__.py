@@ -99,7 +99,7 @@ class Service:
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
         self.offsets = OffsetUseCases(store)
-        self.unread = UnreadUseCases(store, self.core, self.streams.tell)
+        self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         self.workers = Workers()

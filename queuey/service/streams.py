@@ -148,7 +148,7 @@ class OpenStreams:
         reader: Reads their queues.
 
     Attributes:
-        all: All of them.
+        all: Streams that somebody still reads.
         followers: The streams that follow read marks, by their owner. They keep these sets.
     """
 
@@ -157,11 +157,11 @@ class OpenStreams:
         self.all: WeakSet[Stream] = WeakSet()
         self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
 
-    def tell(self, owner: str, queue: Queue) -> None:
-        """Tells the streams that follow an owner's read marks: that in a queue may have moved. From any thread."""
-        self.reader.watchers.tell(self._tell, owner, queue)
+    def notify(self, owner: str, queue: Queue) -> None:
+        """Notifies the streams that follow an owner's marks that the one in a queue may have moved; from any thread."""
+        self.reader.watchers.tell(self._notify, owner, queue)
 
-    def _tell(self, owner: str, queue: Queue) -> None:
+    def _notify(self, owner: str, queue: Queue) -> None:
         for stream in list(self.followers.get(owner, ())):
             stream.hear_of_mark(queue)
 
@@ -170,7 +170,7 @@ class Stream:
     """One reader of some queues.
 
     Args:
-        streams: The open streams, which it joins.
+        streams: The open streams of this process; it joins them.
         cursor: The start.
         limit: Messages of a partition that are read together.
         partitions: Of the queues; None: all.

@@ -74,13 +74,13 @@ class UnreadUseCases:
     Args:
         store: Has the marks and the messages.
         core: Runs reads side by side.
-        tell: Called with the owner of a mark that may have moved, and the queue.
+        notify: Called with the owner of a mark that may have moved, and the queue.
     """
 
-    def __init__(self, store: Store, core: Core, tell: Callable[[str, Queue], None]) -> None:
+    def __init__(self, store: Store, core: Core, notify: Callable[[str, Queue], None]) -> None:
         self._store = store
         self._core = core
-        self._tell = tell
+        self._notify = notify
 
     def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
         """Marks messages below certain positions as read; streams of the same reader in this process learn of it.
@@ -114,7 +114,7 @@ class UnreadUseCases:
             return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
 
         marked = access.use(mark)
-        self._tell(reader, access.queue)
+        self._notify(reader, access.queue)
         return marked
 
     def unread(

@@ -51,7 +51,7 @@ _MOST_HEADS = 1000
 
 Answer = Callable[[Head, "Connection"], Awaitable[None]]
 WaitsFor = Literal["idle", "head", "full", "linger"]
-"""The next request, the rest of a head, the other end to take what was sent, the end of lingering."""
+"""The next request, the rest of a head, room to send more, the end of lingering."""
 
 
 class Broken(Exception):
@@ -63,7 +63,7 @@ class Host(Protocol):
 
     Attributes:
         loop: The event loop.
-        buffer: Takes what a connection receives. All share it: it is emptied at once.
+        buffer: Holds what a connection has just received; all connections share it.
         scheme: ``http`` or ``https``.
         is_closing: No connection takes another request.
         date: The header line of an answer.
@@ -86,7 +86,7 @@ class Host(Protocol):
         """Removes a connection."""
 
     def wait(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Begins the deadline of what a connection waits for; None: it waits for nothing."""
+        """Moves a connection to the list of what it waits for, or to no list."""
 
     def flush_soon(self, connection: Connection) -> None:
         """Flushes a connection at the end of the turn, with all others."""
@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self.all.loop.create_task(self._live())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See the base class. All connections share one: it is emptied at once."""
+        """See the base class. One is enough for all connections: it is emptied at once."""
         return self.all.buffer
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -233,7 +233,7 @@ class Connections:
         self._gone.set()
 
     def wait(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Moves a connection to the list of what it waits for; None: to none."""
+        """Moves a connection to the list of what it waits for, or to no list."""
         before = self._where.get(connection)
         if before != what and connection in self._where:
             if before is not None:
