@@ -6,11 +6,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from queuey.errors import StoreClosed
+from queuey.storage.cassandra.driver import store_loop
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 
@@ -19,7 +22,11 @@ class Entered:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
-        self.loop = StoreLoop(lambda _: self._note("enter"), lambda: self._note("leave"))
+        self.loop = StoreLoop(self._enter)
+
+    def _enter(self, _: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        self._note("enter")
+        return lambda: self._note("leave")
 
     def _note(self, event: str) -> None:
         self.events.append((event, threading.get_ident()))
@@ -131,6 +138,66 @@ def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
 
     asyncio.run(adopt())
     assert entered.thread() != threading.get_ident()
+
+
+def test_calls_while_it_is_closed(entered: Entered) -> None:
+    """A call that was taken is made, whoever closes meanwhile; one that was refused is neither made nor kept."""
+    entered.thread()
+    made: list[str] = []
+    wake = entered.loop._wake
+
+    def close_first() -> None:
+        entered.loop.close()
+        wake()
+
+    entered.loop._wake = close_first  # type: ignore[method-assign]
+    entered.loop.soon(made.append, "taken")
+    assert made == ["taken"]
+    for _ in range(3):
+        with pytest.raises(StoreClosed):
+            entered.loop.soon(made.append, "refused")
+    assert not entered.loop._calls
+    assert "refused" not in made
+
+
+async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
+    """The next loop goes on without it; when it gets to it, the former ends its own part and nothing of the next."""
+    parts: list[list[str]] = []
+
+    def enter(_: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        parts.append(["entered"])
+        return partial(parts[-1].append, "left")
+
+    entered.loop._enter = enter
+    await asyncio.to_thread(entered.thread)
+    begun, goes_on = threading.Event(), threading.Event()
+    entered.loop.call(begun.set)
+    entered.loop.call(goes_on.wait, PATIENCE_SECONDS)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    with replace_in(store_loop, store_loop.HAND_OVER_TIMEOUT, 0.01):
+        entered.loop.adopt(asyncio.get_running_loop())
+    assert parts == [["entered"], ["entered"]]
+    assert "goes on without it" in caplog.text
+    goes_on.set()
+    await until_async(lambda: parts[0] == ["entered", "left"])
+    assert parts[1] == ["entered"]
+
+
+async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> None:
+    """It is never entered."""
+    started, here = store_loop._started, threading.get_ident()
+    goes_on = threading.Event()
+
+    def start_slowly() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
+        loop, end = started()
+        loop.call_soon_threadsafe(goes_on.wait, PATIENCE_SECONDS)
+        return loop, end
+
+    with replace_in(store_loop, started, start_slowly):
+        entered.loop.soon(lambda: None)
+    threading.Timer(0.02, goes_on.set).start()
+    entered.loop.adopt(asyncio.get_running_loop())
+    assert entered.events == [("enter", here)]
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:

@@ -187,13 +187,15 @@ class PolledArrivals:
             return
         self._rings_at = math.inf
         now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
-        if self._record.due <= now:
-            self._record.write(ends=False)
-        if self._next_turn() <= now:
-            turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
-            self._is_busy = True
-            begin(turn, self._ended)
-        self._plan()
+        try:
+            if self._record.due <= now:
+                self._record.write(ends=False)
+            if self._next_turn() <= now:
+                turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
+                self._is_busy = True
+                begin(turn, self._ended)
+        finally:
+            self._plan()
 
     def _ended(self, _: object, error: Exception | None) -> None:
         if isinstance(error, QueueyError):
@@ -386,8 +388,9 @@ def _part(watch: Watch) -> Slice:
 
 def _polled(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
     """Ends the poll of some watches of a queue, in any thread."""
-    for number, watch in enumerate(watches):
+    for watch in watches:
         watch.asking = False
+    for number, watch in enumerate(watches):
         if pages is None:
             if isinstance(error, QueueChanged):
                 watch.wake()
