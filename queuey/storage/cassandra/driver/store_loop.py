@@ -22,15 +22,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from queuey.errors import StoreClosed
-from queuey.storage.cassandra.driver.callbacks import called
+from queuey.storage.cassandra.driver.callbacks import Done, Start, begin, called
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HAND_OVER_TIMEOUT = 5.0
 """Max seconds that the thread of the next loop waits for that of the former one."""
@@ -102,8 +104,21 @@ class StoreLoop:
         return True
 
     async def next_turn(self) -> None:
-        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`."""
+        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`, in the loop's thread."""
         await called(lambda done: self.soon(done, None, None))
+
+    async def bring_back(self, work: Coroutine[Start, Any, T]) -> T:
+        """Awaits a coroutine that may end in any thread; goes on in the loop's thread, in which it must begin."""
+
+        def start(done: Done) -> None:
+            def end(result: object, error: object) -> None:
+                with suppress(StoreClosed):
+                    self.call(done, result, error)
+
+            begin(work, end)
+
+        result: T = await called(start)
+        return result
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Makes a call after a time, or when the store is closed; for the loop's thread.

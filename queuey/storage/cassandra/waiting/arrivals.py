@@ -310,12 +310,7 @@ class PolledArrivals:
 
     async def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
         self._read_at = self._clock.boottime()
-        try:
-            recorded = await self._record.read(first=first, latest=latest)
-        except QueueyError:
-            await self._loop.next_turn()  # It may have failed in another thread.
-            raise
-        for moment, encoded in recorded:
+        for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)
             for start in range(0, len(keys), STEPS):
                 some = keys[start : start + STEPS]

@@ -141,8 +141,8 @@ class RecentWrites:
             for minute in minutes
             for shard in range(SHARDS)
         ]
-        answers = await self._driver.ask_all(asked)  # By the driver, in pages and in its own thread: they may be long.
-        await self._driver.loop.next_turn()
+        # They may be long: the driver brings them in pages, and in its own thread.
+        answers = await self._driver.loop.bring_back(self._driver.ask_all(asked))
         if any(len(rows) >= MOST_ROWS for rows in answers):
             raise StoreUnavailable("more was written lately than is read of it")
         seen = self._seen
