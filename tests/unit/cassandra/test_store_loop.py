@@ -103,7 +103,7 @@ async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None
     made: list[int] = []
     entered.loop.soon(lambda: made.append(threading.get_ident()))
     entered.loop.adopt(None)
-    assert entered.events == [("enter", here), ("leave", here)]
+    assert entered.events[:2] == [("enter", here), ("leave", here)]  # The own loop may be entered by now.
     await asyncio.to_thread(until, lambda: made)
     assert made == [await asyncio.to_thread(entered.thread)] != [here]
 
