@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,6 +121,25 @@ async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     entered.loop.adopt(None)
     await asyncio.to_thread(until, lambda: len(rung) == 2)
     assert rung[1] == await asyncio.to_thread(entered.thread)
+
+
+def test_a_loop_that_follows_a_closed_one_is_woken_again(entered: Entered) -> None:
+    """Also if its thread makes the first call before the caller has returned."""
+
+    async def adopt() -> None:
+        entered.loop.adopt(asyncio.get_running_loop())
+
+    asyncio.run(adopt())
+    woken: list[Callable[[], object]] = []
+
+    def wake(call: Callable[[], object]) -> None:
+        woken.append(call)
+        entered.loop._is_waking = False  # As _make_calls does.
+
+    entered.loop._start = lambda: SimpleNamespace(call_soon_threadsafe=wake)  # type: ignore[method-assign,assignment,return-value]
+    for _ in range(2):
+        entered.loop.soon(lambda: None)
+    assert len(woken) == 2
 
 
 def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:

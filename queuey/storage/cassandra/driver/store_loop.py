@@ -165,10 +165,9 @@ class StoreLoop:
             self._make_calls_now()
 
     def _wake(self) -> None:
-        running = asyncio._get_running_loop()  # noqa: SLF001 - as above
-        if running is not None and running is self._loop:
+        if self.is_here:
             self._is_waking = True
-            running.call_soon(self._make_calls)
+            asyncio.get_running_loop().call_soon(self._make_calls)
             return
         with self._lock:
             if self._is_closed:
@@ -178,8 +177,9 @@ class StoreLoop:
                 (self._loop or self._start()).call_soon_threadsafe(self._make_calls)
             except RuntimeError:  # The adopted loop was closed.
                 self._is_waking = False  # Should there be no thread for another one, a later call tries again.
-                self._start().call_soon_threadsafe(self._make_calls)
-                self._is_waking = True
+                loop = self._start()
+                self._is_waking = True  # Before the call, which the other thread may make at once.
+                loop.call_soon_threadsafe(self._make_calls)
 
     def _make_calls(self) -> None:
         if not self.is_here:
