@@ -10,6 +10,7 @@ send something.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -391,18 +392,18 @@ class SimulatedDriver(Driver):
         """Until then only the node near by can be asked by name, if there is one."""
         self._deadline = deadline
         self._options = CassandraOptions(timeout=timeout)
-        self._ended = False
+        self._closed = threading.Event()
         self._client: CqlClient | None = None
-        self.loop = SimulatedLoop(process, self._enter_loop, self._leave_loop)
+        self.loop = SimulatedLoop(process, self._enter_loop)
         self._cluster = _known_of(cluster)
         self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0
         self._answers = SimpleQueue()
         SimulatedThread(process, self._bring, "driver")
 
-    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         assert isinstance(loop, ProcessLoop)
-        self._client = CqlClient(
+        client = self._client = CqlClient(
             loop,
             TARGET.keyspace,
             self._options.speculative,
@@ -411,6 +412,7 @@ class SimulatedDriver(Driver):
             clock=self._deadline.clock,
         )
         self._follow()
+        return partial(self._end_client, client)
 
     def _bring(self) -> None:
         while True:
@@ -418,7 +420,7 @@ class SimulatedDriver(Driver):
 
     def send(self, request: Request | Encoded, done: Done) -> None:
         """See the base class. Threads may stand still before they do, and so may the process of the loop."""
-        if self._ended:
+        if self._closed.is_set():
             done(None, StoreClosed("the store is closed"))
             return
         self._cluster_of_world.note_append(request, 1)
@@ -524,7 +526,7 @@ class SimulatedDriver(Driver):
 
     def problem(self) -> str | None:
         """See the base class."""
-        return "the store is closed" if self._ended else None
+        return "the store is closed" if self._closed.is_set() else None
 
     def replication(self) -> Mapping[str, int]:
         """See the base class."""
@@ -535,7 +537,7 @@ class SimulatedDriver(Driver):
 
     def close(self) -> None:
         """See the base class."""
-        self._ended = True
+        self._closed.set()
         self.loop.close()
 
 

@@ -256,14 +256,12 @@ class SimulatedLoop(StoreLoop):
 
     Args:
         process: Whose loop this is.
-        enter, leave: See the base class.
+        enter: See the base class.
     """
 
-    def __init__(
-        self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], object], leave: Callable[[], object]
-    ) -> None:
+    def __init__(self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], Callable[[], object]]) -> None:
         self._process = process
-        super().__init__(enter, leave)
+        super().__init__(enter)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
@@ -277,11 +275,11 @@ class SimulatedLoop(StoreLoop):
         with loop.running():
             super().adopt(loop)
 
-    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+    def _replace(self, loop: asyncio.AbstractEventLoop | None) -> None:
         former, self._loop = self._loop, loop
         if isinstance(former, ProcessLoop):
             with former.running():
-                leave()
+                self._leave_loop(former)
 
 
 class SimulatedDeadline(Deadline):

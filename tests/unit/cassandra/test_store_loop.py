@@ -6,12 +6,18 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from queuey.errors import StoreClosed
+from queuey.storage.cassandra.driver import store_loop
+from queuey.storage.cassandra.driver.callbacks import Done, begin, called
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
-from tests.waiting import PATIENCE_SECONDS, until, until_async
+from tests.replacing import replace_in
+from tests.waiting import PATIENCE_SECONDS, join, until, until_async
 
 
 class Entered:
@@ -19,7 +25,11 @@ class Entered:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
-        self.loop = StoreLoop(lambda _: self._note("enter"), lambda: self._note("leave"))
+        self.loop = StoreLoop(self._enter)
+
+    def _enter(self, _: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        self._note("enter")
+        return lambda: self._note("leave")
 
     def _note(self, event: str) -> None:
         self.events.append((event, threading.get_ident()))
@@ -94,7 +104,7 @@ async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None
     made: list[int] = []
     entered.loop.soon(lambda: made.append(threading.get_ident()))
     entered.loop.adopt(None)
-    assert entered.events == [("enter", here), ("leave", here)]
+    assert entered.events[:2] == [("enter", here), ("leave", here)]  # The own loop may be entered by now.
     await asyncio.to_thread(until, lambda: made)
     assert made == [await asyncio.to_thread(entered.thread)] != [here]
 
@@ -111,6 +121,25 @@ async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     entered.loop.adopt(None)
     await asyncio.to_thread(until, lambda: len(rung) == 2)
     assert rung[1] == await asyncio.to_thread(entered.thread)
+
+
+def test_a_loop_that_follows_a_closed_one_is_woken_again(entered: Entered) -> None:
+    """Also if its thread makes the first call before the caller has returned."""
+
+    async def adopt() -> None:
+        entered.loop.adopt(asyncio.get_running_loop())
+
+    asyncio.run(adopt())
+    woken: list[Callable[[], object]] = []
+
+    def wake(call: Callable[[], object]) -> None:
+        woken.append(call)
+        entered.loop._is_waking = False  # As _make_calls does.
+
+    entered.loop._start = lambda: SimpleNamespace(call_soon_threadsafe=wake)  # type: ignore[method-assign,assignment,return-value]
+    for _ in range(2):
+        entered.loop.soon(lambda: None)
+    assert len(woken) == 2
 
 
 def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:
@@ -131,6 +160,91 @@ def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
 
     asyncio.run(adopt())
     assert entered.thread() != threading.get_ident()
+
+
+def test_calls_while_it_is_closed(entered: Entered) -> None:
+    """A call that was taken is made, whoever closes meanwhile; one that was refused is neither made nor kept."""
+    entered.thread()
+    made: list[str] = []
+    wake = entered.loop._wake
+
+    def close_first() -> None:
+        entered.loop.close()
+        wake()
+
+    entered.loop._wake = close_first  # type: ignore[method-assign]
+    entered.loop.soon(made.append, "taken")
+    assert made == ["taken"]
+    for _ in range(3):
+        with pytest.raises(StoreClosed):
+            entered.loop.soon(made.append, "refused")
+    assert not entered.loop._calls
+    assert "refused" not in made
+
+
+async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
+    """The next loop goes on without it; when it gets to it, the former ends its own part and nothing of the next."""
+    parts: list[list[str]] = []
+
+    def enter(_: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        parts.append(["entered"])
+        return partial(parts[-1].append, "left")
+
+    entered.loop._enter = enter
+    await asyncio.to_thread(entered.thread)
+    begun, goes_on = threading.Event(), threading.Event()
+    entered.loop.call(begun.set)
+    entered.loop.call(goes_on.wait, PATIENCE_SECONDS)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    with replace_in(store_loop, store_loop.HAND_OVER_TIMEOUT, 0.01):
+        entered.loop.adopt(asyncio.get_running_loop())
+    assert parts == [["entered"], ["entered"]]
+    assert "goes on without it" in caplog.text
+    goes_on.set()
+    await until_async(lambda: parts[0] == ["entered", "left"])
+    assert parts[1] == ["entered"]
+
+
+async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> None:
+    """It is never entered."""
+    started, here = store_loop._started, threading.get_ident()
+    goes_on = threading.Event()
+
+    def start_slowly() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
+        loop, end = started()
+        loop.call_soon_threadsafe(goes_on.wait, PATIENCE_SECONDS)
+        return loop, end
+
+    with replace_in(store_loop, started, start_slowly):
+        entered.loop.soon(lambda: None)
+    threading.Timer(0.02, goes_on.set).start()
+    entered.loop.adopt(asyncio.get_running_loop())
+    assert entered.events == [("enter", here)]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("wrong")])
+def test_what_ends_in_another_thread_is_brought_back(entered: Entered, error: Exception | None) -> None:
+    """The caller goes on in the loop's thread, also if the other thread was faster than the start."""
+
+    def start(done: Done) -> None:
+        thread = threading.Thread(target=done, args=(1, error))
+        thread.start()
+        join(thread)
+
+    async def elsewhere() -> int:
+        await called(start)
+        await called(start)
+        return threading.get_ident()
+
+    async def here() -> int:
+        with suppress(ValueError):
+            await entered.loop.bring_back(elsewhere())
+        return threading.get_ident()
+
+    ended: list[int] = []
+    entered.loop.call(begin, here(), lambda thread, _: ended.append(thread))
+    until(lambda: ended)
+    assert ended == [entered.thread()]
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:

@@ -203,7 +203,7 @@ class ClockWatch:
     def _received(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
-        """Measures an answer, in the driver's thread."""
+        """Measures an answer, in the thread that brings it."""
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]

@@ -1,6 +1,7 @@
 """Coroutines over calls that call back: what one awaits goes on in whichever thread brings the answer, and holds none.
 
-No event loop is involved: a thread of the driver that brings an answer runs the coroutine up to its next call::
+No event loop is needed: the thread that brings an answer, mostly that of the store's loop, runs the coroutine up to its
+next call::
 
     begin(page(driver), done)  # done(value, error) is called once, in any thread
 

@@ -92,7 +92,7 @@ class Driver:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._client: CqlClient | None = None
-        self.loop = StoreLoop(self._enter_loop, self._leave_loop)
+        self.loop = StoreLoop(self._enter_loop)
         self._addresses: frozenset[str] = frozenset()
         """What the names of the hosts stood for when it connected."""
         self._usable = False
@@ -109,9 +109,10 @@ class Driver:
 
     # Connecting
 
-    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Makes the client of a loop; returns what ends it."""
         options = self._options
-        self._client = CqlClient(
+        client = self._client = CqlClient(
             loop,
             self.target.keyspace,
             options.speculative,
@@ -120,11 +121,12 @@ class Driver:
             clock=self._deadline.clock,
         )
         self._follow()
+        return partial(self._end_client, client)
 
-    def _leave_loop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+    def _end_client(self, client: CqlClient) -> None:
+        if self._client is client:
+            self._client = None
+        client.close()
 
     def _follow(self) -> None:
         """Has the client go by the present cluster, in the loop's thread."""
@@ -443,7 +445,7 @@ class Driver:
         client = self._client
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
             client.send(request)
-        elif self.loop.is_here:
+        elif self.loop.is_here or self._closed.is_set():
             request.tell(None, self._refusal())
         else:
             self.loop.soon(self._send_over_client, request)
@@ -461,16 +463,15 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-            _in_thread(
-                partial(self._send, statement, timeout, done, reads=reads, host=host, attempts=attempts),
-                lambda error: done(None, _failure(error, reads=reads, attempts=attempts)),
-            )
-            return
         try:
-            future = self._open_session().execute_async(
-                statement, timeout=timeout, host=self._host(host), paging_state=page
-            )
+            session = self._open_session()
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
+                _in_thread(
+                    partial(self._send, statement, timeout, done, reads=reads, host=host, attempts=attempts),
+                    lambda error: done(None, _failure(error, reads=reads, attempts=attempts)),
+                )
+                return
+            future = session.execute_async(statement, timeout=timeout, host=self._host(host), paging_state=page)
         except _FAILURES as error:
             done(None, _failure(error, reads=reads, attempts=attempts))
             return

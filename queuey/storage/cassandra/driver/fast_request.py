@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +63,7 @@ class FastRequest:
         metadata: The result's columns, for answers of an unusual shape.
         timeout: Timeout in seconds.
         decode: Makes rows of a result of the usual shape. Without it the result is when the answer was received.
-        done: Called once with the result, in the loop's thread.
+        done: Called once with the result, in the loop's thread unless the store was closed.
         driver_fallback: Sends it again through the driver.
         into_loop: Makes a call in the loop's thread.
         reads: It changes nothing.
@@ -155,8 +154,10 @@ class FastRequest:
             self.done(rows, error)
 
     def _tell_from_driver(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        with suppress(StoreClosed):
+        try:
             self.into_loop(self.tell, rows, error)
+        except StoreClosed:
+            self.tell(rows, error)
 
 
 class InFlight:

@@ -73,7 +73,8 @@ class Request(NamedTuple):
         values: In the order of its markers.
         consistency: Of the read, the write or the commit of a conditional write.
         serial: ``SERIAL`` or ``LOCAL_SERIAL`` if there is a condition.
-        timeout: Seconds for each page of the answer; the options' if None. The call's deadline counts as well.
+        timeout: Seconds for each page of the answer; the options' if None. The call's deadline counts as well, but for
+            frequent statements with a timeout of their own.
         host: Address of the node to ask, and no other.
         further: The other statements of a batch.
     """

@@ -8,7 +8,9 @@ call on. States::
     any ──(close; in a forked child)──► closed
 
 When the loop changes, the thread of the former one ends what belongs to it before the thread of the next one goes on.
-So only one thread at a time makes calls. Calls that were not made yet, and timers, go over to the next loop.
+So only one thread at a time makes calls. If the former one is busy for longer than HAND_OVER_TIMEOUT, the next one goes
+on without it, and the former ends its part when it gets to it. Calls that were not made yet, and timers, go over to the
+next loop.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from queuey.errors import StoreClosed
-from queuey.storage.cassandra.driver.callbacks import called
+from queuey.storage.cassandra.driver.callbacks import Done, Start, begin, called
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HAND_OVER_TIMEOUT = 5.0
 """Max seconds that the thread of the next loop waits for that of the former one."""
@@ -41,17 +45,17 @@ class StoreLoop:
     """The event loop of one store, and the way into its thread. All methods may be called in any thread.
 
     Args:
-        enter: Called in the thread of each loop before anything else is.
-        leave: Called in the thread of each loop when it ceases to be the store's.
+        enter: Called in the thread of each loop before anything else is. What it returns is called there when the loop
+            ceases to be the store's.
     """
 
     def __init__(
         self,
-        enter: Callable[[asyncio.AbstractEventLoop], object] = nothing,
-        leave: Callable[[], object] = nothing,
+        enter: Callable[[asyncio.AbstractEventLoop], Callable[[], object]] = lambda _: nothing,
     ) -> None:
         self._enter = enter
-        self._leave = leave
+        self._leave: dict[asyncio.AbstractEventLoop, Callable[[], object]] = {}
+        """What ends the part of each loop that was entered."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end_own: Callable[[], object] = nothing
         self._lock = threading.Lock()
@@ -60,6 +64,8 @@ class StoreLoop:
         self._numbers = itertools.count()
         self._is_waking = False
         self._is_closed = False
+        self._is_ended = False
+        """It is closed, and no calls are left."""
         _living.add(self)
 
     @property
@@ -81,13 +87,38 @@ class StoreLoop:
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """Makes a call in the loop's next turn; one wake-up serves all that come until then. Raises as :meth:`call`."""
+        if self._is_closed and not self.is_here:
+            raise StoreClosed("the store is closed")
         self._calls.append((call, args))
         if not self._is_waking:
             self._wake()
+        if self._is_ended and self._is_left((call, args)):
+            raise StoreClosed("the store is closed")
+
+    def _is_left(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
+        """Returns whether a call came too late for the thread that closed the store, and takes it out."""
+        try:
+            self._calls.remove(entry)
+        except ValueError:
+            return False
+        return True
 
     async def next_turn(self) -> None:
-        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`."""
+        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`, in the loop's thread."""
         await called(lambda done: self.soon(done, None, None))
+
+    async def bring_back(self, work: Coroutine[Start, Any, T]) -> T:
+        """Awaits a coroutine that may end in any thread; goes on in the loop's thread, in which it must begin."""
+
+        def start(done: Done) -> None:
+            def end(result: object, error: object) -> None:
+                with suppress(StoreClosed):
+                    self.call(done, result, error)
+
+            begin(work, end)
+
+        result: T = await called(start)
+        return result
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Makes a call after a time, or when the store is closed; for the loop's thread.
@@ -108,7 +139,9 @@ class StoreLoop:
             _make(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._enter(loop)
+        if loop is not self._loop or self._is_closed:
+            return  # It was replaced before it ran.
+        self._leave[loop] = self._enter(loop)
         for number in self._timers:
             self._set_timer(number)
 
@@ -116,7 +149,7 @@ class StoreLoop:
         """Makes a loop that of the store, in that loop's thread; None ends that, if it is the store's."""
         if self._is_closed or (loop is None and not self.is_here):
             return
-        self._replace(loop, self._leave)
+        self._replace(loop)
         if loop is not None:
             self._begin(loop)
         if self._calls or self._timers:
@@ -126,27 +159,35 @@ class StoreLoop:
         """Makes what calls are left, and ends the loop if it is the store's own."""
         if not self._is_closed:
             self._is_closed = True
-            self._replace(None, self._finish)
+            self._replace(None)
+            with self._lock:
+                self._is_ended = True
+            self._make_calls_now()
 
     def _wake(self) -> None:
-        running = asyncio._get_running_loop()  # noqa: SLF001 - as above
-        if running is not None and running is self._loop:
+        if self.is_here:
             self._is_waking = True
-            running.call_soon(self._make_calls)
+            asyncio.get_running_loop().call_soon(self._make_calls)
             return
         with self._lock:
             if self._is_closed:
-                raise StoreClosed("the store is closed")
+                return  # Whoever closes it makes the calls that are left.
             self._is_waking = True
             try:
                 (self._loop or self._start()).call_soon_threadsafe(self._make_calls)
             except RuntimeError:  # The adopted loop was closed.
-                self._start().call_soon_threadsafe(self._make_calls)
+                self._is_waking = False  # Should there be no thread for another one, a later call tries again.
+                loop = self._start()
+                self._is_waking = True  # Before the call, which the other thread may make at once.
+                loop.call_soon_threadsafe(self._make_calls)
 
     def _make_calls(self) -> None:
         if not self.is_here:
             return  # The loop has changed; the next one makes them.
         self._is_waking = False
+        self._make_calls_now()
+
+    def _make_calls_now(self) -> None:
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
             _make(call, *args)
@@ -156,7 +197,7 @@ class StoreLoop:
         self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
 
-    def _replace(self, loop: asyncio.AbstractEventLoop | None, leave: Callable[[], object]) -> None:
+    def _replace(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Replaces the loop when the thread of the former one has left it, which this thread waits for."""
         with self._lock:
             former, end_own, self._end_own = self._loop, self._end_own, nothing
@@ -166,12 +207,13 @@ class StoreLoop:
 
             def leave_and_tell() -> None:
                 try:
-                    leave()
+                    self._leave_loop(former)
                 finally:
                     has_left.set()
 
             with suppress(RuntimeError):  # It may be closed.
-                if asyncio._get_running_loop() is former or not former.is_running():  # noqa: SLF001 - as above
+                is_over = end_own is nothing and not former.is_running()
+                if is_over or asyncio._get_running_loop() is former:  # noqa: SLF001 - as above
                     leave_and_tell()
                 else:
                     former.call_soon_threadsafe(leave_and_tell)
@@ -181,18 +223,21 @@ class StoreLoop:
             self._loop, self._is_waking = loop, False
         end_own()
 
-    def _finish(self) -> None:
-        self._make_calls()
-        self._leave()
-        for number in list(self._timers):
-            self._ring(number)
-        while self._calls and self.is_here:
+    def _leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends a loop's part; if the store is closed, what waits for its turn or its time goes on before that ends."""
+        if self._is_closed:
             self._make_calls()
+        self._leave.pop(loop, nothing)()
+        if self._is_closed:
+            for number in list(self._timers):
+                self._ring(number)
+            while self._calls and self.is_here:
+                self._make_calls()
 
     def begin_in_child(self) -> None:
         """Runs in a forked child, which has none of the parent's threads and must not touch its loop."""
         self._lock = threading.Lock()
-        self._loop, self._end_own, self._is_closed = None, nothing, True
+        self._loop, self._end_own, self._is_closed, self._is_ended = None, nothing, True, True
         self._calls.clear()
         self._timers.clear()
 

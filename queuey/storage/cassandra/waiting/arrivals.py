@@ -187,13 +187,15 @@ class PolledArrivals:
             return
         self._rings_at = math.inf
         now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
-        if self._record.due <= now:
-            self._record.write(ends=False)
-        if self._next_turn() <= now:
-            turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
-            self._is_busy = True
-            begin(turn, self._ended)
-        self._plan()
+        try:
+            if self._record.due <= now:
+                self._record.write(ends=False)
+            if self._next_turn() <= now:
+                turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
+                self._is_busy = True
+                begin(turn, self._ended)
+        finally:
+            self._plan()
 
     def _ended(self, _: object, error: Exception | None) -> None:
         if isinstance(error, QueueyError):
@@ -308,12 +310,7 @@ class PolledArrivals:
 
     async def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
         self._read_at = self._clock.boottime()
-        try:
-            recorded = await self._record.read(first=first, latest=latest)
-        except QueueyError:
-            await self._loop.next_turn()  # It may have failed in another thread.
-            raise
-        for moment, encoded in recorded:
+        for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)
             for start in range(0, len(keys), STEPS):
                 some = keys[start : start + STEPS]
@@ -386,8 +383,9 @@ def _part(watch: Watch) -> Slice:
 
 def _polled(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
     """Ends the poll of some watches of a queue, in any thread."""
-    for number, watch in enumerate(watches):
+    for watch in watches:
         watch.asking = False
+    for number, watch in enumerate(watches):
         if pages is None:
             if isinstance(error, QueueChanged):
                 watch.wake()

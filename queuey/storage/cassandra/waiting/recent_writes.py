@@ -45,8 +45,7 @@ _MINUTE = ticks(60.0)
 
 _ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
 _LATELY = Statement(
-    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}",
-    frequent=True,
+    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
 )
 PREPARED = (_ADD, _LATELY)
 """Statements sent from the thread of the store's loop, which must never wait."""
@@ -142,7 +141,8 @@ class RecentWrites:
             for minute in minutes
             for shard in range(SHARDS)
         ]
-        answers = await self._driver.ask_all(asked)
+        # They may be long: the driver brings them in pages, and in its own thread.
+        answers = await self._driver.loop.bring_back(self._driver.ask_all(asked))
         if any(len(rows) >= MOST_ROWS for rows in answers):
             raise StoreUnavailable("more was written lately than is read of it")
         seen = self._seen

@@ -72,10 +72,14 @@ class ReservingWriter(MessageWriter):
     def _write(self, reservation: Reservation, done: Done) -> None:
         operation, level = reservation.operation, reservation.operation.level
         with self._lock:
-            kept = operation in self._operations
-            operation.done = done
-        if not kept or not operation.begin():
+            is_open = operation in self._operations
+            if is_open:
+                operation.done = done
+        if not is_open:
             done(None, StoreClosed("the store is closed"))
+            return
+        if not operation.begin():
+            self._answer(operation, None, StoreClosed("the store is closed"))
             return
         if self._clock.boottime() - operation.minted > level.deadline:
             self._answer(operation, None, InDoubt("the store took too long before it could write"))

@@ -78,8 +78,11 @@ class Undo:
 
     def tell(self, outcome: Outcome) -> None:
         answer, self.answer = self.answer, None
-        if answer is not None:
-            answer(outcome)
+        try:
+            if answer is not None:
+                answer(outcome)
+        except Exception:
+            log.exception("The result of an undo write could not be delivered.")
 
 
 def nobody(_seconds: float) -> None: ...

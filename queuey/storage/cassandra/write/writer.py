@@ -459,10 +459,11 @@ class MessageWriter:
                 return
             self._operations.remove(operation)
             self.pending -= len(operation.positions)
+            done = operation.done
             if self._closed and not self._operations:
                 self._idle.set()
         try:
-            operation.done(positions, error)
+            done(positions, error)
         except Exception:
             log.exception("The result of a write could not be delivered.")
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +54,7 @@ class Adopted:
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
         driver._preparing = threading.Lock()
-        driver.loop = StoreLoop(lambda _: None, driver._leave_loop)
+        driver.loop = StoreLoop(lambda _: partial(driver._end_client, scene.client))
         driver.loop.adopt(scene.loop)
         driver.loop._enter = driver._enter_loop
 
@@ -278,6 +279,18 @@ async def test_close(adopted: Adopted) -> None:
     adopted.driver.loop.adopt(None)
     adopted.send(ENCODED)
     assert [type(refused) for _, refused, _ in adopted.ended[2:]] == [StoreClosed]
+
+
+async def test_close_with_many_requests_under_way(adopted: Adopted) -> None:
+    """All that could be sent again end at once, as closed."""
+    for _ in range(50):
+        adopted.send(ENCODED)
+    await adopted.scene.arrived(50)
+    adopted.driver._thread = threading.Thread(target=lambda: None)
+    adopted.driver._thread.start()
+    adopted.scene.cluster.shutdown = lambda: None
+    await asyncio.to_thread(adopted.driver.close)
+    assert [type(refused) for _, refused, _ in adopted.ended] == [StoreClosed] * 50
 
 
 async def test_a_loop_that_comes_later(adopted: Adopted) -> None:

@@ -287,7 +287,8 @@ async def test_what_is_slow_everywhere_does_not_become_more() -> None:
     scene.now += 0.1
     late = scene.client._in_flight._late
     await until_async(lambda: len(late) == 10)
-    assert 12 <= sum(node.waiting for node in scene.nodes) <= 14
+    await until_async(lambda: sum(node.waiting for node in scene.nodes) >= 12)
+    assert sum(node.waiting for node in scene.nodes) <= 14
     scene.client.close()
 
 

@@ -24,7 +24,7 @@ KINDS = {NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys(DELETE
 
 
 class CountedCluster(Cluster):
-    """One node that counts the frequent requests of each kind, and may not answer those."""
+    """One node that counts the requests of each kind, and may not answer those."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, Weather(), nodes=1)
@@ -33,8 +33,8 @@ class CountedCluster(Cluster):
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
         """See the base class."""
-        if isinstance(request, Encoded):
-            self.counts[KINDS.get(request.statement, "others")] += 1
+        if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are no Encoded ones.
+            self.counts[KINDS[request.statement]] += 1
         super().ask(request, (lambda *_: None) if self.is_mute and request.statement in KINDS else end)
 
 

@@ -111,6 +111,22 @@ def test_an_answer_counts_from_when_it_was_read(driver: CalmDriver, undo_writer:
     assert told == ["none"]
 
 
+def test_a_caller_that_fails_harms_no_other(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+    """The others are told, and what is due is sent."""
+
+    def fail(_: Outcome) -> None:
+        raise RuntimeError("broken")
+
+    now = undo_writer._clock.boottime()
+    undo_writer.undo(Undo([Written(0, 1, 1, 8, 900, 5, 1)], LEVEL, now + 0.05, fail))
+    told = undo(undo_writer, 0.05, partition=2)
+    driver.advance(0.1)
+    assert told == ["unknown"]
+    for answer in driver.waiting:
+        answer()
+    assert undo_writer.confirmed == 2
+
+
 def test_closing_gives_up_what_does_not_hold(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     """Whoever still waits is told that it is unknown, and nothing is sent any more."""
     told = undo(undo_writer, 600.0)
