@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from queuey.messages import Queue
-from queuey.service.turns import in_turns
 from queuey.service.workers import Answer, Topic, Workers
+from queuey.turns import in_turns
 
 STEP, CELLS = 10, 360
 """Seconds of a cell, and cells of a ring."""

@@ -25,10 +25,10 @@ from queuey.messages import Record, RecordDue
 from queuey.service.core import Core
 from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
-from queuey.service.turns import in_turns
 from queuey.storage import Store
 from queuey.storage.troubles import Trouble
 from queuey.time_parsing import clock_warning
+from queuey.turns import in_turns
 
 MAX_AT_ONCE = 4
 """Max schedules that a process fires at the same time."""
