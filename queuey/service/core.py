@@ -79,18 +79,26 @@ class Call:
     Args:
         work: The coroutine. Giving up cancels what it awaits, so that must be its own.
         waits_for: What it awaits.
-
-    Attributes:
-        used: Seconds that it has run since, without waiting.
+        used: Seconds that it has run, without waiting.
     """
 
-    __slots__ = ("_gone", "_waits_for", "_work", "used")
+    __slots__ = ("_began", "_gone", "_used", "_waits_for", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: asyncio.Future[Any] | None) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: asyncio.Future[Any] | None, used: float) -> None:
         self._work = work
         self._waits_for = waits_for
         self._gone = False
-        self.used = 0.0
+        self._used = used
+        self._began: float | None = None
+
+    def take_used(self) -> float:
+        """Returns the seconds that it has run since the last time, without waiting."""
+        used, self._used = self._used, 0.0
+        if self._began is not None:
+            now = time.monotonic()
+            used += now - self._began
+            self._began = now
+        return used
 
     def give_up(self) -> None:
         """Ends it with :class:`GivenUp`, unless it has ended."""
@@ -110,7 +118,7 @@ class Call:
                 if isinstance(thrown, asyncio.CancelledError) and not self._gone:
                     cancelled = thrown
             self._waits_for = None
-            began = time.monotonic()
+            self._began = time.monotonic()
             try:
                 self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
             except StopIteration as end:
@@ -126,7 +134,8 @@ class Call:
                     raise
                 raise cancelled from None
             finally:
-                self.used += time.monotonic() - began
+                self._used += time.monotonic() - self._began
+                self._began = None
 
 
 class _End:

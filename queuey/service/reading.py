@@ -62,17 +62,16 @@ class Reader:
         """
         return self._store.claim_time()
 
-    def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
-        """Reads a range of one queue. If there is nothing to answer, it calls the ``waiter`` instead of waiting.
+    def read(self, access: QueueAccess, wanted: Range, *, waiter: Waiter | None = None) -> Reading:
+        """Reads a range of one queue.
 
         Args:
             access: The way to the queue.
             wanted: The range.
-            wait: Max seconds that the caller would wait.
-            waiter: The waiting request: it learns its triggers, and whether to wait. None: no request waits.
+            waiter: Learns its triggers, and so is woken when another read may give something.
         """
         if waiter is not None:
-            [response] = self.read_many([Source(access, wanted)], wait, waiter=waiter)
+            [response] = self.read_many([Source(access, wanted)], waiter=waiter)
             if isinstance(response, QueueyError):
                 raise response
             return response
@@ -81,22 +80,20 @@ class Reader:
         self._metrics.delivered(reading.count, access.queue)
         return reading
 
-    async def read_short(
-        self, queue: Queue, wanted: Range, wait: float = 0.0, waiter: Waiter | None = None
-    ) -> Reading | None:
+    async def read_short(self, queue: Queue, wanted: Range, waiter: Waiter | None = None) -> Reading | None:
         """Reads a little of one partition with an authorized row; None: the read is not short.
 
         Raises:
             QueueChanged: The row is out of date.
         """
         numbers = _numbers(queue, wanted)
-        if len(numbers) != 1 or wanted.limit > SHORT or (wait and waiter is None):
+        if len(numbers) != 1 or wanted.limit > SHORT:
             return None
         max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
         if not asked:
             return None
-        if wait and waiter is not None:
+        if waiter is not None:
             waiter.subscribe([(queue, numbers, self._trigger(wanted))])
         page = await self._begun(queue, asked[0])
         if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
@@ -108,8 +105,6 @@ class Reader:
             if page is None or page.more:
                 return None
             ranges.add_early(wanted, early, [page], reading)
-        if waiter is not None and _fruitless([reading]):
-            waiter.found_nothing(wait)
         self._metrics.delivered(reading.count, queue)
         return reading
 
@@ -123,15 +118,13 @@ class Reader:
     def _trigger(self, wanted: Range) -> WakeSource:
         return self._triggers[wanted.delayed, wanted.early]
 
-    def read_many(
-        self, sources: Sequence[Source], wait: float = 0.0, *, waiter: Waiter | None = None
-    ) -> list[Reading | QueueyError]:
+    def read_many(self, sources: Sequence[Source], *, waiter: Waiter | None = None) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
         Returns the reading of each source, or the error: the queue is gone, or no longer the caller's.
         """
-        if wait > 0 and waiter is not None:
-            return self.read_woken(sources, sources, wait, waiter)
+        if waiter is not None:
+            return self.read_woken(sources, sources, waiter)
         return self._counted(sources, self._store.together(lambda: self._read_each(sources)))
 
     def _counted(
@@ -143,7 +136,7 @@ class Reader:
         return responses
 
     def read_woken(
-        self, sources: Sequence[Source], asked: Sequence[Source], wait: float, waiter: Waiter
+        self, sources: Sequence[Source], asked: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
         """Subscribes the waiter to ``sources``, then reads ``asked``, which are some of them: so nothing is missed."""
         for _ in range(ATTEMPTS):
@@ -153,10 +146,9 @@ class Reader:
                 for queue, source in zip(queues, sources, strict=True)
             )
             responses = self._store.together(lambda: self._read_each(asked))
-            if not _fruitless(responses):
+            if not is_fruitless(responses):
                 return self._counted(asked, responses)
             if queues == [source.access.queue for source in sources]:
-                waiter.found_nothing(wait)
                 return responses
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
@@ -237,6 +229,6 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
     )
 
 
-def _fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
+def is_fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
     """Returns whether there is nothing to answer yet: no message, nothing more to read, and no queue lost."""
     return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

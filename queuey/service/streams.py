@@ -307,24 +307,23 @@ class Stream:
             looks_ahead=True,
         )
 
-    async def read(self, wait: float, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
+    async def read(self, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
         """Returns new messages, and the queues that cannot be read any more.
 
         Args:
-            wait: Max seconds that the reader would wait.
             waiter: Is woken when another read may give something; it knows which queues have news.
             in_thread: Runs work that may take long.
             short: A short read may be done here.
         """
         woken = waiter.take_woken()
         try:
-            found = await self._read_short(wait, waiter) if short else None
-            return found or await self._read(woken, wait, waiter, in_thread)
+            found = await self._read_short(waiter) if short else None
+            return found or await self._read(woken, waiter, in_thread)
         except BaseException:
             waiter.note_woken(None)
             raise
 
-    async def _read_short(self, wait: float, waiter: Waiter) -> Found | None:
+    async def _read_short(self, waiter: Waiter) -> Found | None:
         """Reads the only partition of a single queue; None: the read is not short."""
         if len(self._sources) != 1:
             return None
@@ -332,15 +331,15 @@ class Stream:
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
         wanted = replace(self._range(name), partitions=(1,))
-        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, wanted, wait, waiter))
+        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, wanted, waiter))
         return None if reading is None else (self._given({name: reading}, whole=True), [])
 
-    async def _read(self, woken: frozenset[int] | None, wait: float, waiter: Waiter, in_thread: InThread) -> Found:
+    async def _read(self, woken: frozenset[int] | None, waiter: Waiter, in_thread: InThread) -> Found:
         names = self._behind(woken)
         waits_for = Range(partitions=self._partitions, early=self._early)
         every = [Source(access, waits_for) for access in self._sources.values()]
         asked = [Source(self._sources[each], self._range(each)) for each in names]
-        results = await in_thread(lambda: self._streams.reader.read_woken(every, asked, wait, waiter))
+        results = await in_thread(lambda: self._streams.reader.read_woken(every, asked, waiter))
         readings: dict[str, Reading] = {}
         failed: list[tuple[str, QueueyError]] = []
         for each, result in zip(names, results, strict=True):

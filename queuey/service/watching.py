@@ -169,17 +169,15 @@ class Waiter(ABC):
     Attributes:
         keys: What it waits for.
         closed: It waits for nothing any more, also if a try of it is still under way in a thread.
-        wait: Seconds that the last try would have waited; 0: its answer is the one to give.
     """
 
-    __slots__ = ("_watchers", "_woken_by", "closed", "keys", "wait")
+    __slots__ = ("_watchers", "_woken_by", "closed", "keys")
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
         self.keys: tuple[Key, ...] = ()
         self.closed = False
         self._woken_by: set[int] | None = None
-        self.wait = 0.0
 
     @abstractmethod
     def wake(self, qid: int | None = None) -> None:
@@ -210,9 +208,8 @@ class Waiter(ABC):
             self, {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
         )
 
-    def found_nothing(self, wait: float) -> None:
-        """Ends a try without a result: the waiter may wait for ``wait`` seconds from its beginning."""
-        self.wait = wait
+    def found_nothing(self) -> None:
+        """Ends a try without a result."""
         self._watchers.tried(self)
 
     def close(self) -> None:

@@ -14,11 +14,10 @@ from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from queuey.errors import NoCredential, NotAllowed
 from queuey.metrics import Metrics
 from queuey.service.core import GivenUp
 from queuey.web.admission.long_polls import client_left
-from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
+from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_stranger_sees, error_response
 from queuey.web.requests import (
     BodyWanted,
     Request,
@@ -45,30 +44,21 @@ class View:
         answer: Returns the response, or raises an error.
         asks: It reads the query. Without it every field of a query is unknown.
         page: The response may have a page of messages, for which memory is reserved first.
-        reads: It has messages, for which the view reserves memory; nobody needs it when the client has left.
-        waits: Returns whether a request may wait for messages.
+        reads: It has messages, for which the view reserves memory; nobody needs it when the client has left. The view
+            may wait for messages.
 
     Attributes:
         blocks: It has to run in a thread.
     """
 
-    __slots__ = ("answer", "asks", "blocks", "page", "reads", "waits")
+    __slots__ = ("answer", "asks", "blocks", "page", "reads")
 
-    def __init__(
-        self,
-        answer: Handler,
-        *,
-        asks: bool = False,
-        page: bool = False,
-        reads: bool = False,
-        waits: Callable[[Request], bool] | None = None,
-    ) -> None:
+    def __init__(self, answer: Handler, *, asks: bool = False, page: bool = False, reads: bool = False) -> None:
         self.answer: Any = answer
         self.asks = asks
         self.blocks = not iscoroutinefunction(answer)
         self.page = page
         self.reads = reads or self.blocks
-        self.waits = waits
 
 
 class Endpoint:
@@ -118,7 +108,7 @@ class Endpoint:
         return plain and announced_length(request) == 0
 
     async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request by one of the views, and counts it unless it may be tried again.
+        """Answers a request by one of the views, and counts it.
 
         Raises:
             BodyWanted: The body is needed, and was not taken in yet.
@@ -136,15 +126,14 @@ class Endpoint:
         except BodyWanted:
             raise
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            if isinstance(error, NotAllowed) and error.anonymous and not self._original:
-                error = NoCredential(*error.args)
+            if not self._original:
+                error = as_stranger_sees(error)
             if isinstance(error, GivenUp) and request.is_left:
                 error = client_left()
             response = error_response(error, request)
         if request.unknown:
             response.headers = with_warning(response.headers, request.unknown)
-        if request.poll is None:
-            self.count(response, perf_counter() - start)
+        self.count(response, perf_counter() - start)
         return response
 
     def count(self, response: Response, seconds: float) -> None:

@@ -80,6 +80,11 @@ def error_response(error: Exception, request: Request) -> Response:
     return response
 
 
+def as_stranger_sees(error: Exception) -> Exception:
+    """Returns the error to answer with: a caller without a credential is asked for one (401) instead of refused."""
+    return errors.NoCredential(*error.args) if isinstance(error, errors.NotAllowed) and error.anonymous else error
+
+
 def error_texts(error: Exception) -> dict[str, str]:
     """Returns the ``error_msg`` of an error inside a larger answer."""
     return _texts(error)
@@ -101,7 +106,7 @@ def _texts(error: Exception) -> dict[str, str]:
 
 def _extra(error: Exception, request: Request) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
-    if request.first is not None and request.first.in_doubt:
+    if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
         error, errors.StoreUnavailable | errors.StoreIncompatible | errors.QueueChanged | errors.TooManyRequests

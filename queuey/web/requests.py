@@ -15,15 +15,15 @@ import asyncio
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
-from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
+from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
 from queuey.access import Caller
 from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
-from queuey.service import PiggybackedAck
-from queuey.service.streams import Stream
+from queuey.service.core import Call
 from queuey.web import validators
+from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
 from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota
 from queuey.web.http.connection import Connection
@@ -57,7 +57,13 @@ _HEADERS = {
 
 
 class Server(typing.Protocol):
-    """Services of the server for a request."""
+    """Services of the server for a request.
+
+    Attributes:
+        beat: Seconds between two signs of life of a stream.
+    """
+
+    beat: float
 
     async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         """See :meth:`Request.in_thread`."""
@@ -67,6 +73,9 @@ class Server(typing.Protocol):
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
         """See :meth:`Request.reserve_at_once`."""
+
+    def waiting(self, request: Request, seconds: float) -> LongPoll:
+        """See :meth:`Request.waiting`."""
 
 
 class Protocol(typing.Protocol):
@@ -107,15 +116,16 @@ class Request:
         reserved: Bytes with which its response is counted.
         weight: What it counts for among the requests of its tenant that are under way.
         blocked: A thread works for it, which does not end sooner if it is given up.
+        turn_began: Time at which its part began that runs now, by the monotonic clock.
+        call: That part, once it has had to wait for something; None: it has not, or none runs.
+        is_paused: It waits for messages, without anything that others could use.
         client: Who waits for the answer; None: that is of no interest.
-        poll: It may wait for messages; its ``wait`` says whether its last try found none.
-        stream: What it is given goes on, if its view began that.
         counted: Headers that say how many more requests the caller may make.
         facade: The protocol that it speaks; None: ours.
         verify: Checks the signature that proves who the caller is; None, if that is done or not needed.
         refused: Why the caller's credential was not accepted. It is not checked again.
         batch: How many messages it is to store, once that is known.
-        first: What it does before it may fail, so that an error has the outcome ``unknown``.
+        in_doubt: Something of it may have been done before it failed, so that the error has the outcome ``unknown``.
         known: What its facade has found out about it.
         connection: That it has come over; None: a server of somebody else's has it.
         address: That its connection comes from, without the port; blank: not known.
@@ -131,15 +141,16 @@ class Request:
     reserved = 0
     weight = 0
     blocked = False
+    turn_began = 0.0
+    call: Call | None = None
+    is_paused = False
     client: Client | None = None
-    poll: LongPoll | None = None
-    stream: Stream | None = None
     counted: tuple[Header, ...] = ()
     facade: Protocol | None = None
     verify: Callable[[Request], None] | None = None
     refused: QueueyError | None = None
     batch = 0
-    first: PiggybackedAck | None = None
+    in_doubt = False
     known: object = None
     connection: Connection | None = None
     address = ""
@@ -190,6 +201,28 @@ class Request:
     def reserve_at_once(self, size: int) -> bool:
         """Reserves so many bytes of memory for the response if they are free; returns whether they are."""
         return self.server.reserve_at_once(self, size)
+
+    def waiting(self, seconds: float) -> LongPoll:
+        """Returns what the request awaits its turns with, if it has to wait for messages; its view ``reads``."""
+        return self.server.waiting(self, seconds)
+
+    async def stream(self, source: Source, caller: Caller | None, *headers: Header) -> Response:
+        """Returns a response that goes on with the events of a source as they come.
+
+        Args:
+            source: The events.
+            caller: The reader, whose credential may have an end.
+            headers: Of the response.
+
+        Raises:
+            QueueyError: There are no first events, or no place for a stream.
+        """
+        pieces = stream_events(self.waiting(0.0), source, caller, self.server.beat)
+        first = await anext(pieces)
+        if self.method == "HEAD":
+            await pieces.aclose()
+            return Response(200, first, *headers)
+        return Response(200, first, *headers, pieces=pieces)
 
     async def read(self, work: Callable[[], T]) -> T:
         """Does work that takes the body apart; in a thread if that is long."""
@@ -252,27 +285,10 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
     return Fields(headers, own, foreign)
 
 
-def may_wait(request: Request) -> bool:
-    """Returns whether a query may ask to wait for messages, however that is written."""
-    query = request.query
-    return "wait=" in (unquote(query) if "%" in query else query)
-
-
-def may_follow(request: Request) -> bool:
-    """Returns whether a request may ask to wait for messages, or to be given them as they come."""
-    return may_wait(request) or wants_events(request)
-
-
 def wants_events(request: Request) -> bool:
     """Returns whether a request asks for server-sent events."""
     accept = request.headers.get("accept")
     return accept is not None and accepts(accept, "text/event-stream")
-
-
-def body_may_wait(request: Request) -> bool:
-    """Returns whether a JSON body may ask to wait for messages, however that is written."""
-    body = request.body or b""
-    return b'"wait"' in body or b"\\u" in body
 
 
 def refuse_unreadable(names: list[str]) -> NoReturn:

@@ -52,7 +52,7 @@ class Response:
     """A response, ready to be sent. ``headers`` has no Content-Length.
 
     A long body is a list of pieces: to join them would keep all other threads of the process waiting. A response with
-    ``pieces`` has no other body, and no length: it ends with them, or with its client, which closes them.
+    ``pieces`` has no length: they follow its body, until they end or its client leaves, which closes them.
     """
 
     __slots__ = ("body", "headers", "pieces", "size", "status")
@@ -195,22 +195,24 @@ class ResponseSender:
         finally:
             self._change(tenant, -response.size)
 
-    async def go_on(self, response: Response, send: Send) -> None:
-        """Sends the head of a response, and its pieces as they come. Without its end, the server drops the connection.
+    async def go_on(
+        self, response: Response, send: Send, advance: Callable[[AsyncGenerator[Body, None]], Awaitable[Body | None]]
+    ) -> None:
+        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
 
         A client that takes none for a while is given up.
 
         Args:
-            response: Has ``pieces``.
+            response: Has ``pieces``, which have begun: closing them gives back what they hold.
             send: The server's.
+            advance: Returns the next piece; None: there are no more.
         """
         assert response.pieces is not None  # noqa: S101 - see above
         async with aclosing(response.pieces) as pieces:
-            first = await anext(pieces)  # Closing gives back what it holds only once it has begun.
             await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
             with suppress(TimeoutError):
-                await self._send_part(first, send)
-                async for body in pieces:
+                await self._send_part(response.body, send)
+                while (body := await advance(pieces)) is not None:
                     await self._send_part(body, send)
                 async with asyncio.timeout(self._stall):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})

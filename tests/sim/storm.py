@@ -15,6 +15,7 @@ from queuey.ids import Position
 from queuey.messages import Backoff, Meta, Queue
 from queuey.partitions import by_key
 from queuey.service import ClaimDelivery, Limits, PiggybackedAck, Waiter
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.core import Done
 from queuey.service.workers import WorkerIdentity
 from tests.harness.checking.claims import (
@@ -74,6 +75,8 @@ class Poll(Waiter):
         "_process",
         "_queue",
         "_until",
+        "_waiter",
+        "_waits",
         "_web",
         "_woken",
         "empties",
@@ -100,25 +103,29 @@ class Poll(Waiter):
         self._web = web
         self._process = web.process
         self._done = done
-        self._asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "ack": ack}
+        self._asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "ack": ack}
         self._until = web.process.world.now + wait
-        self._attempting = self._woken = False
+        self._waiter = self if wait else None
+        self._attempting = self._woken = self._waits = False
         if wait:
             self._process.soon(wait, self._expire)
 
     def attempt(self) -> None:
         """Tries once."""
-        self._attempting, self._woken, self.wait = True, False, 0.0
+        self._attempting, self._woken, self._waits = True, False, False
         self.tries += 1
         self._began = self._process.world.now
-        begin(self._web.core, self._web.claims.claim(self._queue, **self._asked, waiter=self), self._tried)
+        begin(self._web.core, self._web.claims.claim(self._queue, **self._asked, waiter=self._waiter), self._tried)
 
     def _tried(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
         self._attempting = False
         if error is None and not found:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
         self._last = (found, error)
-        if not self.wait or self._process.world.now >= self._until:
+        if self._waiter is not None and not found and (error is None or isinstance(error, ClaimUndecided)):
+            self.found_nothing()
+            self._waits = True
+        if not self._waits or self._process.world.now >= self._until:
             self._end(found, error)
         elif self._woken:
             self.attempt()
@@ -129,16 +136,16 @@ class Poll(Waiter):
         self._process.soon(0.0, self._retry)
 
     def _retry(self) -> None:
-        if self._woken and self.wait and not self._attempting:
+        if self._woken and self._waits and not self._attempting:
             self.attempt()
 
     def _expire(self) -> None:
-        if self.wait and not self._attempting and not self._woken:
+        if self._waits and not self._attempting and not self._woken:
             self._end(*self._last)
 
     def leave(self) -> None:
         """Waits no more."""
-        self.wait = 0.0
+        self._waits = False
         self.close()
 
     def _end(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:

@@ -133,7 +133,6 @@ class ClaimUseCases(ClaimOverview):
         *,
         limit: int,
         ttl: float,
-        wait: float = 0.0,
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
@@ -141,14 +140,13 @@ class ClaimUseCases(ClaimOverview):
         ack: PiggybackedAck | None = None,
         worker: str = "",
     ) -> list[ClaimDelivery]:
-        """Gives messages to a caller. If there is no message to claim, it calls the ``waiter`` instead of waiting.
+        """Gives messages to a caller.
 
         Args:
             queue: A row that the caller is authorized for.
             limit: Max messages.
             ttl: Seconds that the claims last; 0: only show messages.
-            wait: Max seconds that the caller would wait.
-            waiter: The waiting request: it learns its triggers, and whether to wait. None: no request waits.
+            waiter: Learns its triggers, and so is woken when another claim may get something.
             partitions: None: all.
             max_bytes: Bytes of the messages in the answer, not counting the last one; None: those of a page.
             gather: Take messages of several partitions to reach ``limit``; else they are of one.
@@ -158,12 +156,12 @@ class ClaimUseCases(ClaimOverview):
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
+            ClaimUndecided: Some messages may be free soon: the waiter is woken then.
             InvalidRequest: The queue has no such partition.
             StoreUnavailable: ``outcome`` tells if something may have been claimed or acknowledged.
         """
         self.check(queue, partitions)
         order = self._order(queue, partitions, limit)
-        waiter = waiter if wait else None
         if waiter is not None:
             waiter.subscribe([(queue, order, self._trigger)])
         ack = ack or PiggybackedAck()
@@ -180,12 +178,8 @@ class ClaimUseCases(ClaimOverview):
         try:
             found = await search.run(order, ack, settles, partial(self._is_late, ttl))
         except ClaimUndecided:
-            if waiter is not None:
-                waiter.found_nothing(wait)
             self._try_again(waiter)
             raise
-        if waiter is not None and not found:
-            waiter.found_nothing(wait)
         self._metrics.delivered(len(found), queue)
         return found
 
@@ -193,23 +187,21 @@ class ClaimUseCases(ClaimOverview):
         self,
         accesses: Sequence[QueueAccess],
         claim: Callable[[Queue], Coroutine[Any, Any, list[ClaimDelivery]]],
-        wait: float,
         waiter: Waiter | None,
         refused: dict[str, QueueyError],
     ) -> tuple[Queue | None, list[ClaimDelivery]]:
-        """Gives messages of the first queue that has any, and that queue; one wait is for all of them.
+        """Gives messages of the first queue that has any, and that queue.
 
         Args:
             accesses: In order of preference.
             claim: As for :meth:`claim`.
-            wait: As for :meth:`claim`.
             waiter: As for :meth:`claim`.
             refused: Gets the error of each queue that nobody, or not this caller, may claim from; the others are tried.
 
         Raises:
+            ClaimUndecided: As for :meth:`claim`.
             QueueyError: The first of these, if there is no other queue.
         """
-        waiter = waiter if wait else None
         undecided, rows = None, None
         while rows != (rows := [access.queue for access in accesses]):  # Again if one was out of date.
             if waiter is not None:
@@ -227,8 +219,6 @@ class ClaimUseCases(ClaimOverview):
                     return access.queue, found
         if refused.keys() >= {access.queue.name for access in accesses}:
             raise next(iter(refused.values()))
-        if waiter is not None:
-            waiter.found_nothing(wait)
         if undecided is not None:
             self._try_again(waiter)
             raise undecided

@@ -1,8 +1,9 @@
 """Long polls on the event loop: a waiting request needs a place, a connection and a few kilobytes, but no thread.
 
-A long poll is tried like any other read. If there is nothing to answer, it waits here until another try is worthwhile,
-and is tried again. Each try authorizes the caller again, so it notices a queue that was purged or deleted and a right
-that was taken away. The client gets the answer of the last try.
+A view that may wait tries, and if there is nothing to answer it awaits its next turn (:meth:`LongPoll.next`): that
+comes when another try is worthwhile. Meanwhile the request holds no memory, thread or time of the loop. Each try
+authorizes the caller again, so it notices a queue that was purged or deleted and a right that was taken away. The
+client gets what the last try gave.
 
 If one message wakes thousands, they take turns: few tries are under way at a time, and the application that has used
 less goes first.
@@ -20,9 +21,9 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
-from queuey.access import ANYBODY, Caller
+from queuey.access import ANYBODY, USERS_OF, Caller
 from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.admission.scheduling import FairQueue, SharedQuota
@@ -31,20 +32,12 @@ from queuey.web.http.connection import LEFT
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
-KEEPALIVE_INTERVAL = 25.0
-"""Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
+T = TypeVar("T")
+
 MAX_USER_STREAMS = 20
 """Max streams of one user of an application in this process."""
 QUEUES_A_PLACE = 16
 """Max queues of a stream per place: it is woken by all of them."""
-RETRY, SPREAD = 1000, 4000
-"""Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
-LISTING_INTERVAL = 0.3
-"""Interval before the next try of a stream that has to list its queues, in seconds."""
-NOTICE_INTERVAL = 30.0
-"""Interval between the notice to a reader and the end of its credential, in seconds."""
-SILENCE = b":\n\n"
-"""A comment."""
 CHECK_INTERVAL = 0.25
 """Interval between checks of credentials and of shutdown, in seconds."""
 MAX_CREDENTIALS = 500
@@ -150,21 +143,31 @@ class Clients:
             client.listen()
 
 
+class WaitingRequest(Protocol):
+    """What a long poll knows of its request."""
+
+    tenant: str
+    headers: dict[str, str]
+    client: Client | None
+
+
 class LongPoll(Waiter):
-    """One request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
+    """A request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
+
+    It is entered (``async with``) before its first try, and left after its last.
 
     Attributes:
         client: The client that waits.
         tenant: The tenant that it counts for.
         header: Its credential.
-        began: Loop time.
         places: Number of places that it has.
         user: For whom it is counted as a stream; None: it is not.
     """
 
     __slots__ = (
         "_polls",
-        "began",
+        "_request",
+        "_until",
         "client",
         "future",
         "header",
@@ -177,13 +180,15 @@ class LongPoll(Waiter):
         "user",
     )
 
-    def __init__(self, polls: LongPolls, tenant: str, header: str | None, client: Client) -> None:
+    def __init__(self, polls: LongPolls, request: WaitingRequest, seconds: float) -> None:
+        assert request.client is not None  # noqa: S101 - the view says that it reads
         super().__init__(polls.watchers)
         self._polls = polls
-        self.client = client
-        self.tenant = tenant
-        self.header = header
-        self.began = polls.loop.time()
+        self._request = request
+        self._until = polls.loop.time() + seconds
+        self.client = request.client
+        self.tenant = request.tenant
+        self.header = request.headers.get("authorization")
         self.future: asyncio.Future[bool] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
@@ -191,6 +196,83 @@ class LongPoll(Waiter):
         self.queued = False
         self.trying = False
         self.user: frozenset[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Waits until the first try may begin.
+
+        Raises:
+            InvalidRequest: The client has left meanwhile.
+        """
+        try:
+            if (turn := self._polls.first_turn(self)) is not None:
+                await self._paused(turn)
+                self.client.check()
+        except BaseException:
+            self._polls.leave(self)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._polls.leave(self)
+
+    async def next(self, seconds: float | None = None, *, more: bool = False) -> bool:
+        """Waits after a try until another one is worthwhile, and returns True; False: the answer is due as it is.
+
+        It is due when the time is over, when the client leaves, and when the service ends.
+
+        Args:
+            seconds: Max time from now; None: until the time that the request waits in all is over.
+            more: Another try is worthwhile at once.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: The request did not get its turn in time.
+            TooManyWaiters: There is no place for it.
+        """
+        self.found_nothing()
+        if seconds is not None:
+            self._until = self._polls.loop.time() + seconds
+            self.stop_timer()
+        self.news = self.news or more
+        turn = self._polls.turn(self, self._until)
+        return await self._paused(turn) and not self.client.has_left
+
+    async def until_found(self, attempt: Callable[[], Awaitable[T]], *may_pass: type[QueueyError]) -> T:
+        """Attempts again and again until something is found, or until the answer is due.
+
+        Args:
+            attempt: Returns what it has found; something empty is false.
+            may_pass: Errors of attempts after which another one may succeed.
+
+        Raises:
+            QueueyError: As an attempt, and as :meth:`next`.
+        """
+        while True:
+            try:
+                if (found := await attempt()) or not await self.next():
+                    return found
+            except may_pass:
+                if not await self.next():
+                    raise
+
+    async def _paused(self, turn: asyncio.Future[bool]) -> bool:
+        """Waits for a turn, without anything that others could use."""
+        self._polls.pause(self._request)
+        again = await turn
+        await self._polls.resume(self._request)
+        return again
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the service ends."""
+        return self._polls.stopping.is_set()
+
+    def begin_stream(self, caller: Caller | None, queues: int) -> None:
+        """Counts the request as a stream of some queues, which needs more places.
+
+        Raises:
+            TooManyWaiters: There is no place for it, or the user has too many streams already.
+        """
+        self._polls.begin_stream(self, caller, queues)
 
     def wake(self, qid: int | None = None) -> None:
         self.note_woken(qid)
@@ -209,13 +291,17 @@ class LongPoll(Waiter):
         """Ends its waiting: it is to be tried again, or answered as it is."""
         if self.future is not None and not self.future.done():
             self.news = self.news and not again
-            self.wait = 0.0
             self.future.set_result(again)
 
     def expire(self) -> None:
         """Ends its waiting when its time is over, unless it is about to be tried again anyway."""
         if not self.news:
             self.settle(again=False)
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class _SameCredential:
@@ -249,9 +335,21 @@ class LongPolls:
         watchers: Wake them.
         authenticate: Finds the caller of a credential.
         stopping: Set when the service ends.
+        pause: Gives back what a request holds, when it begins to wait.
+        resume: Waits until the request may go on.
+        user_streams: Max streams of one user of an application.
     """
 
-    def __init__(self, places: int, watchers: Watchers, authenticate: KnownCallers, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        places: int,
+        watchers: Watchers,
+        authenticate: KnownCallers,
+        stopping: threading.Event,
+        pause: Callable[[Any], None],
+        resume: Callable[[Any], Awaitable[None]],
+        user_streams: int = MAX_USER_STREAMS,
+    ) -> None:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
@@ -259,7 +357,9 @@ class LongPolls:
         self._timer: asyncio.TimerHandle
         self.watchers = watchers
         self._authenticate = authenticate
-        self._stopping = stopping
+        self.stopping = stopping
+        self.pause, self.resume = pause, resume
+        self._user_streams = user_streams
         self._turns: FairQueue[LongPoll] = FairQueue()
         self._dispatching = False
         self._waiting: dict[str | None, _SameCredential] = {}
@@ -289,16 +389,6 @@ class LongPolls:
         """Called after the last request."""
         self._timer.cancel()
 
-    def begin(self, tenant: str, header: str | None, client: Client) -> LongPoll:
-        """Returns the long poll of a request that may wait; :meth:`leave` ends it.
-
-        Args:
-            tenant: The tenant that it counts for.
-            header: Its credential.
-            client: The client that waits.
-        """
-        return LongPoll(self, tenant, header, client)
-
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns what a poll has to wait for before its first try; None: nothing."""
         if self.trying.take(poll.tenant, 1):
@@ -310,54 +400,34 @@ class LongPolls:
         poll.wake()
         return future
 
-    def next_turn(self, poll: LongPoll, wait: float, *, more: bool) -> asyncio.Future[bool]:
-        """:meth:`turn` after each further try, with a new deadline.
-
-        Args:
-            poll: The poll.
-            wait: Seconds.
-            more: Another try is worthwhile at once.
-
-        Raises:
-            TooManyWaiters: It has no place, and there is none for it.
-        """
-        poll.began, poll.wait = self.loop.time(), wait
-        poll.news = poll.news or more
-        if poll.timer is not None:
-            poll.timer.cancel()
-            poll.timer = None
-        return self.turn(poll)
-
-    def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
-        """Waits after a try that found nothing; returns what says whether to try again.
+    def turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
+        """Returns what a poll waits for after a try, until a time of the loop; its result is whether to try again.
 
         Raises:
             TooManyWaiters: It has no place, and there is none for it.
         """
         self._tried(poll)
-        self.require_places(poll)
-        until = poll.began + poll.wait
+        self._require_places(poll)
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
         future = poll.begin_to_wait()
-        if self._stopping.is_set() or self.loop.time() >= until:
+        if self.stopping.is_set() or self.loop.time() >= until:
             poll.settle(again=False)
         elif poll.news:
             self.line_up(poll)
         return future
 
-    def count_stream(self, poll: LongPoll, user: frozenset[str], most: int) -> None:
-        """Counts a poll that goes on for its user.
+    def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
+        """See :meth:`LongPoll.begin_stream`."""
+        if caller is not None and caller.tenant.startswith(USERS_OF):
+            user, most = caller.names, self._user_streams
+            if self._streams[user] >= most:
+                raise TooManyWaiters(f"This user has {most} streams already, as many as one may have. End one of them.")
+            self._streams[user] += 1
+            poll.user = user
+        self._require_places(poll, 1 + queues // QUEUES_A_PLACE)
 
-        Raises:
-            TooManyWaiters: The user has so many already.
-        """
-        if self._streams[user] >= most:
-            raise TooManyWaiters(f"This user has {most} streams already, as many as one may have. End one of them.")
-        self._streams[user] += 1
-        poll.user = user
-
-    def require_places(self, poll: LongPoll, count: int = 1) -> None:
+    def _require_places(self, poll: LongPoll, count: int = 1) -> None:
         """Gives a poll more places, up to ``count``.
 
         Raises:
@@ -397,9 +467,8 @@ class LongPolls:
             if not self._streams[poll.user]:
                 del self._streams[poll.user]
             poll.user = None
-        if poll.timer is not None:
-            poll.timer.cancel()
-        poll.future = poll.timer = None
+        poll.stop_timer()
+        poll.future = None
 
     def line_up(self, poll: LongPoll) -> None:
         """Queues a waiting poll for its turn."""
@@ -438,7 +507,7 @@ class LongPolls:
             self._dispatch_soon()
 
     def _tick(self) -> None:
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             for same in self._waiting.values():
                 for poll in same.polls:
                     poll.settle(again=False)

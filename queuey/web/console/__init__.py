@@ -23,7 +23,6 @@ from queuey.web.console.login import LoginViews, ProviderViews
 from queuey.web.console.protocol import Console
 from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
-from queuey.web.v1 import always
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider
@@ -66,7 +65,7 @@ def resources(
         ("console.failures", APP + "/_failures", {"GET": view(lists.show_failures, lists.FIELDS, page=True)}),
         ("console.queue", QUEUE, {"GET": view(queue.show)}),
         ("console.part", QUEUE + "/parts/{part}", {"GET": view(queue.show_part, queue.FIELDS, page=True)}),
-        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, waits=always)}),
+        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True)}),
         ("console.messages", QUEUE + "/messages", {"GET": view(messages.show_list, messages.FIELDS, page=True)}),
         ("console.message", QUEUE + "/messages/{place}", {"GET": view(messages.show, page=True)}),
         ("console.body", QUEUE + "/messages/{place}/body", {"GET": view(messages.download, page=True)}),

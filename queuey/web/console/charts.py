@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
-from queuey.ids import LOW_MIN
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, History
 from queuey.service.sessions import UserLogin
-from queuey.service.streams import Cursor, Stream
+from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
 from queuey.web.endpoint import Match
+from queuey.web.errors import error_response
 from queuey.web.requests import Request
-from queuey.web.responses import Response, event
+from queuey.web.responses import Body, Response, event
 
 SAMPLE_INTERVAL = 60.0
 """Interval between two counts of all queues, in seconds."""
@@ -35,41 +35,44 @@ class ChartView:
         self._service = service
         self._authorization = authorization
         self._history = history
-        self._live: list[tuple[bytes | UserLogin, Request]] = []
+        self._live: list[tuple[bytes | UserLogin, LongPoll]] = []
         """Keys and users, and their streams. Used in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
         """Streams the last hour, repeated after each silence; checks the rights each time."""
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
-        access = await self._authorization.admit(request, match, "measure")
-        holder = await request.in_thread(lambda: self._holder_of(request)) if request.stream is None else b""
-        figures = await request.in_thread(lambda: self._figures(access), computes=True)
-        if request.stream is None:
-            self._count(holder, request)
-            streams = self._service.streams
-            request.stream = Stream(streams, Cursor((streams.reader.now(), LOW_MIN)), 1, None, None)
-            request.stream.is_of_all = True
-        # It has no queues to look for, so it is tried again at each beat and not before.
-        request.stream.looks_again = False
-        return Response(200, event("chart", figures), *HEADERS)
+        await self._authorization.admit(request, match, "measure")
+        holder = await request.in_thread(lambda: self._holder_of(request))
+        request.headers["accept"] = "text/event-stream"  # The form of errors from here on.
+        source = ChartEvents(self, request, match, holder)
+        return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     def _holder_of(self, request: Request) -> bytes | UserLogin:
         """Returns the key or user of a session."""
         return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").holder
 
-    def _count(self, holder: bytes | UserLogin, request: Request) -> None:
+    def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin.
 
         Raises:
             TooManyRequests: There are too many of this key or user.
         """
-        self._live = [(other, each) for other, each in self._live if each.stream is not None]
+        self._live = [(other, each) for other, each in self._live if not each.closed]
         if sum(other == holder for other, _ in self._live) >= MAX_LIVE:
             raise TooManyRequests(
                 f"{MAX_LIVE} live charts of this key or user are open, the most that there may be. Close a page."
             )
-        self._live.append((holder, request))
+        self._live.append((holder, turn))
+
+    async def figures(self, request: Request, match: Match) -> dict[str, Sequence[float | None]]:
+        """Returns the last hour of a queue.
+
+        Raises:
+            NotAllowed: The caller may no longer see it.
+        """
+        access = await self._authorization.admit(request, match, "measure")
+        return await request.in_thread(lambda: self._figures(access), computes=True)
 
     def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
         """Returns the times of all cells, with messages a second and the depth."""
@@ -84,6 +87,33 @@ class ChartView:
             "taken": [each / STEP for each in cells.taken],
             "depth": [None if each == UNKNOWN else each for each in cells.depth],
         }
+
+
+class ChartEvents:
+    """The last hour of a queue, again after each silence (:class:`queuey.web.admission.event_streams.Source`)."""
+
+    queues = 0
+    more = False
+    looks_unwoken = True
+
+    def __init__(self, view: ChartView, request: Request, match: Match, holder: bytes | UserLogin) -> None:
+        self._view = view
+        self._request = request
+        self._match = match
+        self._holder = holder
+
+    async def first(self, turn: LongPoll) -> list[bytes]:
+        self._view.count(self._holder, turn)
+        return await self.further(turn, woken=True)
+
+    async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+        return [event("chart", await self._view.figures(self._request, self._match))]
+
+    def pause(self, beat: float) -> float:
+        return beat
+
+    def explain(self, error: Exception) -> Body:
+        return error_response(error, self._request).body
 
 
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:

@@ -45,7 +45,7 @@ class Console:
         headers: tuple[Header, ...] = ()
         if status in {429, 503}:
             headers = (("Retry-After", str(getattr(error, "retry_after", 1))),)
-        if request.stream is not None or wants_events(request):
+        if wants_events(request):
             return Response(status, text.encode(), TEXT, *pages.HEADERS, *headers)
         title = STATUS_LINES[status]
         if pages.is_part(request) and request.path.endswith("/messages"):

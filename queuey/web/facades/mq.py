@@ -92,10 +92,10 @@ class MqFacade(OpenFacade):
 
     async def fetch(self, request: Request, match: Match) -> Response:
         """Claims a message; 204 if there is none."""
-        await request.reserve(SHORT_BYTES)
         claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
+            await request.reserve(SHORT_BYTES)
             claimed = await access.apply(claim)
         except QueueNotFound:
             claimed = []

@@ -16,6 +16,7 @@ from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import ClaimDelivery, Draft
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
@@ -75,7 +76,7 @@ class RqmsFacade(OpenFacade):
                 "rqms.queue",
                 "/{queue:[^/]+}{rest:(?:/.*)?}",
                 {
-                    "GET": View(self.fetch, asks=True, reads=True, waits=lambda _request: True),
+                    "GET": View(self.fetch, asks=True, reads=True),
                     "POST": self.add,
                     "PUT": self.set,
                     "DELETE": self.finish,
@@ -125,17 +126,22 @@ class RqmsFacade(OpenFacade):
         """Locks items; none if there is no such queue."""
         if match["queue"] == ICON:
             return Response(404, b"")
-        await request.reserve(SHORT_BYTES)
         asked = _asked(request)
 
-        async def fetch(queue: Queue) -> Response:
-            return _fetched(queue, await self._claims.claim(queue, **asked))
+        async def attempt() -> list[_Item]:
+            access = await self._authorization.admit(request, self.where(match), "work")
+            await request.reserve(SHORT_BYTES)
+            return await access.apply(fetch)
+
+        async def fetch(queue: Queue) -> list[_Item]:
+            return _fetched(queue, await self._claims.claim(queue, **asked, waiter=turn))
 
         try:
-            access = await self._authorization.admit(request, self.where(match), "work")
-            return await access.apply(fetch)
+            async with request.waiting(FETCH_TIMEOUT) as turn:
+                items = await turn.until_found(attempt, ClaimUndecided)
         except QueueNotFound:
-            return json_response({"items": []})
+            items = []
+        return json_response(_Items(items))
 
     # Finishing
 
@@ -202,9 +208,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "limit": int(min(count or COUNT, MAX_CLAIMS)),
         "ttl": min(max(TIME if time is None else time, MIN_LOCK), MAX_CLAIM),
-        "wait": FETCH_TIMEOUT,
         "max_bytes": SHORT_BYTES,
-        "waiter": request.poll,
     }
 
 
@@ -223,8 +227,8 @@ def _number(text: object, least: float) -> float:
     return number
 
 
-def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> Response:
-    """Answers with items, ascending by their ids."""
+def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
+    """Returns items, ascending by their ids."""
     mark = mark_of(queue)
     items = []
     for each in claimed:
@@ -232,7 +236,7 @@ def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> Response:
         ticket = encode((name, f"{each.receipt}-{mark}")).decode()
         items.append((name.encode(), _Item(ticket, _value_of(each.message))))
     items.sort(key=itemgetter(0))
-    return json_response(_Items([item for _, item in items]))
+    return [item for _, item in items]
 
 
 def _id_of(message: Message) -> str:

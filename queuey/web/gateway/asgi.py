@@ -4,8 +4,8 @@
 the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
 (:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
 
-A long poll is a request whose view may find nothing to answer. Then it waits on the loop, without a thread, and its
-view is tried again when that is worthwhile (:mod:`queuey.web.admission.long_polls`).
+A view that finds nothing to answer may wait (:mod:`queuey.web.admission.long_polls`), and a response may go on as a
+stream of events (:mod:`queuey.web.admission.event_streams`): meanwhile the request holds nothing that others could use.
 
 Each request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
 (:mod:`queuey.web.admission.scheduling`). A body is read only when the caller is known or has been authorized.
@@ -14,31 +14,23 @@ Each request counts for a tenant, and each tenant has its share of memory, threa
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from random import randrange, uniform
 from threading import Event, Lock
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from queuey.access import USERS_OF
-from queuey.errors import QueueyError, TooManyWaiters
+from queuey.errors import QueueyError
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.storage import Store
+from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
-    KEEPALIVE_INTERVAL,
-    LISTING_INTERVAL,
     MAX_USER_STREAMS,
-    NOTICE_INTERVAL,
-    QUEUES_A_PLACE,
-    RETRY,
-    SILENCE,
-    SPREAD,
     Client,
     Clients,
+    LongPoll,
     LongPolls,
     Receive,
     client_left,
@@ -132,9 +124,8 @@ class Gateway:
         self._deadline = deadline
         self._rates = rates
         self._origins = Origins(origins) if origins else None
-        self._user_streams = user_streams
         self._patience = patience
-        self._beat = beat
+        self.beat = beat
         self._max_wait = min(deadline, max_wait)
         self._resources: Resources = application.registry.resources
         self._facades: list[Protocol] = application.registry.facades
@@ -150,9 +141,17 @@ class Gateway:
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
         self._threads = FairPool("queuey-request", threads, room, self._computing)
-        self._polls = LongPolls(waiters, service.reader.watchers, application.registry.authenticate, service.stopping)
+        self._polls = LongPolls(
+            waiters,
+            service.reader.watchers,
+            application.registry.authenticate,
+            service.stopping,
+            self._pause,
+            self._resume,
+            user_streams,
+        )
         self._clients = Clients()
-        self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
+        self._sender = ResponseSender(self._change_memory, self._yield_between_pieces, stall=stall)
         self._stopping: Event = service.stopping
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -189,12 +188,27 @@ class Gateway:
         scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
         response = await self.serve(request, path, receive, foreign)
         if response.pieces is not None:
-            await self._sender.go_on(response, send)
+            await self._stream(request, response, send)
         elif request.method == "HEAD" or response.size <= PIECE_SIZE:
             for message in short_messages(response, head=request.method == "HEAD"):
                 await send(message)
         else:
             await self._sender.send(response, send, request.tenant, request.reserved)
+
+    async def _stream(self, request: Request, response: Response, send: Send) -> None:
+        """Sends a response that goes on."""
+        try:
+            await self._sender.go_on(response, send, partial(self._advance, request))
+        finally:
+            self._release_memory(request)
+            self._release(request)
+
+    async def _advance(self, request: Request, pieces: AsyncGenerator[Body, None]) -> Body | None:
+        """Returns the next piece of a response that goes on; None: there are no more."""
+        try:
+            return await self._drive(request, _next_of(pieces))
+        except GivenUp as error:
+            return event("bye", error_response(error, request).body)
 
     async def answer(self, head: Head, exchange: Connection) -> None:
         """Answers a request that has come over one of our own connections."""
@@ -206,7 +220,7 @@ class Gateway:
         request.address = exchange.peer
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
-            await self._sender.go_on(response, exchange.send)
+            await self._stream(request, response, exchange.send)
         elif head.method == "HEAD" or response.size <= PIECE_SIZE:
             exchange.respond(response, head=head.method == "HEAD")
         else:
@@ -257,15 +271,15 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             self._release_memory(request)
             response = error_response(error, request)
-            if request.poll is None:
-                self._metrics.observe(NAME, response.status, 0.0)
+            self._metrics.observe(NAME, response.status, 0.0)
         except BaseException:  # A server of another kind cancels requests whose clients have left.
             self._release_memory(request)
-            raise
-        finally:
             self._release(request)
-        if (poll := request.poll) is not None:
-            endpoint.count(response, self._loop.time() - poll.began)
+            raise
+        if response.pieces is None:
+            self._release(request)
+        else:
+            self._leave(request)
         response.headers += request.counted
         return response
 
@@ -274,8 +288,7 @@ class Gateway:
         request.tenant = stranger(request.address)
         await self._bodies.take(request, receive, self._loop)
         if self._contention.several:
-            request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
-        began = time.monotonic()
+            await self._take_turn(request)
         try:
             request.verify(request)  # type: ignore[misc] # there is one
         except QueueyError:
@@ -283,8 +296,7 @@ class Gateway:
             self._contention.leave(request.tenant)
             raise
         finally:
-            if request.weight:
-                self._leave_turn(request, time.monotonic() - began)
+            self._leave_turn(request)
         if request.held:
             if not self._memory.take(tenant, request.held):
                 raise self._memory.refusal(tenant, request.held)
@@ -293,122 +305,28 @@ class Gateway:
     async def _answer(
         self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
     ) -> Response:
-        """Runs a view; a long poll then waits and is tried again."""
+        """Runs a view; once more if it wants a body that was not taken in, as its caller was not known."""
         self._enter(request)
         if view.reads:
             # Unread bytes of a body would arrive before the client's disconnect.
             request.client = self._clients.begin(receive if request.body is not None else None)
-        while True:
-            if view.waits is not None and request.poll is None and view.waits(request):
-                await self._begin_to_poll(request)
-            try:
-                response = await self._run(endpoint, view, request, match)
-            except BodyWanted:
-                # The body of an unknown caller is read only now that the view has authorized it.
-                self._release_memory(request)
-                self._leave(request)
-                await self._bodies.take(request, receive, self._loop)
-                if request.client is not None:
-                    request.client.receive = receive
-                self._enter(request)
-                continue
-            if request.stream is not None:
-                return self._streamed(endpoint, view, request, match, response)
-            if request.poll is None or not request.poll.wait:
-                return response
+        try:
+            response = await self._run(endpoint, view, request, match)
+        except BodyWanted:
             self._release_memory(request)
             self._leave(request)
-            if not await self._polls.turn(request.poll):
-                return response
+            await self._bodies.take(request, receive, self._loop)
+            if request.client is not None:
+                request.client.receive = receive
             self._enter(request)
-
-    def _streamed(self, endpoint: Endpoint, view: View, request: Request, match: Match, response: Response) -> Response:
-        """Continues a response that begins a stream."""
-        assert request.poll is not None  # noqa: S101 - a stream waits
-        assert request.stream is not None  # noqa: S101 - see above
-        if request.method == "HEAD":
-            request.stream = None
-            return response
-        try:
-            caller = self._authorization.seen(request)
-            if caller is not None and caller.tenant.startswith(USERS_OF):
-                self._polls.count_stream(request.poll, caller.names, self._user_streams)
-            self._polls.require_places(request.poll, 1 + len(request.stream.queues) // QUEUES_A_PLACE)
-        except TooManyWaiters:
-            request.stream = None
-            raise
-        self._drop_body(request)
-        response.pieces = self._go_on(endpoint, view, request, match, response.body)
-        response.body = b""
+            response = await self._run(endpoint, view, request, match)
+        if response.pieces is not None:
+            self._drop_body(request)
         return response
 
-    async def _go_on(
-        self, endpoint: Endpoint, view: View, request: Request, match: Match, body: Body
-    ) -> AsyncGenerator[Body, None]:
-        """Gives what comes of a stream, as long as there are its client, its rights and this service."""
-        poll, stream = request.poll, request.stream
-        assert poll is not None  # noqa: S101 - see above
-        assert stream is not None  # noqa: S101
-        request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
-        caller, spoke = self._authorization.seen(request), time.monotonic()
-        lists, listed = self._beat if stream.is_of_all else math.inf, spoke
-        ends = None if caller is None else caller.expires
-        try:
-            yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
-            while True:
-                if body:
-                    yield body
-                    spoke = time.monotonic()
-                self._release_memory(request)
-                self._leave(request)
-                left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
-                # Streams that began together do not all speak at the same moment.
-                beat = LISTING_INTERVAL if stream.rests else stream.beat(self._beat) * uniform(0.6, 1)  # noqa: S311 - see above
-                beat = min(beat, listed + lists - time.monotonic())
-                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
-                if self._stopping.is_set():
-                    yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
-                    return
-                if poll.client.is_leaving:
-                    return
-                body = b"" if again or time.monotonic() - spoke < self._beat / 3 else SILENCE
-                if not again and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
-                    body, ends = event("expiring", {"expires": ends}), None
-                elif again or stream.is_of_all or stream.marks is not None:
-                    if stream.is_of_all and (not again or time.monotonic() - listed >= lists):
-                        stream.looks_again, listed = True, time.monotonic()
-                    self._enter(request)
-                    response = await self._tried(endpoint, view, request, match)
-                    if response.status != 200:  # noqa: PLR2004
-                        yield event("bye", response.body)
-                        return
-                    body = response.body or body
-        finally:
-            request.stream = None
-            self._release_memory(request)
-            self._release(request)
-
-    async def _tried(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
-        """Returns what a view has more, or why it has not."""
-        try:
-            return await self._run(endpoint, view, request, match)
-        except QueueyError as error:
-            return error_response(error, request)
-
-    async def _begin_to_poll(self, request: Request) -> None:
-        """Waits for the first turn of a request that may wait."""
-        assert request.client is not None  # noqa: S101 - what waits reads
-        request.poll = self._polls.begin(request.tenant, request.headers.get("authorization"), request.client)
-        if (turn := self._polls.first_turn(request.poll)) is not None:
-            await turn
-
     def _release(self, request: Request) -> None:
-        """Gives back what a request has held until its response was made, unless that goes on."""
+        """Gives back what a request has held until its response was made, or sent if that goes on."""
         self._leave(request)
-        if request.stream is not None:
-            return
-        if request.poll is not None:
-            self._polls.leave(request.poll)
         if request.client is not None:
             self._clients.end(request.client)
             request.client = None
@@ -446,60 +364,88 @@ class Gateway:
                 raise refusal
 
     async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
-        """Runs a view, in its turn; gives it up when its client has left, or when it takes too long."""
-        size = len(request.body or b"")
+        """Runs a view, in its turn."""
         # A long batch in a thread is under way like a short post: what comes behind it waits for its commit.
-        if self._contention.several and (not view.blocks or size > SHORT_BODY):
-            request.weight = await self._scheduler.enter(request.tenant, size)
+        if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
+            await self._take_turn(request)
         began = time.monotonic()
-        used = 0.0
+        if request.is_left:
+            self._leave_turn(request)
+            raise client_left()
         try:
-            if request.client is not None:
-                request.client.check()
-            work = endpoint.answer(view, request, match)
-            try:
-                waits_for = work.send(None)
-            except StopIteration as end:  # There was nothing to wait for.
-                response: Response = end.value
-            else:
-                call = Call(work, waits_for)
-                call.used = time.monotonic() - began
-                try:
-                    response = await self._await(call, request, began)
-                except GivenUp as error:
-                    response = error_response(client_left() if request.is_left else error, request)
-                    if request.poll is None:
-                        endpoint.count(response, time.monotonic() - began)
-                finally:
-                    used = call.used
-        finally:
-            if request.weight:
-                self._leave_turn(request, used or time.monotonic() - began)
+            response = await self._drive(request, endpoint.answer(view, request, match))
+        except GivenUp as error:
+            reason = client_left() if request.client is not None and request.client.has_left else error
+            response = error_response(reason, request)
+            endpoint.count(response, time.monotonic() - began)
         if request.reserved:
             self._keep_memory(request, response)
         return response
 
-    async def _await(self, call: Call, request: Request, began: float) -> Response:
-        """Awaits a call, unless that gives up."""
-        client = request.client
-        self._calls[call] = began + self._deadline, request
-        if client is not None:
-            client.left = partial(_give_up, call, request)
+    async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a part of a request; gives it up when its client has left, or when it takes too long."""
+        request.turn_began = time.monotonic()
         try:
-            response: Response = await call
+            try:
+                waits_for = work.send(None)
+            except StopIteration as end:  # There was nothing to wait for.
+                return end.value  # type: ignore[no-any-return] # it has no type
+            request.call = Call(work, waits_for, time.monotonic() - request.turn_began)
+            if not request.is_paused:
+                self._watch(request, request.turn_began)
+            return await request.call  # type: ignore[no-any-return] # as above
         finally:
-            del self._calls[call]
-            if client is not None:
-                client.left = None
-        return response
+            self._leave_turn(request)
+            self._unwatch(request)
+            request.call = None
 
-    def _leave_turn(self, request: Request, used: float = 0.0) -> None:
+    def _watch(self, request: Request, began: float) -> None:
+        """Gives the running part of a request up when it takes too long or its client leaves."""
+        if (call := request.call) is not None:
+            self._calls[call] = began + self._deadline, request
+            if request.client is not None:
+                request.client.left = partial(_give_up, call, request)
+
+    def _unwatch(self, request: Request) -> None:
+        if request.call is not None:
+            self._calls.pop(request.call, None)
+            if request.client is not None:
+                request.client.left = None
+
+    async def _take_turn(self, request: Request) -> None:
+        """Waits until the loop's time is its tenant's."""
+        request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
+        request.turn_began = time.monotonic()
+
+    def _leave_turn(self, request: Request) -> None:
         """Yields to the other requests of its tenant."""
         if request.weight:
+            call = request.call
+            used = time.monotonic() - request.turn_began if call is None else call.take_used()
             self._scheduler.leave(request.tenant, request.weight, used)
             request.weight = 0
 
+    def _pause(self, request: Request) -> None:
+        """Gives back what a request holds that begins to wait for messages, but for its place."""
+        request.is_paused = True
+        self._release_memory(request)
+        self._leave(request)
+        self._leave_turn(request)
+        self._unwatch(request)
+
+    async def _resume(self, request: Request) -> None:
+        """Waits until a request may go on that has waited for messages."""
+        self._enter(request)
+        if self._contention.several:
+            await self._take_turn(request)
+        request.is_paused = False
+        request.turn_began = time.monotonic()
+        self._watch(request, request.turn_began)
+
     # Services for requests
+
+    def waiting(self, request: Request, seconds: float) -> LongPoll:
+        return LongPoll(self._polls, request, seconds)
 
     async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         if page:
@@ -564,7 +510,7 @@ class Gateway:
         if difference < 0:
             self._threads.dispatch()
 
-    async def _pause(self, tenant: str) -> None:
+    async def _yield_between_pieces(self, tenant: str) -> None:
         """Yields between two pieces of a response."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
@@ -587,6 +533,12 @@ class Gateway:
         self._bodies.give_up_late()
         self._clients.look()
         self._timer = self._loop.call_later(1.0, self._look_for_late)
+
+
+async def _next_of(pieces: AsyncGenerator[Body, None]) -> Body | None:
+    async for piece in pieces:
+        return piece
+    return None
 
 
 def _give_up(call: Call, request: Request) -> None:

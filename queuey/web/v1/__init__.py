@@ -11,7 +11,6 @@ from queuey.messages import OPERATORS
 from queuey.service import Service
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, View
-from queuey.web.requests import Request, body_may_wait, may_follow, may_wait
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explain import ExplainView
 from queuey.web.v1.files import FileViews
@@ -33,10 +32,6 @@ ORIGINAL = frozenset({"v1.queue", "v1.application", "v1.ids"})
 """The resources that the original had, too: its clients know their 403 and 404."""
 
 
-def always(request: Request) -> bool:
-    return True
-
-
 def resources(
     service: Service, authorization: Authorization, files: FileViews
 ) -> list[tuple[str, str, dict[str, View | Handler]]]:
@@ -52,7 +47,7 @@ def resources(
             QUEUE,
             {
                 "POST": messages.post,
-                "GET": View(streams.read, asks=True, reads=True, waits=may_follow),
+                "GET": View(streams.read, asks=True, reads=True),
                 "PUT": queues.update,
                 "DELETE": queues.delete,
             },
@@ -62,11 +57,11 @@ def resources(
         *_of_files(files),
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
-        ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),
+        ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, reads=True)}),
         (
             "v1.stream",
             APP + "/_stream",
-            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
+            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True)),
         ),
         ("v1.unread", APP + "/_unread", {"POST": View(unread.count, page=True)}),
         ("v1.me", APP + "/_me", {"GET": queues.me}),
@@ -134,13 +129,13 @@ def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Hand
         (
             "v1.claims_of_several",
             APP + "/_claims",
-            {"POST": View(claims.claim_first, asks=True, reads=True, waits=may_wait)},
+            {"POST": View(claims.claim_first, asks=True, reads=True)},
         ),
         (
             "v1.claims",
             QUEUE + "/claims",
             {
-                "POST": View(claims.claim, asks=True, reads=True, waits=may_wait),
+                "POST": View(claims.claim, asks=True, reads=True),
                 "GET": claims.counts,
                 "DELETE": claims.release_all,
             },

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
+import msgspec
 from msgspec import Raw, structs
 
 from queuey import ids
@@ -17,8 +18,10 @@ from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess
-from queuey.service.claims import OF_ONE_QUEUE, JobState, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, JobState, ReleaseReason
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
+from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
@@ -41,53 +44,126 @@ class _Given(NamedTuple, Generic[S]):
     receipts: list[ClaimReceipt]
 
 
+class _Claimed(msgspec.Struct):
+    """What a claim has found: false if that is nothing.
+
+    Attributes:
+        mark: End of the receipts (:func:`mark_of`).
+        messages: The messages.
+        name: The queue, if several were asked; None: none of them has messages.
+    """
+
+    mark: str
+    messages: list[ClaimDelivery]
+    name: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+
+def _terms(asked: api.ClaimQuery) -> dict[str, Any]:
+    """Returns what a query asks for, as arguments of the use case."""
+    return {"limit": asked.limit, "ttl": round(asked.ttl, 3), "max_bytes": SHORT_BYTES, "worker": asked.worker}
+
+
 class ClaimViews(Views):
     """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
 
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
-        await request.reserve(SHORT_BYTES)
         access = await self._enter(request, match)
-        asked = self._asked(request)
-
-        async def claim(queue: Queue) -> Response:
-            ack = await request.read(partial(self._acknowledged_first, request, queue))
-            claimed = await self._service.claims.claim(queue, **asked, ack=ack)
-            acknowledged = _results(ack.texts, ack.settled or ())
-            return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
-
+        asked, partitions = self._asked(request)
+        ack = PiggybackedAck()
+        claim = partial(self._claim, request, asked, partitions, ack)
         try:
-            return await access.apply(claim)
+            if not asked.wait:
+                await request.reserve(SHORT_BYTES)
+                claimed = await access.apply(claim)
+            else:
+                async with request.waiting(asked.wait) as turn:
+                    attempt = partial(self._attempt, request, match, partial(claim, waiter=turn))
+                    claimed = await turn.until_found(attempt, ClaimUndecided)
         except InvalidRequest as error:
             error.fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
             raise
+        finally:
+            request.in_doubt = ack.in_doubt
+        acknowledged = _results(ack.texts, ack.settled or ())
+        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged)), JSON)
+
+    async def _attempt(self, request: Request, match: Match, claim: Callable[[Queue], Awaitable[_Claimed]]) -> _Claimed:
+        """Claims for a request that may have waited."""
+        access = await self._enter(request, match)
+        await request.reserve(SHORT_BYTES)
+        return await access.apply(claim)
+
+    async def _claim(
+        self,
+        request: Request,
+        asked: api.ClaimQuery,
+        partitions: Sequence[int] | None,
+        ack: PiggybackedAck,
+        queue: Queue,
+        waiter: Waiter | None = None,
+    ) -> _Claimed:
+        if ack.settled is None and request.body != b"":
+            await request.read(partial(self._read_acknowledged, request, queue, ack))
+        found = await self._service.claims.claim(queue, **_terms(asked), partitions=partitions, waiter=waiter, ack=ack)
+        return _Claimed(mark_of(queue), found)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
-        await request.reserve(SHORT_BYTES)
         names, receipts = await request.read(partial(self._several, request))
-        accesses: list[QueueAccess] = []
         refused: Refusals = {}
-        for name in names:
-            try:
-                accesses.append(await self._enter(request, {"app": match["app"], "queue": name}))
-            except OF_ONE_QUEUE as error:
-                refused[name] = error
-        asked = self._asked(request)
-        if asked.pop("partitions") is not None:
+        accesses = await self._enter_each(request, match["app"], names, refused)
+        asked, partitions = self._asked(request)
+        if partitions is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
-        wait, waiter = asked.pop("wait"), asked.pop("waiter")
-        queue, claimed = await self._service.claims.claim_first(
-            accesses, lambda queue: self._service.claims.claim(queue, **asked), wait, waiter, refused
-        )
-        mark = "" if queue is None else mark_of(queue)
-        more: dict[str, object] = {"queue_name": None if queue is None else queue.name}
+        if not asked.wait:
+            await request.reserve(SHORT_BYTES)
+            claimed = await self._claim_first(asked, accesses, refused)
+        else:
+
+            async def attempt() -> _Claimed:
+                accesses = await self._enter_each(request, match["app"], names, refused)
+                await request.reserve(SHORT_BYTES)
+                return await self._claim_first(asked, accesses, refused, turn)
+
+            async with request.waiting(asked.wait) as turn:
+                claimed = await turn.until_found(attempt, ClaimUndecided)
+        more: dict[str, object] = {"queue_name": claimed.name}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             more["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
-        return Response(200, body_of(render_claims(claimed, mark, acknowledged, more)), JSON)
+        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, more)), JSON)
+
+    async def _enter_each(
+        self, request: Request, application: str, names: Sequence[str], refused: Refusals
+    ) -> list[QueueAccess]:
+        """Authorizes the caller for several queues; ``refused`` gets the errors of the others."""
+        refused.clear()
+        accesses = []
+        for name in names:
+            try:
+                accesses.append(await self._enter(request, {"app": application, "queue": name}))
+            except OF_ONE_QUEUE as error:
+                refused[name] = error
+        return accesses
+
+    async def _claim_first(
+        self,
+        asked: api.ClaimQuery,
+        accesses: Sequence[QueueAccess],
+        refused: Refusals,
+        waiter: Waiter | None = None,
+    ) -> _Claimed:
+        claims = self._service.claims
+        queue, found = await claims.claim_first(
+            accesses, lambda queue: claims.claim(queue, **_terms(asked)), waiter, refused
+        )
+        return _Claimed("" if queue is None else mark_of(queue), found, None if queue is None else queue.name)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
         given = read_object(read_body(request, self._limits.max_body))
@@ -105,13 +181,10 @@ class ClaimViews(Views):
     async def _acknowledge_each(
         self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object], refused: Refusals
     ) -> list[api.Settlement]:
-        """Acknowledges receipts of several queues, unless an earlier try of the request has.
+        """Acknowledges receipts of several queues.
 
         Receipts of queues that are gone meanwhile are left out: ``refused`` gets the errors.
         """
-        ack = request.first = request.first or PiggybackedAck()
-        if ack.settled is not None:
-            return _results(ack.texts, ack.settled)
         texts: list[str] = []
         settled: list[Settlement] = []
         for access in accesses:
@@ -132,37 +205,26 @@ class ClaimViews(Views):
                 refused[access.queue.name] = error
                 continue
             texts += cast("list[str]", given)
-            ack.in_doubt = True
-        ack.texts, ack.settled = texts, settled
+            request.in_doubt = True
         return _results(texts, settled)
 
-    def _acknowledged_first(self, request: Request, queue: Queue) -> PiggybackedAck:
-        """Returns the receipts to acknowledge; an earlier try of the request may have done so."""
-        ack = request.first = request.first or PiggybackedAck()
-        if ack.settled is None and (body := read_body(request, self._limits.max_body)):
+    def _read_acknowledged(self, request: Request, queue: Queue, ack: PiggybackedAck) -> None:
+        """Reads the receipts to acknowledge."""
+        if body := read_body(request, self._limits.max_body):
             errors = Errors()
             ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors).acknowledge or []
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
-        return ack
 
-    def _asked(self, request: Request) -> dict[str, Any]:
-        """Returns the query as arguments of the use case."""
+    def _asked(self, request: Request) -> tuple[api.ClaimQuery, Sequence[int] | None]:
+        """Returns what the query asks for, and the partitions; None: all."""
         asked = self.fields(api.ClaimQuery).query(request)
         errors = Errors()
         partitions = errors.take("partitions", read_partitions, asked.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
         errors.check()
-        return {
-            "limit": asked.limit,
-            "ttl": round(asked.ttl, 3),
-            "wait": asked.wait,
-            "partitions": partitions,
-            "max_bytes": SHORT_BYTES,
-            "waiter": request.poll,
-            "worker": asked.worker,
-        }
+        return asked, partitions
 
     # Receipts
 

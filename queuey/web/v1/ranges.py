@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from queuey.api.reads import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
 from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Source, parse_bound
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import SHORT_BYTES, is_fruitless
+from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
@@ -18,6 +20,8 @@ from queuey.web.v1.message_json import render_reading
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
+Ranges = list[tuple[str, Range]]
+"""Names of queues, and what is read of each."""
 BOUNDS = ("since", "after", "before", "until")
 
 
@@ -89,22 +93,45 @@ def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
     return validators.boolean(value), None
 
 
+class Attempt(NamedTuple):
+    """What a read has given.
+
+    Attributes:
+        is_fruitless: There is nothing to answer yet.
+        response: The answer if the request waits no longer.
+    """
+
+    is_fruitless: bool
+    response: Response
+
+
 class RangeViews(Views):
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
 
     async def read(self, request: Request, match: Match) -> Response:
-        """Reads a range of one queue: a short one at once if the store can, any other in a thread."""
+        """Reads a range of one queue, and waits for messages if it is to."""
         access = await self._authorization.admit(request, match, "read")
         wanted, wait = self._asked(request)
+        if not wait:
+            return (await self._attempt(request, access, wanted)).response
+        async with request.waiting(wait) as turn:
+            while True:
+                access = await self._authorization.admit(request, match, "read")
+                attempt = await self._attempt(request, access, wanted, turn)
+                if not attempt.is_fruitless or not await turn.next():
+                    return attempt.response
+
+    async def _attempt(
+        self, request: Request, access: QueueAccess, wanted: Range, waiter: Waiter | None = None
+    ) -> Attempt:
+        """Reads a short range at once if the store can, any other in a thread."""
         reader, reading = self._service.reader, None
         if request.reserve_at_once(SHORT_BYTES):
-            reading = await access.apply(lambda queue: reader.read_short(queue, wanted, wait, request.poll))
+            reading = await access.apply(lambda queue: reader.read_short(queue, wanted, waiter))
         if reading is not None:
-            return _shown(reading)
+            return _attempt_of(reading)
         return await request.in_thread(
-            lambda: _shown(reader.read(access, wanted, wait, waiter=request.poll)),
-            computes=True,
-            page=True,
+            lambda: _attempt_of(reader.read(access, wanted, waiter=waiter)), computes=True, page=True
         )
 
     def _asked(self, request: Request) -> tuple[Range, float]:
@@ -118,8 +145,25 @@ class RangeViews(Views):
         errors.check()
         return wanted, asked.wait
 
-    def read_many(self, request: Request, match: Match) -> Response:
+    async def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
+
+        def begin() -> tuple[Ranges, float, Attempt | None]:
+            ranges, wait = self._ranges(request, match)
+            return ranges, wait, None if wait else self._attempt_many(request, match, ranges)
+
+        ranges, wait, attempt = await request.in_thread(begin, computes=True, page=True)
+        if attempt is not None:
+            return attempt.response
+        async with request.waiting(wait) as turn:
+            again = partial(self._attempt_many, request, match, ranges, turn)
+            while True:
+                attempt = await request.in_thread(again, computes=True, page=True)
+                if not attempt.is_fruitless or not await turn.next():
+                    return attempt.response
+
+    def _ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
+        """Returns the queues and ranges that the body asks for, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         given = read_object(read_body(request, self._limits.max_body))
@@ -129,22 +173,26 @@ class RangeViews(Views):
         asked = self.fields(ManyRanges).read(given, errors)
         ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked.queues or [])]
         errors.check()
+        return ranges, asked.wait
+
+    def _attempt_many(self, request: Request, match: Match, ranges: Ranges, waiter: Waiter | None = None) -> Attempt:
+        """Reads each queue that the caller may read; the others get their errors."""
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
             access = self._authorization.enter_to_read(request, match["app"], name)
             sources.append(Source(access, wanted) if isinstance(access, QueueAccess) else access)
         readable = [source for source in sources if isinstance(source, Source)]
-        # A request that would get an error at once does not wait.
-        wait = asked.wait if len(readable) == len(sources) else 0.0
-        found = iter(self._service.reader.read_many(readable, wait, waiter=request.poll) if readable else [])
+        # A request that will get an error does not wait.
+        waiter = waiter if len(readable) == len(sources) else None
+        found = iter(self._service.reader.read_many(readable, waiter=waiter) if readable else [])
+        results = [source if isinstance(source, QueueyError) else next(found) for source in sources]
         pieces = [b'{"status":"ok","queues":[']
-        for (name, _), source in zip(ranges, sources, strict=True):
-            result = source if isinstance(source, QueueyError) else next(found)
+        for (name, _), result in zip(ranges, results, strict=True):
             if len(pieces) > 1:
                 pieces.append(b",")
             pieces += _rendered(name, result)
         pieces.append(b"]}")
-        return Response(200, body_of(pieces), JSON)
+        return Attempt(is_fruitless(results), Response(200, body_of(pieces), JSON))
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         if not isinstance(item, dict):
@@ -157,8 +205,8 @@ class RangeViews(Views):
         return named.queue_name, wanted
 
 
-def _shown(reading: Reading) -> Response:
-    return Response(200, body_of(render_reading(reading)), JSON)
+def _attempt_of(reading: Reading) -> Attempt:
+    return Attempt(is_fruitless([reading]), Response(200, body_of(render_reading(reading)), JSON))
 
 
 def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:

@@ -1,14 +1,16 @@
 """Views of streams: messages of one or many queues as they come, as server-sent events (WHATWG HTML, 9.2).
 
-A stream is a request whose view is tried again and again, as that of a long poll; each try gives the events that have
-come since. ``id`` of an event is the cursor behind it: a reader that sends the last one that it has got
+``id`` of an event is the cursor behind it: a reader that sends the last one that it has got
 (``Last-Event-ID``) goes on from there, on any process.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from random import uniform
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,11 +21,12 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.service.streams import Cursor, Event, Stream
 from queuey.service.unread.mark_news import MarkNews
 from queuey.web import validators
+from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.errors import error_texts
+from queuey.web.errors import as_stranger_sees, error_response, error_texts
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
-from queuey.web.responses import Response, body_of, encode, event
+from queuey.web.responses import Body, Response, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.v1.unread import unread_fields
@@ -37,8 +40,10 @@ HEADERS = (
     # Of nginx and those that follow it: events are passed on as they come.
     ("X-Accel-Buffering", "no"),
 )
-WAITS = 1.0
-"""Timeout that lets a try wait, in seconds; the gateway decides for how long."""
+LISTING_INTERVAL = 0.3
+"""Interval before the next try of a stream that has to list its queues, in seconds."""
+Refused = list[tuple[str, QueueyError]]
+"""Names of queues that cannot be read, or not any more, with the errors."""
 Page = Callable[[Request, Match], Awaitable[Response]]
 
 
@@ -57,48 +62,24 @@ class StreamViews(Views):
 
     async def read(self, request: Request, match: Match) -> Response:
         """Streams one queue if the request accepts events, else reads a page of it."""
-        is_stream = request.stream is not None or wants_events(request)
-        return await (self.one if is_stream else self._page)(request, match)
+        return await (self.one if wants_events(request) else self._page)(request, match)
 
     async def one(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
-        stream, first = request.stream, request.stream is None
-        if stream is None:
-            given = read_query(request, self.fields(StreamFields).names)
-            stream, marks = self._begin(request, StreamFields, given, access.queue.name)
-            if marks:
-                await self._watch_marks(request, stream, match["app"])
-        stream.admit(access)
-        return await self._next(request, stream, first=first, named=False)
+        given = read_query(request, self.fields(StreamFields).names)
+        stream, marks = self._begin(request, StreamFields, given, access.queue.name)
+        source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
+        return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     async def many(self, request: Request, match: Match) -> Response:
         """Streams the named queues, or all that the caller may read."""
-        stream, first, marks = request.stream, request.stream is None, False
-        if stream is None:
-            await self._authorization.identify(request)
-            given = self._asked(request)
-            names = self._names(given.get("queues"))
-            stream, marks = self._begin(request, StreamAsked, given, None)
-            stream.is_of_all = names is None
-        else:
-            names = None if stream.is_of_all else list(stream.queues)
-        failed: list[tuple[str, QueueyError]] = []
-        assert request.poll is not None  # noqa: S101 - a stream waits
-        if (stream.looks_again and stream.may_look) or request.poll.may_be_any:
-            admitted = partial(self._admit, request, stream, match["app"], names)
-            failed = await request.in_thread(admitted)
-            if failed and first:
-                raise failed[0][1]
-        if marks:
-            await self._watch_marks(request, stream, match["app"])
-        return await self._next(request, stream, first=first, named=True, failed=failed)
-
-    async def _watch_marks(self, request: Request, stream: Stream, application: str) -> None:
-        """Makes a stream report its reader's marks."""
         await self._authorization.identify(request)
-        assert request.poll is not None  # noqa: S101 - a stream waits
-        reader = self._authorization.reader(request, application)
-        stream.follow_marks(MarkNews(self._service.unread, reader, request.poll.wake))
+        given = self._asked(request)
+        names = self._names(given.get("queues"))
+        stream, marks = self._begin(request, StreamAsked, given, None)
+        stream.is_of_all = names is None
+        source = EventsOfMany(self._service, self._authorization, request, match, stream, marks, names=names)
+        return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
@@ -114,15 +95,8 @@ class StreamViews(Views):
             return None
         if not isinstance(asked, list) or not all(isinstance(name, str) and name for name in asked):
             raise bad_json('"queues" is no list of names')
-        self._check_number(len(asked))
+        check_number(asked, self._limits.max_queues_per_stream)
         return list(dict.fromkeys(asked))
-
-    def _check_number(self, count: int) -> None:
-        if count > self._limits.max_queues_per_stream:
-            text = (
-                f"Longer than maximum length {self._limits.max_queues_per_stream}: name fewer, or use several streams"
-            )
-            raise InvalidRequest({"queues": text})
 
     def _begin(
         self, request: Request, kind: type[StreamFields], given: Mapping[str, Any], queue: str | None
@@ -139,52 +113,161 @@ class StreamViews(Views):
         limit = asked.limit or self._limits.default_limit
         return Stream(streams, cursor, limit, partitions, queue, early=asked.early), asked.read_marks
 
-    def _admit(
-        self, request: Request, stream: Stream, application: str, names: Sequence[str] | None
-    ) -> list[tuple[str, QueueyError]]:
-        """Admits the caller to queues, in a thread; returns those that it may not read, or that do not exist."""
-        self._service.queues.require_application(application)
-        stream.look()
-        most = self._limits.max_queues_per_stream
-        asked = self._authorization.readable(request, application, most + 1) if names is None else names
-        self._check_number(len(asked))
-        failed: list[tuple[str, QueueyError]] = []
-        for name in asked:
-            access = self._authorization.enter_to_read(request, application, name)
-            if isinstance(access, QueueAccess):
-                stream.admit(access)
-            elif names is not None or name in stream.queues:
-                failed.append((name, access))
-        for name in set(stream.queues).difference(asked):
-            stream.drop(name)
-        return failed
 
-    async def _next(
+class QueueEvents(ABC):
+    """Events of one stream of queues (:class:`queuey.web.admission.event_streams.Source`).
+
+    Args:
+        service: Has the queues.
+        authorization: Lets the reader in.
+        request: The request for the stream.
+        match: The parts of its path.
+        stream: Its progress.
+        marks: Whether it reports its reader's marks.
+    """
+
+    named = True
+    """Events name their queues."""
+
+    def __init__(
         self,
+        service: Service,
+        authorization: Authorization,
         request: Request,
+        match: Match,
         stream: Stream,
-        *,
-        first: bool,
-        named: bool,
-        failed: Sequence[tuple[str, QueueyError]] = (),
-    ) -> Response:
+        marks: bool,  # noqa: FBT001 - see EventsOfMany
+    ) -> None:
+        self.request = request
+        self._service = service
+        self._authorization = authorization
+        self._match = match
+        self._stream = stream
+        self._marks = marks
+        self._listed = monotonic()
+        self._beat = 0.0
+
+    @property
+    def queues(self) -> int:
+        return len(self._stream.queues)
+
+    @property
+    def more(self) -> bool:
+        return self._stream.more
+
+    @property
+    def looks_unwoken(self) -> bool:
+        return self._stream.is_of_all or self._stream.marks is not None
+
+    def pause(self, beat: float) -> float:
+        self._beat = beat
+        if self._stream.rests:
+            return LISTING_INTERVAL
+        pause = self._stream.beat(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
+        return min(pause, self._listed + beat - monotonic()) if self._stream.is_of_all else pause
+
+    async def first(self, turn: LongPoll) -> list[bytes]:
+        refused = await self._admit(turn)
+        if refused:
+            raise refused[0][1]
+        if self._marks:
+            await self._authorization.identify(self.request)
+            reader = self._authorization.reader(self.request, self._match["app"])
+            self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
+        return [event(identity=self._stream.text), *await self._next(turn, refused)]
+
+    async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+        if self._stream.is_of_all and (not woken or monotonic() - self._listed >= self._beat):
+            self._stream.looks_again, self._listed = True, monotonic()
+        return await self._next(turn, await self._admit(turn))
+
+    def explain(self, error: Exception) -> Body:
+        """Returns why the stream ends, as a problem (RFC 9457)."""
+        self.request.headers["accept"] = "application/problem+json"
+        return error_response(error, self.request).body
+
+    @abstractmethod
+    async def _admit(self, turn: LongPoll) -> Refused:
+        """Admits the reader to the queues, as they are now; returns those that it may not read, or that are gone."""
+
+    async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         """Returns the events since the last try."""
-        assert request.poll is not None  # noqa: S101 - a stream waits
-        pieces = [event(identity=stream.text)] if first else []
-        for name, _ in failed:
+        stream, request = self._stream, self.request
+        for name, _ in refused:
             stream.drop(name)
         in_thread = partial(request.in_thread, computes=True, page=True)
-        found, lost = await stream.read(WAITS, request.poll, in_thread, short=request.reserve_at_once(SHORT_BYTES))
-        if lost and not named:
+        found, lost = await stream.read(turn, in_thread, short=request.reserve_at_once(SHORT_BYTES))
+        if lost and not self.named:
             raise lost[0][1]
-        pieces += _rendered(found, named=named)
-        for name, error in (*failed, *lost):
+        events = _rendered(found, named=self.named)
+        for name, error in (*refused, *lost):
             stream.drop(name)
-            pieces.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
+            events.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
         for name, unread in await stream.new_marks(partial(request.in_thread, computes=True)):
-            pieces.append(event("read", {**({"queue_name": name} if named else {}), **unread_fields(unread)}))
-        request.stream = stream
-        return Response(200, body_of(pieces), *HEADERS)
+            events.append(event("read", {**({"queue_name": name} if self.named else {}), **unread_fields(unread)}))
+        return events
+
+
+class EventsOfOne(QueueEvents):
+    """Events of the queue in the path, which they do not name."""
+
+    named = False
+
+    async def _admit(self, turn: LongPoll) -> Refused:
+        self._stream.admit(await self._authorization.admit(self.request, self._match, "read"))
+        return []
+
+
+class EventsOfMany(QueueEvents):
+    """Events of named queues, or of all that the reader may read.
+
+    Args:
+        given: As for :class:`QueueEvents`.
+        names: The queues; None: all.
+    """
+
+    def __init__(self, *given: Any, names: Sequence[str] | None) -> None:  # noqa: ANN401 - as above
+        super().__init__(*given)
+        self._names = names
+
+    async def _admit(self, turn: LongPoll) -> Refused:
+        if not ((self._stream.looks_again and self._stream.may_look) or turn.may_be_any):
+            return []
+        refused = await self.request.in_thread(self._admit_each)
+        if self._names is not None:  # Queues that are gone do not come back.
+            refused_names = {name for name, _ in refused}
+            self._names = [name for name in self._names if name not in refused_names]
+        return refused
+
+    def _admit_each(self) -> Refused:
+        """Admits the reader to the queues, in a thread."""
+        application, stream = self._match["app"], self._stream
+        self._service.queues.require_application(application)
+        stream.look()
+        names = self._names
+        if names is None:
+            most = self._service.limits.max_queues_per_stream
+            names = self._authorization.readable(self.request, application, most + 1)
+            check_number(names, most)
+        refused: Refused = []
+        for name in names:
+            access = self._authorization.enter_to_read(self.request, application, name)
+            if isinstance(access, QueueAccess):
+                stream.admit(access)
+            elif self._names is not None or name in stream.queues:
+                refused.append((name, access))
+        for name in set(stream.queues).difference(names):
+            stream.drop(name)
+        return refused
+
+    def explain(self, error: Exception) -> Body:
+        return super().explain(as_stranger_sees(error))
+
+
+def check_number(names: Sequence[str], most: int) -> None:
+    """Refuses too many queues for one stream."""
+    if len(names) > most:
+        raise InvalidRequest({"queues": f"Longer than maximum length {most}: name fewer, or use several streams"})
 
 
 def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:

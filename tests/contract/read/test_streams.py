@@ -58,7 +58,7 @@ class Reading:
 
     def read(self, *, short: bool = True) -> list[Event]:
         """Reads what there is now."""
-        found: Found = self.service.core.run(self.stream.read(1.0, self.waiter, self.in_thread, short=short))
+        found: Found = self.service.core.run(self.stream.read(self.waiter, self.in_thread, short=short))
         assert not found[1]
         return found[0]
 

@@ -153,7 +153,7 @@ class StreamReader(EarlyReader):
         """See the base class."""
         stream, site = self._stream, self._site
         self._waiter.note_woken(None)
-        events, failed = site.result_of(stream.read(0.0, self._waiter, site.core.in_thread, short=True))
+        events, failed = site.result_of(stream.read(self._waiter, site.core.in_thread, short=True))
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message

@@ -110,6 +110,6 @@ def test_a_try_that_ends_after_its_waiter_waits_for_nothing() -> None:
     waiter.subscribe([(queue, (1,), store.trigger)])
     waiter.close()
     waiter.subscribe([(queue, (1, 2), store.trigger)])
-    waiter.found_nothing(1.0)
+    waiter.found_nothing()
     assert not store.watched
     assert not len(watchers)

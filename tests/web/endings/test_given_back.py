@@ -15,7 +15,6 @@ import pytest
 from queuey.service import Limits
 from queuey.web.admission import long_polls
 from queuey.web.admission.scheduling import SharedQuota
-from queuey.web.gateway import asgi
 from queuey.web.gateway.asgi import Gateway
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -151,7 +150,7 @@ def limits() -> Limits:
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
     """Quotas that are used up: few tries at a time, and a stream of few queues takes several places."""
-    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(asgi, long_polls.QUEUES_A_PLACE, 8):
+    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(long_polls, long_polls.QUEUES_A_PLACE, 8):
         yield
 
 

@@ -17,11 +17,11 @@ from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.service.core import Core
 from queuey.storage import Store
-from queuey.web.endpoint import Match, View
+from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
-from queuey.web.requests import body_may_wait, may_wait, read_body
-from queuey.web.responses import Response, text_response
+from queuey.web.requests import read_body
+from queuey.web.responses import Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -420,35 +420,6 @@ def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, betwe
 
 
 # In threads
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "query", "body", "waits"),
-    [
-        ("GET", "/v1/a/q", "limit=1", b"", False),
-        ("GET", "/v1/a/q", "limit=1&wait=5", b"", True),
-        ("GET", "/v1/a/q", "w%61it=5", b"", True),
-        ("POST", "/v1/a/_read", "", b'{"queues":[]}', False),
-        ("POST", "/v1/a/_read/", "", b'{"queues":[],"wait":5}', True),
-        ("POST", "/v1/a/_read", "", b'{"queues":[],"w\\u0061it":5}', True),
-        ("POST", "/v1/a/q", "", b'"wait"', False),
-    ],
-)
-def test_long_polls_hold_no_thread(method: str, path: str, query: str, body: bytes, waits: bool) -> None:  # noqa: FBT001
-    """However a wait is written, the application is told that it need not wait itself."""
-
-    class Telling(Stub):
-        def views(self) -> dict[str, View]:
-            post = body_may_wait if "_read" in path else None
-            return {
-                "GET": View(self.answer, asks=True, page=True, waits=may_wait),
-                "POST": View(self.answer, asks=True, waits=post),
-            }
-
-        def answer(self, request: Asked, match: Match) -> Response:
-            return text_response(str(request.poll is not None))
-
-    assert running(Telling())(Request(method, path, body, query=query).to).text == str(waits)
 
 
 def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:

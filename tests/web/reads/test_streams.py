@@ -18,7 +18,7 @@ from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.admission.long_polls import NOTICE_INTERVAL
+from queuey.web.admission.event_streams import NOTICE_INTERVAL
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway

@@ -173,7 +173,6 @@ class EmodbFacade(Facade):
     # Claims
 
     async def poll(self, request: Request, match: Match) -> Response:
-        await request.reserve(SHORT_BYTES)
         access = await self._admit(request, match, "work")
         query = _read_query(request)
         ttl, limit = read_ttl(query), read_limit(query)
@@ -189,6 +188,7 @@ class EmodbFacade(Facade):
             self.open_claims.add(queue.qid, sum(each.expires > 0 for each in claimed))
             return _shown(queue, [each.message for each in claimed])
 
+        await request.reserve(SHORT_BYTES)
         with suppress(QueueNotFound, TooManyClaims):
             return await access.apply(poll)
         return _json(NONE)

@@ -16,6 +16,7 @@ from queuey.service import ClaimDelivery, Draft, Service
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Placed
 from queuey.service.reading import SHORT_BYTES
+from queuey.service.watching import Waiter
 from queuey.web.authorization import Authorization
 from queuey.web.facades.sqs import fifo, requests
 from queuey.web.facades.sqs.asked import Asked, Result
@@ -131,30 +132,43 @@ class MessageActions:
         """Claims messages; waits for them if it is to."""
         given = asked.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MAX_ENTRIES)
-        await asked.request.reserve(SHORT_BYTES)
+        where = asked.where(given.queue_url)
+        access = await self._authorization.admit(asked.request, where, "work")
+        kept = kept_of(access.queue)
+        seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
+        wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept.wait)
+        claim = partial(self._receive, asked, given, limit, seconds)
+        if not wait:
+            await asked.request.reserve(SHORT_BYTES)
+            return await access.apply(claim)
 
-        async def receive(queue: Queue) -> Result:
-            kept = kept_of(queue)
-            seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-            wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept.wait)
-            try:
-                claimed = await self._claims.claim(
-                    queue,
-                    limit=limit,
-                    ttl=seconds or MIN_CLAIM,
-                    wait=wait,
-                    waiter=asked.request.poll,
-                    max_bytes=SHORT_BYTES,
-                    gather=True,
-                )
-            except ClaimUndecided:
-                # Some may be free, and clients of SQS ask again as it is.
-                claimed = []
-            if claimed and not seconds:
-                await self._claims.release(queue, [one.receipt for one in claimed])
-            return _received(claimed, queue, asked.region, given)
+        async def attempt() -> Result:
+            access = await self._authorization.admit(asked.request, where, "work")
+            await asked.request.reserve(SHORT_BYTES)
+            return await access.apply(partial(claim, waiter=turn))
 
-        return await self._on(asked, given.queue_url, "work", receive)
+        async with asked.request.waiting(wait) as turn:
+            return await turn.until_found(attempt)
+
+    async def _receive(
+        self,
+        asked: Asked,
+        given: requests.ReceiveMessage,
+        limit: int,
+        seconds: int,
+        queue: Queue,
+        waiter: Waiter | None = None,
+    ) -> Result:
+        try:
+            claimed = await self._claims.claim(
+                queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=SHORT_BYTES, gather=True
+            )
+        except ClaimUndecided:
+            # Some may be free, and clients of SQS ask again as it is.
+            return {}
+        if claimed and not seconds:
+            await self._claims.release(queue, [one.receipt for one in claimed])
+        return _received(claimed, queue, asked.region, given)
 
     # Receipts
 

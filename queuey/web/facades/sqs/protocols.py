@@ -91,13 +91,6 @@ def is_json(request: Request) -> bool:
     return "x-amz-target" in request.headers
 
 
-def may_receive(request: Request) -> bool:
-    """Returns whether a request may be one for messages, however that is written."""
-    if is_json(request):
-        return request.headers["x-amz-target"] == f"{TARGET}ReceiveMessage"
-    return b"ReceiveMessage" in (request.body or b"") or "ReceiveMessage" in request.query
-
-
 def read_call(request: Request, body: bytes) -> Call:
     """Parses a request.
 

@@ -19,7 +19,7 @@ from queuey.web.facades.sqs import access_keys, signatures
 from queuey.web.facades.sqs.asked import Asked, Result
 from queuey.web.facades.sqs.errors import SqsError, as_sqs
 from queuey.web.facades.sqs.message_actions import MessageActions
-from queuey.web.facades.sqs.protocols import answer, error_answer, may_receive, read_call
+from queuey.web.facades.sqs.protocols import answer, error_answer, read_call
 from queuey.web.facades.sqs.queue_actions import QueueActions
 from queuey.web.facades.sqs.signatures import Signature
 from queuey.web.requests import Request, read_body
@@ -27,10 +27,9 @@ from queuey.web.responses import Response
 
 
 class _Known(msgspec.Struct):
-    """State of a request: its signature, and after the check its action."""
+    """What is known of a request before its view runs."""
 
     signature: Signature
-    asked: Asked | None = None
 
 
 class SqsFacade(Facade):
@@ -71,7 +70,7 @@ class SqsFacade(Facade):
         }
 
     def resources(self) -> list[Resource]:
-        view = View(self.answer, asks=True, reads=True, waits=may_receive)
+        view = View(self.answer, asks=True, reads=True)
         views = {"GET": view, "POST": view}
         return [
             Resource("sqs", "{_:/?}" if self._prefix else "/", views),
@@ -114,15 +113,13 @@ class SqsFacade(Facade):
         return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
     async def _asked(self, request: Request, match: Match) -> Asked:
-        """Returns what a request asks for, once it is certain who has signed it; a request that waits is asked once."""
+        """Returns what a request asks for, once it is certain who has signed it."""
         caller = await self._authorization.identify(request)
         known = request.known
         if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
-        if known.asked is None:
-            if request.verify is not None:
-                request.verify(request)
-            call = await request.read(partial(read_call, request, request.body or b""))
-            application, queue = application_of_owner(caller.tenant), match.get("queue", "")
-            known.asked = Asked(request, call, application, known.signature.region, self._prefix, queue)
-        return known.asked
+        if request.verify is not None:
+            request.verify(request)
+        call = await request.read(partial(read_call, request, request.body or b""))
+        application, queue = application_of_owner(caller.tenant), match.get("queue", "")
+        return Asked(request, call, application, known.signature.region, self._prefix, queue)
