@@ -116,10 +116,10 @@ class Request:
         reserved: Bytes with which its response is counted.
         weight: What it counts for among the requests of its tenant that are under way.
         blocked: A thread works for it, which does not end sooner if it is given up.
-        turn_began: Time at which its part began that runs now, by the monotonic clock.
-        call: That part, once it has had to wait for something; None: it has not, or none runs.
+        turn_began: Start of the part of it that runs now, by the monotonic clock.
+        call: That part, or None until it has had to wait for something.
         is_paused: It waits for messages, without anything that others could use.
-        client: Who waits for the answer; None: that is of no interest.
+        client: The client that waits for the answer, or None if that is of no interest.
         counted: Headers that say how many more requests the caller may make.
         facade: The protocol that it speaks; None: ours.
         verify: Checks the signature that proves who the caller is; None, if that is done or not needed.
@@ -212,7 +212,7 @@ class Request:
         Args:
             source: The events.
             caller: The reader, whose credential may have an end.
-            headers: Of the response.
+            headers: Headers of the response.
 
         Raises:
             QueueyError: There are no first events, or no place for a stream.

@@ -205,7 +205,7 @@ class ResponseSender:
         Args:
             response: Has ``pieces``, which have begun: closing them gives back what they hold.
             send: The server's.
-            advance: Returns the next piece; None: there are no more.
+            advance: Returns the next piece, or None after the last one.
         """
         assert response.pieces is not None  # noqa: S101 - see above
         async with aclosing(response.pieces) as pieces:

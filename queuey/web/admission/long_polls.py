@@ -161,7 +161,7 @@ class LongPoll(Waiter):
         tenant: The tenant that it counts for.
         header: Its credential.
         places: Number of places that it has.
-        user: For whom it is counted as a stream; None: it is not.
+        user: The user for whom it is counted as a stream, or None.
     """
 
     __slots__ = (
@@ -216,12 +216,12 @@ class LongPoll(Waiter):
         self._polls.leave(self)
 
     async def next(self, seconds: float | None = None, *, more: bool = False) -> bool:
-        """Waits after a try until another one is worthwhile, and returns True; False: the answer is due as it is.
+        """Waits after a try until another one is worthwhile. Returns False if the answer is due as it is.
 
-        It is due when the time is over, when the client leaves, and when the service ends.
+        That is so when the time is over, when the client leaves, and when the service ends.
 
         Args:
-            seconds: Max time from now; None: until the time that the request waits in all is over.
+            seconds: Max time from now, or None for the rest of the time that the request may wait.
             more: Another try is worthwhile at once.
 
         Raises:
@@ -248,8 +248,8 @@ class LongPoll(Waiter):
         """
         while True:
             try:
-                if (found := await attempt()) or not await self.next():
-                    return found
+                if (result := await attempt()) or not await self.next():
+                    return result
             except may_pass:
                 if not await self.next():
                     raise

@@ -160,7 +160,7 @@ class Gateway:
         self._contention: Contention
         self._scheduler: LoopScheduler
         self._calls: dict[Call, tuple[float, Request]] = {}
-        """Those under way, with their deadlines, in order."""
+        """Calls under way, with their deadlines, in order."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
@@ -204,7 +204,7 @@ class Gateway:
             self._release(request)
 
     async def _advance(self, request: Request, pieces: AsyncGenerator[Body, None]) -> Body | None:
-        """Returns the next piece of a response that goes on; None: there are no more."""
+        """Returns the next piece of a response that goes on, or None after the last one."""
         try:
             return await self._drive(request, _next_of(pieces))
         except GivenUp as error:

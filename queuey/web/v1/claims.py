@@ -50,7 +50,7 @@ class _Claimed(msgspec.Struct):
     Attributes:
         mark: End of the receipts (:func:`mark_of`).
         messages: The messages.
-        name: The queue, if several were asked; None: none of them has messages.
+        name: The queue, if several were asked and one has messages.
     """
 
     mark: str
@@ -61,9 +61,9 @@ class _Claimed(msgspec.Struct):
         return bool(self.messages)
 
 
-def _terms(asked: api.ClaimQuery) -> dict[str, Any]:
+def _terms(query: api.ClaimQuery) -> dict[str, Any]:
     """Returns what a query asks for, as arguments of the use case."""
-    return {"limit": asked.limit, "ttl": round(asked.ttl, 3), "max_bytes": SHORT_BYTES, "worker": asked.worker}
+    return {"limit": query.limit, "ttl": round(query.ttl, 3), "max_bytes": SHORT_BYTES, "worker": query.worker}
 
 
 class ClaimViews(Views):
@@ -73,15 +73,15 @@ class ClaimViews(Views):
 
     async def claim(self, request: Request, match: Match) -> Response:
         access = await self._enter(request, match)
-        asked, partitions = self._asked(request)
+        query, partitions = self._query(request)
         ack = PiggybackedAck()
-        claim = partial(self._claim, request, asked, partitions, ack)
+        claim = partial(self._claim, request, query, partitions, ack)
         try:
-            if not asked.wait:
+            if not query.wait:
                 await request.reserve(SHORT_BYTES)
                 claimed = await access.apply(claim)
             else:
-                async with request.waiting(asked.wait) as turn:
+                async with request.waiting(query.wait) as turn:
                     attempt = partial(self._attempt, request, match, partial(claim, waiter=turn))
                     claimed = await turn.until_found(attempt, ClaimUndecided)
         except InvalidRequest as error:
@@ -101,7 +101,7 @@ class ClaimViews(Views):
     async def _claim(
         self,
         request: Request,
-        asked: api.ClaimQuery,
+        query: api.ClaimQuery,
         partitions: Sequence[int] | None,
         ack: PiggybackedAck,
         queue: Queue,
@@ -109,29 +109,25 @@ class ClaimViews(Views):
     ) -> _Claimed:
         if ack.settled is None and request.body != b"":
             await request.read(partial(self._read_acknowledged, request, queue, ack))
-        found = await self._service.claims.claim(queue, **_terms(asked), partitions=partitions, waiter=waiter, ack=ack)
-        return _Claimed(mark_of(queue), found)
+        terms = _terms(query)
+        messages = await self._service.claims.claim(queue, **terms, partitions=partitions, waiter=waiter, ack=ack)
+        return _Claimed(mark_of(queue), messages)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
         names, receipts = await request.read(partial(self._several, request))
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        asked, partitions = self._asked(request)
+        query, partitions = self._query(request)
         if partitions is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
-        if not asked.wait:
+        if not query.wait:
             await request.reserve(SHORT_BYTES)
-            claimed = await self._claim_first(asked, accesses, refused)
+            claimed = await self._claim_first(query, accesses, refused)
         else:
-
-            async def attempt() -> _Claimed:
-                accesses = await self._enter_each(request, match["app"], names, refused)
-                await request.reserve(SHORT_BYTES)
-                return await self._claim_first(asked, accesses, refused, turn)
-
-            async with request.waiting(asked.wait) as turn:
+            async with request.waiting(query.wait) as turn:
+                attempt = partial(self._attempt_first, request, match["app"], names, query, refused, turn)
                 claimed = await turn.until_found(attempt, ClaimUndecided)
         more: dict[str, object] = {"queue_name": claimed.name}
         if refused:
@@ -152,18 +148,27 @@ class ClaimViews(Views):
                 refused[name] = error
         return accesses
 
-    async def _claim_first(
+    async def _attempt_first(
         self,
-        asked: api.ClaimQuery,
-        accesses: Sequence[QueueAccess],
+        request: Request,
+        application: str,
+        names: Sequence[str],
+        query: api.ClaimQuery,
         refused: Refusals,
-        waiter: Waiter | None = None,
+        waiter: Waiter,
+    ) -> _Claimed:
+        """Claims from the first of several queues for a request that may have waited."""
+        accesses = await self._enter_each(request, application, names, refused)
+        await request.reserve(SHORT_BYTES)
+        return await self._claim_first(query, accesses, refused, waiter)
+
+    async def _claim_first(
+        self, query: api.ClaimQuery, accesses: Sequence[QueueAccess], refused: Refusals, waiter: Waiter | None = None
     ) -> _Claimed:
         claims = self._service.claims
-        queue, found = await claims.claim_first(
-            accesses, lambda queue: claims.claim(queue, **_terms(asked)), waiter, refused
-        )
-        return _Claimed("" if queue is None else mark_of(queue), found, None if queue is None else queue.name)
+        claim = partial(claims.claim, **_terms(query))
+        queue, messages = await claims.claim_first(accesses, claim, waiter, refused)
+        return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue), messages, queue.name)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
         given = read_object(read_body(request, self._limits.max_body))
@@ -216,15 +221,15 @@ class ClaimViews(Views):
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
 
-    def _asked(self, request: Request) -> tuple[api.ClaimQuery, Sequence[int] | None]:
-        """Returns what the query asks for, and the partitions; None: all."""
-        asked = self.fields(api.ClaimQuery).query(request)
+    def _query(self, request: Request) -> tuple[api.ClaimQuery, Sequence[int] | None]:
+        """Returns what the query asks for, and the partitions, or None for all."""
+        query = self.fields(api.ClaimQuery).query(request)
         errors = Errors()
-        partitions = errors.take("partitions", read_partitions, asked.partitions)
+        partitions = errors.take("partitions", read_partitions, query.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
         errors.check()
-        return asked, partitions
+        return query, partitions
 
     # Receipts
 

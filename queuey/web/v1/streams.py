@@ -78,7 +78,8 @@ class StreamViews(Views):
         names = self._names(given.get("queues"))
         stream, marks = self._begin(request, StreamAsked, given, None)
         stream.is_of_all = names is None
-        source = EventsOfMany(self._service, self._authorization, request, match, stream, marks, names=names)
+        source = EventsOfMany(self._service, self._authorization, request, match, stream, marks)
+        source.names = names
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     def _asked(self, request: Request) -> dict[str, Any]:
@@ -136,7 +137,7 @@ class QueueEvents(ABC):
         request: Request,
         match: Match,
         stream: Stream,
-        marks: bool,  # noqa: FBT001 - see EventsOfMany
+        marks: bool,  # noqa: FBT001 - one of many
     ) -> None:
         self.request = request
         self._service = service
@@ -188,7 +189,7 @@ class QueueEvents(ABC):
 
     @abstractmethod
     async def _admit(self, turn: LongPoll) -> Refused:
-        """Admits the reader to the queues, as they are now; returns those that it may not read, or that are gone."""
+        """Admits the reader to the queues, as they are now. Returns those that are gone, or that it may not read."""
 
     async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         """Returns the events since the last try."""
@@ -221,30 +222,29 @@ class EventsOfOne(QueueEvents):
 class EventsOfMany(QueueEvents):
     """Events of named queues, or of all that the reader may read.
 
-    Args:
-        given: As for :class:`QueueEvents`.
-        names: The queues; None: all.
+    Attributes:
+        names: The queues, or None for all.
     """
 
-    def __init__(self, *given: Any, names: Sequence[str] | None) -> None:  # noqa: ANN401 - as above
-        super().__init__(*given)
-        self._names = names
+    names: Sequence[str] | None = None
 
     async def _admit(self, turn: LongPoll) -> Refused:
         if not ((self._stream.looks_again and self._stream.may_look) or turn.may_be_any):
             return []
-        refused = await self.request.in_thread(self._admit_each)
-        if self._names is not None:  # Queues that are gone do not come back.
-            refused_names = {name for name, _ in refused}
-            self._names = [name for name in self._names if name not in refused_names]
-        return refused
+        return await self.request.in_thread(self._admit_each)
+
+    async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+        events = await super()._next(turn, refused)
+        if self.names is not None:  # Queues that are gone do not come back.
+            self.names = list(self._stream.queues)
+        return events
 
     def _admit_each(self) -> Refused:
         """Admits the reader to the queues, in a thread."""
         application, stream = self._match["app"], self._stream
         self._service.queues.require_application(application)
         stream.look()
-        names = self._names
+        names = self.names
         if names is None:
             most = self._service.limits.max_queues_per_stream
             names = self._authorization.readable(self.request, application, most + 1)
@@ -254,7 +254,7 @@ class EventsOfMany(QueueEvents):
             access = self._authorization.enter_to_read(self.request, application, name)
             if isinstance(access, QueueAccess):
                 stream.admit(access)
-            elif self._names is not None or name in stream.queues:
+            elif self.names is not None or name in stream.queues:
                 refused.append((name, access))
         for name in set(stream.queues).difference(names):
             stream.drop(name)

@@ -188,3 +188,16 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -
         assert not held(gateway)
 
     running(app)(work)
+
+
+@pytest.mark.parametrize("query", ["", "wait=20"])
+def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: Any, owner: Caller, query: str) -> None:  # noqa: ANN401
+    """Requests that held memory then could keep all threads from each other until one was refused."""
+
+    async def work(gateway: Gateway) -> int:
+        gateway._memory.change("app:other", gateway._memory.total)
+        reply = await asyncio.wait_for(Request("POST", "/v1/queuey/none/claims", query=query).to(gateway), 20)
+        gateway._memory.change("app:other", -gateway._memory.total)
+        return reply.status
+
+    assert running(app)(work) == 404
