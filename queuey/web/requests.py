@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
@@ -205,6 +205,31 @@ class Request:
     def waiting(self, seconds: float) -> LongPoll:
         """Returns what the request awaits its turns with, if it has to wait for messages; its view ``reads``."""
         return self.server.waiting(self, seconds)
+
+    async def until_found(
+        self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
+    ) -> T:
+        """Attempts something, again and again until there is a result or the time is over.
+
+        Args:
+            seconds: Time to wait for a result; 0: only one attempt is made.
+            attempt: Returns a result, which is false if it is empty. It gets what it may be woken by, or None if the
+                request does not wait, and checks the caller's rights again.
+            may_pass: Errors after which another attempt may succeed.
+
+        Raises:
+            QueueyError: As the attempt does; or there is no place to wait, or the request did not get its turn in time.
+        """
+        if not seconds:
+            return await attempt(None)
+        async with self.waiting(seconds) as turn:
+            while True:
+                try:
+                    if (result := await attempt(turn)) or not await turn.next():
+                        return result
+                except may_pass:
+                    if not await turn.next():
+                        raise
 
     async def stream(self, source: Source, caller: Caller | None, *headers: Header) -> Response:
         """Returns a response that goes on with the events of a source as they come.

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from queuey.access import ANYBODY, USERS_OF, Caller
 from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
@@ -31,8 +31,6 @@ from queuey.web.http.connection import LEFT
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
-
-T = TypeVar("T")
 
 MAX_USER_STREAMS = 20
 """Max streams of one user of an application in this process."""
@@ -235,24 +233,6 @@ class LongPoll(Waiter):
         self.news = self.news or more
         turn = self._polls.turn(self, self._until)
         return await self._paused(turn) and not self.client.has_left
-
-    async def until_found(self, attempt: Callable[[], Awaitable[T]], *may_pass: type[QueueyError]) -> T:
-        """Attempts again and again until something is found, or until the answer is due.
-
-        Args:
-            attempt: Returns what it has found; something empty is false.
-            may_pass: Errors of attempts after which another one may succeed.
-
-        Raises:
-            QueueyError: As an attempt, and as :meth:`next`.
-        """
-        while True:
-            try:
-                if (result := await attempt()) or not await self.next():
-                    return result
-            except may_pass:
-                if not await self.next():
-                    raise
 
     async def _paused(self, turn: asyncio.Future[bool]) -> bool:
         """Waits for a turn, without anything that others could use."""

@@ -18,6 +18,7 @@ from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSp
 from queuey.service import ClaimDelivery, Draft
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
+from queuey.service.watching import Waiter
 from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
@@ -128,17 +129,16 @@ class RqmsFacade(OpenFacade):
             return Response(404, b"")
         asked = _asked(request)
 
-        async def attempt() -> list[_Item]:
+        async def attempt(waiter: Waiter | None) -> list[_Item]:
             access = await self._authorization.admit(request, self.where(match), "work")
             await request.reserve(SHORT_BYTES)
-            return await access.apply(fetch)
+            return await access.apply(partial(fetch, waiter=waiter))
 
-        async def fetch(queue: Queue) -> list[_Item]:
-            return _fetched(queue, await self._claims.claim(queue, **asked, waiter=turn))
+        async def fetch(queue: Queue, waiter: Waiter | None) -> list[_Item]:
+            return _fetched(queue, await self._claims.claim(queue, **asked, waiter=waiter))
 
         try:
-            async with request.waiting(FETCH_TIMEOUT) as turn:
-                items = await turn.until_found(attempt, ClaimUndecided)
+            items = await request.until_found(FETCH_TIMEOUT, attempt, ClaimUndecided)
         except QueueNotFound:
             items = []
         return json_response(_Items(items))

@@ -369,14 +369,14 @@ class Gateway:
         if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
             await self._take_turn(request)
         began = time.monotonic()
-        if request.is_left:
+        client = request.client
+        if client is not None and client.has_left:
             self._leave_turn(request)
             raise client_left()
         try:
             response = await self._drive(request, endpoint.answer(view, request, match))
         except GivenUp as error:
-            reason = client_left() if request.client is not None and request.client.has_left else error
-            response = error_response(reason, request)
+            response = error_response(client_left() if client is not None and client.has_left else error, request)
             endpoint.count(response, time.monotonic() - began)
         if request.reserved:
             self._keep_memory(request, response)
@@ -395,9 +395,11 @@ class Gateway:
                 self._watch(request, request.turn_began)
             return await request.call  # type: ignore[no-any-return] # as above
         finally:
-            self._leave_turn(request)
-            self._unwatch(request)
-            request.call = None
+            if request.weight:
+                self._leave_turn(request)
+            if request.call is not None:
+                self._unwatch(request)
+                request.call = None
 
     def _watch(self, request: Request, began: float) -> None:
         """Gives the running part of a request up when it takes too long or its client leaves."""

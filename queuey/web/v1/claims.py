@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
@@ -75,15 +75,14 @@ class ClaimViews(Views):
         access = await self._enter(request, match)
         query, partitions = self._query(request)
         ack = PiggybackedAck()
-        claim = partial(self._claim, request, query, partitions, ack)
+
+        async def attempt(waiter: Waiter | None) -> _Claimed:
+            current = access if waiter is None else await self._enter(request, match)
+            await request.reserve(SHORT_BYTES)
+            return await current.apply(partial(self._claim, request, query, partitions, ack, waiter))
+
         try:
-            if not query.wait:
-                await request.reserve(SHORT_BYTES)
-                claimed = await access.apply(claim)
-            else:
-                async with request.waiting(query.wait) as turn:
-                    attempt = partial(self._attempt, request, match, partial(claim, waiter=turn))
-                    claimed = await turn.until_found(attempt, ClaimUndecided)
+            claimed = await request.until_found(query.wait, attempt, ClaimUndecided)
         except InvalidRequest as error:
             error.fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
             raise
@@ -92,20 +91,14 @@ class ClaimViews(Views):
         acknowledged = _results(ack.texts, ack.settled or ())
         return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged)), JSON)
 
-    async def _attempt(self, request: Request, match: Match, claim: Callable[[Queue], Awaitable[_Claimed]]) -> _Claimed:
-        """Claims for a request that may have waited."""
-        access = await self._enter(request, match)
-        await request.reserve(SHORT_BYTES)
-        return await access.apply(claim)
-
     async def _claim(
         self,
         request: Request,
         query: api.ClaimQuery,
         partitions: Sequence[int] | None,
         ack: PiggybackedAck,
+        waiter: Waiter | None,
         queue: Queue,
-        waiter: Waiter | None = None,
     ) -> _Claimed:
         if ack.settled is None and request.body != b"":
             await request.read(partial(self._read_acknowledged, request, queue, ack))
@@ -122,13 +115,18 @@ class ClaimViews(Views):
         if partitions is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
-        if not query.wait:
+
+        async def attempt(waiter: Waiter | None) -> _Claimed:
+            current = accesses
+            if waiter is not None:
+                current = await self._enter_each(request, match["app"], names, refused)
             await request.reserve(SHORT_BYTES)
-            claimed = await self._claim_first(query, accesses, refused)
-        else:
-            async with request.waiting(query.wait) as turn:
-                attempt = partial(self._attempt_first, request, match["app"], names, query, refused, turn)
-                claimed = await turn.until_found(attempt, ClaimUndecided)
+            claims = self._service.claims
+            claim = partial(claims.claim, **_terms(query))
+            queue, messages = await claims.claim_first(current, claim, waiter, refused)
+            return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue), messages, queue.name)
+
+        claimed = await request.until_found(query.wait, attempt, ClaimUndecided)
         more: dict[str, object] = {"queue_name": claimed.name}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
@@ -147,28 +145,6 @@ class ClaimViews(Views):
             except OF_ONE_QUEUE as error:
                 refused[name] = error
         return accesses
-
-    async def _attempt_first(
-        self,
-        request: Request,
-        application: str,
-        names: Sequence[str],
-        query: api.ClaimQuery,
-        refused: Refusals,
-        waiter: Waiter,
-    ) -> _Claimed:
-        """Claims from the first of several queues for a request that may have waited."""
-        accesses = await self._enter_each(request, application, names, refused)
-        await request.reserve(SHORT_BYTES)
-        return await self._claim_first(query, accesses, refused, waiter)
-
-    async def _claim_first(
-        self, query: api.ClaimQuery, accesses: Sequence[QueueAccess], refused: Refusals, waiter: Waiter | None = None
-    ) -> _Claimed:
-        claims = self._service.claims
-        claim = partial(claims.claim, **_terms(query))
-        queue, messages = await claims.claim_first(accesses, claim, waiter, refused)
-        return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue), messages, queue.name)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
         given = read_object(read_body(request, self._limits.max_body))

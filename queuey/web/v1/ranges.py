@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -93,16 +93,14 @@ def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
     return validators.boolean(value), None
 
 
-class Attempt(NamedTuple):
-    """What a read has given.
+class _Answer(NamedTuple):
+    """Readings and the response that shows them; false if there is nothing to answer yet."""
 
-    Attributes:
-        is_fruitless: There is nothing to answer yet.
-        response: The answer if the request waits no longer.
-    """
-
-    is_fruitless: bool
+    readings: Sequence[Reading | QueueyError]
     response: Response
+
+    def __bool__(self) -> bool:
+        return not is_fruitless(self.readings)
 
 
 class RangeViews(Views):
@@ -112,27 +110,21 @@ class RangeViews(Views):
         """Reads a range of one queue, and waits for messages if it is to."""
         access = await self._authorization.admit(request, match, "read")
         wanted, wait = self._asked(request)
-        if not wait:
-            return (await self._attempt(request, access, wanted)).response
-        async with request.waiting(wait) as turn:
-            while True:
-                access = await self._authorization.admit(request, match, "read")
-                attempt = await self._attempt(request, access, wanted, turn)
-                if not attempt.is_fruitless or not await turn.next():
-                    return attempt.response
+        reader = self._service.reader
 
-    async def _attempt(
-        self, request: Request, access: QueueAccess, wanted: Range, waiter: Waiter | None = None
-    ) -> Attempt:
-        """Reads a short range at once if the store can, any other in a thread."""
-        reader, reading = self._service.reader, None
-        if request.reserve_at_once(SHORT_BYTES):
-            reading = await access.apply(lambda queue: reader.read_short(queue, wanted, waiter))
-        if reading is not None:
-            return _attempt_of(reading)
-        return await request.in_thread(
-            lambda: _attempt_of(reader.read(access, wanted, waiter=waiter)), computes=True, page=True
-        )
+        async def attempt(waiter: Waiter | None) -> _Answer:
+            current, reading = access, None
+            if waiter is not None:
+                current = await self._authorization.admit(request, match, "read")
+            if request.reserve_at_once(SHORT_BYTES):
+                reading = await current.apply(lambda queue: reader.read_short(queue, wanted, waiter))
+            if reading is not None:
+                return _shown(reading)
+            return await request.in_thread(
+                lambda: _shown(reader.read(current, wanted, waiter=waiter)), computes=True, page=True
+            )
+
+        return (await request.until_found(wait, attempt)).response
 
     def _asked(self, request: Request) -> tuple[Range, float]:
         """Returns the range that the query asks for, and the seconds to wait for messages."""
@@ -147,20 +139,13 @@ class RangeViews(Views):
 
     async def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
+        ranges, wait = await request.in_thread(lambda: self._ranges(request, match), computes=True)
 
-        def begin() -> tuple[Ranges, float, Attempt | None]:
-            ranges, wait = self._ranges(request, match)
-            return ranges, wait, None if wait else self._attempt_many(request, match, ranges)
+        async def attempt(waiter: Waiter | None) -> _Answer:
+            read = partial(self._read_each, request, match["app"], ranges, waiter)
+            return await request.in_thread(read, computes=True, page=True)
 
-        ranges, wait, attempt = await request.in_thread(begin, computes=True, page=True)
-        if attempt is not None:
-            return attempt.response
-        async with request.waiting(wait) as turn:
-            again = partial(self._attempt_many, request, match, ranges, turn)
-            while True:
-                attempt = await request.in_thread(again, computes=True, page=True)
-                if not attempt.is_fruitless or not await turn.next():
-                    return attempt.response
+        return (await request.until_found(wait, attempt)).response
 
     def _ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
         """Returns the queues and ranges that the body asks for, and the seconds to wait for messages."""
@@ -175,11 +160,11 @@ class RangeViews(Views):
         errors.check()
         return ranges, asked.wait
 
-    def _attempt_many(self, request: Request, match: Match, ranges: Ranges, waiter: Waiter | None = None) -> Attempt:
+    def _read_each(self, request: Request, application: str, ranges: Ranges, waiter: Waiter | None) -> _Answer:
         """Reads each queue that the caller may read; the others get their errors."""
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
-            access = self._authorization.enter_to_read(request, match["app"], name)
+            access = self._authorization.enter_to_read(request, application, name)
             sources.append(Source(access, wanted) if isinstance(access, QueueAccess) else access)
         readable = [source for source in sources if isinstance(source, Source)]
         # A request that will get an error does not wait.
@@ -192,7 +177,7 @@ class RangeViews(Views):
                 pieces.append(b",")
             pieces += _rendered(name, result)
         pieces.append(b"]}")
-        return Attempt(is_fruitless(results), Response(200, body_of(pieces), JSON))
+        return _Answer(results, Response(200, body_of(pieces), JSON))
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         if not isinstance(item, dict):
@@ -205,8 +190,8 @@ class RangeViews(Views):
         return named.queue_name, wanted
 
 
-def _attempt_of(reading: Reading) -> Attempt:
-    return Attempt(is_fruitless([reading]), Response(200, body_of(render_reading(reading)), JSON))
+def _shown(reading: Reading) -> _Answer:
+    return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 
 def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:

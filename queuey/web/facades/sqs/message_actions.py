@@ -137,38 +137,24 @@ class MessageActions:
         kept = kept_of(access.queue)
         seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
         wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept.wait)
-        claim = partial(self._receive, asked, given, limit, seconds)
-        if not wait:
+
+        async def attempt(waiter: Waiter | None) -> Result:
+            current = access if waiter is None else await self._authorization.admit(asked.request, where, "work")
             await asked.request.reserve(SHORT_BYTES)
-            return await access.apply(claim)
+            return await current.apply(partial(receive, waiter=waiter))
 
-        async def attempt() -> Result:
-            access = await self._authorization.admit(asked.request, where, "work")
-            await asked.request.reserve(SHORT_BYTES)
-            return await access.apply(partial(claim, waiter=turn))
-
-        async with asked.request.waiting(wait) as turn:
-            return await turn.until_found(attempt)
-
-    async def _receive(
-        self,
-        asked: Asked,
-        given: requests.ReceiveMessage,
-        limit: int,
-        seconds: int,
-        queue: Queue,
-        waiter: Waiter | None = None,
-    ) -> Result:
-        try:
+        async def receive(queue: Queue, waiter: Waiter | None) -> Result:
             claimed = await self._claims.claim(
                 queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=SHORT_BYTES, gather=True
             )
-        except ClaimUndecided:
-            # Some may be free, and clients of SQS ask again as it is.
+            if claimed and not seconds:
+                await self._claims.release(queue, [one.receipt for one in claimed])
+            return _received(claimed, queue, asked.region, given)
+
+        try:
+            return await asked.request.until_found(wait, attempt, ClaimUndecided)
+        except ClaimUndecided:  # Some may be free, and clients of SQS ask again as it is.
             return {}
-        if claimed and not seconds:
-            await self._claims.release(queue, [one.receipt for one in claimed])
-        return _received(claimed, queue, asked.region, given)
 
     # Receipts
 
