@@ -321,7 +321,7 @@ class EntryDraft:
             chosen: list[Message] = []
             weight, first = 0, at
             may_give = None if is_plain else self._choice(order, free, poll, caller)
-            # Mostly all that may be chosen fits, and a bound of its bytes is found more quickly than they are.
+            # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
             fits = may_give is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
             limit = min(poll.limit, MOST_IDS - self.size) if poll.ttl else poll.limit
             while at < len(there) and len(chosen) < limit and weight < poll.max_bytes:

@@ -224,10 +224,9 @@ class PartitionLog:
                 if await self._catch_up_for(queue, taken):
                     candidates = None
                     continue
+                end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, passed=0))
                 self._totals.ended(taken, None, self.state)
-                self._answer(
-                    taken, polls, candidates, RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0))
-                )
+                self._answer(taken, polls, candidates, end)
                 # This round has left nothing to do, but perhaps another process died before it did its part.
                 await self._delete(queue, 0)
                 await self._follow_up(queue, None)
@@ -319,9 +318,8 @@ class PartitionLog:
         if candidates.dead:
             draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
-        return draft, draft.advance(
-            candidates.scan.chain.bound, candidates.scan.chain.seen, delete=queue.on_ack == "delete"
-        )
+        chain = candidates.scan.chain
+        return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 
     def _covers(self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int) -> CoverDraft:
         """Begins the next entry's changes of covers."""

@@ -192,10 +192,13 @@ class Scanner:
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
         full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         upper = self.horizon if full else ids.LAST
-        part = Slice(self._partition, lower, max(lower, upper), ahead=True)
+        # Above the front most messages are new. There is no tighter bound of bytes, because a store may ask for as many
+        # rows at a time as fit if each is of the longest.
+        limit = min(PAGE, wanted - len(found.fresh)) if lower == front else PAGE
+        part = Slice(self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True)
         if lower == first:
             found.chain, left = ContiguousRead(), None
-        await self._follow(state, found, part, forward=True, chained=lower == first, new=lower == front)
+        await self._follow(state, found, part, forward=True, chained=lower == first)
         if full:
             found.full = True
             found.end = found.end or part.upper
@@ -227,7 +230,7 @@ class Scanner:
             part = replace(part, lower=end)
             if new:
                 # Late ones; or copies, of which there may be more.
-                await self._follow(state, found, replace(part, bodies=True), chained=True)
+                await self._follow(state, found, replace(part, bodies=True), forward=False, chained=True)
                 return None
             if not page.more:
                 return None
@@ -235,36 +238,23 @@ class Scanner:
                 break
         return part
 
-    async def _follow(
-        self,
-        state: State,
-        found: ScanResult,
-        part: Slice,
-        *,
-        forward: bool = False,
-        chained: bool = False,
-        new: bool = False,
-    ) -> None:
+    async def _follow(self, state: State, found: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
         """Reads pages of a slice one after another until there is enough.
 
         Args:
             state: It may grow while this reads.
             found: Is filled.
-            part: The slice.
+            part: The slice; its limit is that of the first page.
             forward: It goes up to now.
             chained: It begins at the cursor.
-            new: Most of its messages are not known.
         """
         have = {message.position for message in found.fresh} if found.fresh else set()
-        # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
-        part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
-        asked = replace(part, limit=min(PAGE, found.max_messages - len(found.fresh))) if new else part
         for _ in range(MOST_PAGES):
-            page = await self._read(asked)
+            page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [(message.ticks, message.low) for message in page.messages]
             unknown = state.unknown(positions) - have
-            end = page.next if page.next is not None else asked.lower
+            end = page.next if page.next is not None else part.lower
             if chained:
                 found.chain.saw(page, positions, end)
             if forward:
@@ -279,7 +269,7 @@ class Scanner:
             if len(found.copies.hidden) >= MOST_COPIES:
                 found.stopped = True
                 return
-            asked = replace(part, lower=end)
+            part = replace(part, lower=end, limit=PAGE)
 
     def passed(self, state: State, found: ScanResult) -> bool:
         """Moves the front up to the first message of the scan that was not delivered; returns whether it is higher."""
