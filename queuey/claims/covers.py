@@ -104,17 +104,6 @@ class Covers:
         version: The last entry that changed which covers are in the store. Earlier lookups are out of date.
     """
 
-    __slots__ = (
-        "_ends",
-        "_held",
-        "_representatives",
-        "by_digest",
-        "by_representative",
-        "stored_until",
-        "unconfirmed",
-        "version",
-    )
-
     def __init__(self) -> None:
         self.by_digest: dict[bytes, Cover] = {}
         self.by_representative: dict[Position, bytes] = {}

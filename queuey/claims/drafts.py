@@ -58,34 +58,6 @@ class EntryDraft:
         limits: How many live claims there may be; None: no limit.
     """
 
-    __slots__ = (
-        "_claims",
-        "_covers",
-        "_cursor",
-        "_finals",
-        "_key_of",
-        "_latest",
-        "_move",
-        "_new",
-        "_outs",
-        "_places",
-        "_released_all",
-        "_releases",
-        "_renewals",
-        "_sent",
-        "_state",
-        "_superseded",
-        "_taken",
-        "_waiting",
-        "expired",
-        "groups",
-        "keys",
-        "lapsed",
-        "now",
-        "size",
-        "workers",
-    )
-
     def __init__(
         self,
         state: State,
@@ -103,8 +75,12 @@ class EntryDraft:
         """None in queues that do not keep keys."""
         self.now = now
         self.expired = timing.expired(now)
-        self._places = None if limits is None else Places(state, limits, now, self.expired, self._is_live)
-        self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
+        self._changed: set[Position] = set()
+        """Messages whose claims the entry may have begun or ended, apart from deliveries."""
+        self._places = None
+        if limits is not None:
+            self._places = Places(state, limits, now, self.expired, self._is_live, self._changed)
+        self._timing = timing
         self.size = 0
         """Ids in the entry, about."""
         self._finals: dict[Position, None] = {}
@@ -131,13 +107,17 @@ class EntryDraft:
         self._new = 0
         self._released_all = False
 
+    def _latest(self) -> Position:
+        """Returns the highest position of a message that some process's clock has reached."""
+        return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
+
     # Receipts
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         state, found = self._state, []
         for receipt in receipts:
-            position = receipt.position
-            status = self._status(receipt)
+            position = receipt.ticks, receipt.low
+            status = self._status(receipt, position)
             if status is ReceiptStatus.DONE:
                 if position not in state.outstanding and len(state.above) + len(self._finals) >= MOST_ABOVE:
                     status = ReceiptStatus.REFUSED
@@ -145,7 +125,7 @@ class EntryDraft:
                     self._renewals.pop(position, None)
                     self._releases.pop(position, None)
                     self._finals[position] = None
-                    self._note_changed(position)
+                    self._changed.add(position)
                     self.size += 1
             found.append(Settlement(receipt, status))
         return found
@@ -161,10 +141,10 @@ class EntryDraft:
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
-            status = self._status(receipt)
+            status = self._status(receipt, position)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position not in self._state.outstanding and (position > self._latest or self._key_of is not None):
+                if position not in self._state.outstanding and (position > self._latest() or self._key_of is not None):
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
@@ -194,10 +174,6 @@ class EntryDraft:
             return False
         return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
 
-    def _note_changed(self, *positions: Position) -> None:
-        if self._places is not None:
-            self._places.changed(positions)
-
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
         ended = (
@@ -208,7 +184,7 @@ class EntryDraft:
         self._releases.pop(position, None)
         # Also if it is no longer than before: only an entry proves that the claim is still valid.
         self._renewals[position] = until
-        self._note_changed(position)
+        self._changed.add(position)
         self.size += 1
         return until
 
@@ -221,8 +197,8 @@ class EntryDraft:
         found = []
         again = self._waiting is not None and not callable(delay) and delay > 0
         for receipt in receipts:
-            status = self._status(receipt)
             position = receipt.position
+            status = self._status(receipt, position)
             if again and status is ReceiptStatus.DONE and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if self._has_another(position) else status
             until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
@@ -232,7 +208,7 @@ class EntryDraft:
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
         position = receipt.position
         self._renewals.pop(position, None)
-        self._note_changed(position)
+        self._changed.add(position)
         claim = self._state.outstanding.get(position)
         if claim is None:
             return 0
@@ -248,17 +224,18 @@ class EntryDraft:
 
     def release_all(self) -> None:
         """Ends every claim, except those that begin or are renewed later in this draft."""
-        self._note_changed(*self._renewals, *(() if self._released_all else self._state.outstanding))
+        if self._places is not None:
+            self._changed.update(self._renewals, () if self._released_all else self._state.outstanding)
         self._released_all = True
         self._renewals.clear()
         self._releases.clear()
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Returns the status of receipts; changes nothing."""
-        return [Settlement(receipt, self._status(receipt)) for receipt in receipts]
+        return [Settlement(receipt, self._status(receipt, receipt.position)) for receipt in receipts]
 
-    def _status(self, receipt: ClaimReceipt) -> ReceiptStatus:
-        position, number = receipt.position, receipt.number
+    def _status(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
+        number = receipt.number
         claim = self._state.outstanding.get(position)
         if position in self._superseded or (number and position in self._state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
@@ -281,7 +258,7 @@ class EntryDraft:
                 self._releases.pop(position, None)
                 # Also if it is not claimed: who has read it and is about to append a claim must be refused.
                 self._superseded[position] = None
-                self._note_changed(position)
+                self._changed.add(position)
                 self.size += 1
 
     # Deliveries
@@ -307,14 +284,15 @@ class EntryDraft:
         """Makes claimed messages dead letters in the queue ``target``."""
         found = []
         for receipt in receipts:
-            position, status = receipt.position, self._status(receipt)
+            position = receipt.position
+            status = self._status(receipt, position)
             if position not in self._state.outstanding:
                 status = ReceiptStatus.FINAL
             elif status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
                 self._outs[position] = target
-                self._note_changed(position)
+                self._changed.add(position)
                 self.size += 1
             found.append(Settlement(receipt, status))
         return found
@@ -335,33 +313,30 @@ class EntryDraft:
             fresh: Messages of a scan, unless the state has them by now.
             most: Max deliveries of a message; 0: no limit.
         """
-        for poll in polls:
-            poll.given = []
         there, order = self._deliverable(polls, again, fresh, most)
         free = None if self._places is None else self._places.free()
+        is_plain = order is None and free is None and self._covers is None
         at = 0
-        for number, poll in enumerate(polls):
-            expires = self.now + round(poll.ttl * 1000)
-            weight = 0
-            first = at
-            may_give = self._choice(order, free, poll, number)
+        for caller, poll in enumerate(polls):
+            chosen: list[Message] = []
+            weight, first = 0, at
+            may_give = None if is_plain else self._choice(order, free, poll, caller)
             # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
             fits = may_give is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
-            while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
-                if poll.ttl and self.size >= MOST_IDS:
-                    break
+            limit = min(poll.limit, MOST_IDS - self.size) if poll.ttl else poll.limit
+            while at < len(there) and len(chosen) < limit and weight < poll.max_bytes:
                 message = there[at]
                 at += 1
-                if may_give is not None and not may_give(message):
-                    continue
-                weight += 0 if fits else rendered_bytes(message.body, message.meta)
-                poll.given.append(message)
-                if poll.ttl:
-                    self._claim(message)
+                if may_give is None or may_give(message):
+                    weight += 0 if fits else rendered_bytes(message.body, message.meta)
+                    chosen.append(message)
+                    if poll.ttl and self._covers is not None:
+                        self._cover(message)
+            poll.given = chosen
             if not poll.ttl:
                 at = first
-            elif poll.given:
-                self._add_group(poll, expires)
+            elif chosen:
+                self._claim(poll)
         if self._covers is not None:
             self.size += self._covers.hold(MOST_IDS - self.size)
 
@@ -372,18 +347,28 @@ class EntryDraft:
         if self._waiting is not None:
             fresh = self._in_time(fresh, done=any(poll.ttl for poll in polls))
         room = MOST_OUTSTANDING - len(self._state.outstanding) - self._new
-        there = [message for message in again if self._may_again(message.position, most)]
-        there += [message for message in fresh if self._is_new(message.position)][: max(0, room)]
+        there = [message for message in again if self._may_again(message.position, most)] if again else []
+        positions = [(message.ticks, message.low) for message in fresh]
+        new = self._state.unknown(positions)
+        new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
+        there += [one for one, position in zip(fresh, positions, strict=True) if position in new][: max(0, room)]
         if self._waiting is None:
             return there, None
         there.sort(key=lambda message: message.position)
         return there, OrderCheck(self._state, self._waiting, self._is_ended_here, self._may_again)
 
-    def _add_group(self, poll: Poll, expires: int) -> None:
-        self.groups.append((expires, [message.position for message in poll.given]))
-        self.workers.append(poll.worker)
+    def _claim(self, poll: Poll) -> None:
+        """Adds the deliveries of a caller."""
+        positions = [(message.ticks, message.low) for message in poll.given]
+        self._claims.update(positions)
+        self.size += len(positions)
+        for position in positions:
+            if position in self._state.outstanding:
+                self._note_lapse(position)
         if self._key_of is not None:
             self.keys.append(list(map(self._key_of, poll.given)))
+        self.groups.append((self.now + round(poll.ttl * 1000), positions))
+        self.workers.append(poll.worker)
 
     def _choice(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
@@ -402,22 +387,17 @@ class EntryDraft:
 
         Clocks differ: another process may have passed such a message before and have delivered the next one of its key.
         """
-        late = [message for message in fresh if message.expires <= self._latest[0] and self._is_new(message.position)]
+        latest = self._latest()[0]
+        late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
         for message in late[: max(0, MOST_IDS - self.size)] if done else ():
             self._finals[message.position] = None
             self.size += 1
-        return [message for message in fresh if message.expires > self._latest[0]]
+        return [message for message in fresh if message.expires > latest]
 
     def _note_lapse(self, position: Position) -> None:
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
-
-    def _claim(self, message: Message) -> None:
-        self._claims.add(message.position)
-        self._note_lapse(message.position)
-        self.size += 1
-        self._cover(message)
 
     def _cover(self, message: Message) -> None:
         """Makes a cover at a message's first delivery."""
@@ -511,9 +491,9 @@ class EntryDraft:
             How many of ``seen`` it passes; in queues that keep keys, how many remembered as done.
         """
         there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
-        for position in sorted(self._state.unknown(seen[: bisect_left(seen, bound)])):
-            if self._is_delivered(position):
-                continue
+        undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
+        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken)
+        for position in sorted(undelivered):
             if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
                 bound = position
                 break
@@ -533,14 +513,6 @@ class EntryDraft:
         """Returns whether a message is a copy of one that was delivered and is certainly there, or is done."""
         first = None if self._covers is None else self._covers.hider(position)
         return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
-
-    def _is_delivered(self, position: Position) -> bool:
-        return (
-            position in self._claims
-            or position in self._finals
-            or position in self._renewals
-            or position in self._taken
-        )
 
     # The entry
 
@@ -582,12 +554,14 @@ class EntryDraft:
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
             claims=self.groups,
             finals=list(self._finals),
-            renewals=grouped(self._renewals),
+            renewals=grouped(self._renewals) if self._renewals else [],
             releases=list(self._releases),
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(position, target, outstanding[position].deliveries) for position, target in self._outs.items()],
+            outs=[(one, target, outstanding[one].deliveries) for one, target in self._outs.items()]
+            if self._outs
+            else [],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

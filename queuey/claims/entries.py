@@ -121,13 +121,10 @@ def grouped(expiries: dict[Position, int]) -> list[Group]:
     return list(groups.items())
 
 
-_encoder = msgspec.msgpack.Encoder()
+encode_entry = msgspec.msgpack.Encoder().encode
+"""Encodes an entry."""
 _entries = msgspec.msgpack.Decoder(Entry)
 _any = msgspec.msgpack.Decoder()
-
-
-def encode_entry(entry: Entry) -> bytes:
-    return _encoder.encode(entry)
 
 
 def decode_entry(body: bytes) -> Entry:

@@ -51,23 +51,17 @@ class Places:
         now: The clock (milliseconds since 1970).
         expired: Claims with an expiry below this are over.
         is_live: Tells if a message has a live claim after the next entry, not counting deliveries.
+        changed: Messages whose claims the entry may have begun or ended. The entry adds to it, and this empties it.
     """
 
-    __slots__ = (
-        "_added",
-        "_changed",
-        "_counted",
-        "_expired",
-        "_is_live",
-        "_limits",
-        "_live",
-        "_live_of",
-        "_now",
-        "_state",
-    )
-
     def __init__(
-        self, state: State, limits: ClaimLimits, now: int, expired: int, is_live: Callable[[Position], bool]
+        self,
+        state: State,
+        limits: ClaimLimits,
+        now: int,
+        expired: int,
+        is_live: Callable[[Position], bool],
+        changed: set[Position],
     ) -> None:
         self._state = state
         self._limits = limits
@@ -76,15 +70,11 @@ class Places:
         self._is_live = is_live
         self._live = cache(partial(state.live, expired))
         self._live_of = cache(partial(state.live_of, expired))
-        self._changed: set[Position] = set()
+        self._changed = changed
         self._counted: dict[Position, bool] = {}
         """True for a changed message that counts as live."""
         self._added: Counter[int | None] = Counter()
         """Live claims that the entry adds, by key; None: of all."""
-
-    def changed(self, positions: Iterable[Position]) -> None:
-        """Marks messages whose claims the entry may have begun or ended."""
-        self._changed.update(positions)
 
     def has_one_for(self, position: Position) -> bool:
         """Returns whether a claim may be renewed: it is live for every process, or there is a place for it.

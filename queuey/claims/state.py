@@ -135,30 +135,6 @@ class State:
         vacated: How many messages were done or began to rest.
     """
 
-    __slots__ = (
-        "_above_heap",
-        "_ended",
-        "_expiries",
-        "_forget_from",
-        "_last_expiry",
-        "above",
-        "busy",
-        "covers",
-        "cursor",
-        "freed",
-        "move",
-        "number",
-        "outbox",
-        "outstanding",
-        "pending_deletes",
-        "released",
-        "resting",
-        "snapshot",
-        "superseded",
-        "vacated",
-        "withdrawn",
-    )
-
     def __init__(self) -> None:
         self.number = 0
         self.cursor: Position = FIRST
@@ -194,7 +170,9 @@ class State:
     def unknown(self, positions: Collection[Position]) -> set[Position]:
         """Returns those positions that are not known (:meth:`is_known`)."""
         left = set(positions).difference(self.above).difference(self.outstanding)
-        return {position for position in left if position > self.cursor}
+        if left and min(left) <= self.cursor:
+            return {position for position in left if position > self.cursor}
+        return left
 
     def is_known_for_good(self, position: Position) -> bool:
         """Returns whether a message was there when the cursor passed it, or is done."""
@@ -207,7 +185,8 @@ class State:
         taken = 0 if self.move is None else len(self.move.taken)
         noted = len(self.outbox) + len(self.superseded) + pending_deletes + taken
         known = len(self.outstanding) + len(self.above) + noted
-        return _WEIGHT + _ID_WEIGHT * known + _COVER_WEIGHT * self.covers.count
+        covers = self.covers.count if self.covers.by_digest else 0
+        return _WEIGHT + _ID_WEIGHT * known + _COVER_WEIGHT * covers
 
     # Entries
 
@@ -382,17 +361,16 @@ class State:
             self._index()
 
     def _pass(self, number: int, entry: Entry) -> None:
+        """Applies changes of covers, and moves the cursor."""
+        covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
-            self.covers.apply(number, entry.covers, self.cursor)
+            covers.apply(number, entry.covers, self.cursor)
         if entry.cursor > self.cursor:
-            self._move(entry.cursor)
-
-    def _move(self, cursor: Position) -> None:
-        self.cursor = cursor
-        heap, above = self._above_heap, self.above
-        while heap and heap[0] <= cursor:
-            above.discard(heappop(heap))
-        self.covers.move(cursor)
+            self.cursor = entry.cursor
+            while heap and heap[0] <= self.cursor:
+                self.above.discard(heappop(heap))
+            if covers.by_digest or covers.stored_until:
+                covers.move(self.cursor)
 
     def _index(self, latest: float = inf) -> None:
         self._expiries = [(one.expires, place) for place, one in self.outstanding.items() if 0 < one.expires <= latest]

@@ -285,7 +285,7 @@ class Core:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task, from the loop's thread, and logs its error. The caller keeps the task."""
-        task = self.loop.create_task(work)
+        task = self.calls.loop.create_task(work)
         task.add_done_callback(_log_failure)
         return task
 

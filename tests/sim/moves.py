@@ -321,7 +321,7 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     with _LOOP.running():
         request = MoveRequest(_QUEUES[world.kind], order)
     expired = ClaimTiming().expired(_NOW)
-    calls = partial(_fetch, world), partial(_read, world), partial(_sift, world, state)
+    calls = partial(_fetch, world), partial(_read, world), partial(_sift, world)
     with suppress(StopIteration):
         request.gather(state, expired, 1, *calls).send(None)
     dedup = world.kind == "dedup" and taken != "no covers"

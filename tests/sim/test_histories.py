@@ -29,10 +29,10 @@ from queuey.service.claims.finding.in_order import OrderedScanner, Wish
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
+from queuey.service.claims.partition_log import PATIENCE, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates, ContiguousRead, Read
-from queuey.service.core import Done
+from queuey.service.claims.scans import Candidates, ContiguousRead
+from queuey.storage.contracts.claim_logs import Appended
 from tests.harness.checking.claims import APART, SIMULATED, ClaimHistory
 from tests.harness.checking.rules import check
 from tests.replacing import replace, replace_in
@@ -232,33 +232,29 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
     return applied
 
 
-async def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+class ReadOnce(ModelStore):
     """Takes an append in doubt for what one read says of it."""
-    number = log.state.number + 1
-    send = log._send
 
-    def doubting(queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Done) -> None:
+    def begin_append_entry(
+        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+    ) -> None:
+        """Reads the log once if the append is in doubt."""
+
         def ended(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001
             if isinstance(error, StoreUnavailable):
                 try:
-                    page = log._store.read_log(queue, 1, number)
+                    page = self.read_log(queue, partition, entry.number)
                 except StoreUnavailable:
                     done(None, error)
                     return
-                there = next((each for each in page.entries if each.number == number), None)
+                there = next((each for each in page.entries if each.number == entry.number), None)
                 if there is not None:
-                    done(there.body == one.body, None)
+                    done(there.body == entry.body, None)
                     return
                 error.outcome = "none"
             done(applied, error)
 
-        send(queue, one, snapshot, below, ended)
-
-    log._send = doubting  # type: ignore[method-assign]
-    try:
-        return await REAL_APPEND(log, queue, entry, taken)
-    finally:
-        log._send = send  # type: ignore[method-assign]
+        super().begin_append_entry(queue, partition, entry, ended, **options)
 
 
 async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
@@ -310,9 +306,9 @@ def never_of_another(draft: EntryDraft, position: Position) -> bool:
     return False
 
 
-async def reading_up_to_now(scanner: OrderedScanner, wish: Wish, read: Read) -> Position:
+async def reading_up_to_now(scanner: OrderedScanner, wish: Wish) -> Position:
     """Reads beyond the horizon."""
-    await scanner._scanner.look(read)
+    await scanner._scanner.look()
     return ids.LAST
 
 
@@ -341,7 +337,7 @@ def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
 
 REAL_BEGIN = OrderCheck._begin
 REAL_APPEND = PartitionLog._append
-REAL_ANSWER = PartitionLog._answer_poll
+REAL_ANSWER, REAL_MUST_SEARCH_AGAIN = PartitionLog._answer_poll, PartitionLog._must_search_again
 REAL_MAY_AGAIN = EntryDraft._may_again
 
 
@@ -370,7 +366,7 @@ async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollR
     return False
 
 
-def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
+def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll that has waited for too long that there is nothing."""
     if end.chosen - request.asked < PATIENCE or request.gets(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
@@ -378,7 +374,7 @@ def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, e
     return True
 
 
-def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
+def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll that there is nothing if others have ended its claims while their entry was in doubt."""
     if not request.poll.given or request.gets(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
@@ -386,16 +382,17 @@ def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates
     return True
 
 
-def cut_unseen(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
+def cut_unseen(log: PartitionLog, found: Candidates | None, draft: EntryDraft, passed: int) -> bool:
     """Takes what a scan has not reached for nothing."""
-    found.scan.end = None
-    return REAL_ANSWER(log, request, found, end._replace(more=end.more and found.scan.stopped))
+    if found is not None:
+        found.scan.end = None
+    return REAL_MUST_SEARCH_AGAIN(log, found, draft, passed)
 
 
 @contextmanager
 def cutting_scans_unseen() -> Iterator[None]:
     """Cuts scans short, and says so to nobody."""
-    with short_scans(PAGE=2, MOST_PAGES=1), replace(PartitionLog._answer_poll, cut_unseen):
+    with short_scans(PAGE=2, MOST_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
         yield
 
 
@@ -404,9 +401,9 @@ def once_more(draft: EntryDraft, position: Position, most: int = 0) -> bool:
     return REAL_MAY_AGAIN(draft, position)
 
 
-def knowing_nothing_above(state: State, position: Position) -> bool:
+def all_above(state: State, positions: Iterable[Position]) -> set[Position]:
     """Remembers nothing above the cursor."""
-    return position <= state.cursor
+    return {position for position in positions if position > state.cursor}
 
 
 def releasing_nothing(draft: EntryDraft) -> None:
@@ -415,7 +412,7 @@ def releasing_nothing(draft: EntryDraft) -> None:
 
 def never_overdue(known: FollowUps, key: object, now: float) -> bool:
     """Leaves everything to whoever was to do it first, who tries it once."""
-    since, known._open[key] = known._open.get(key), now
+    since, known.open[key] = known.open.get(key), now
     return since == -math.inf
 
 
@@ -440,12 +437,11 @@ def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
 
 
 def without_margin(
-    log: Duplicates, queue: Queue, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position
-) -> CoverDraft | None:
+    log: Duplicates, state: State, copies: ScanDuplicates, horizon: Position, now: int, *below: Position
+) -> CoverDraft:
     """Takes everything below its own clock for posted before."""
-    draft = REAL_DRAFT(log, queue, state, copies, horizon, now, below)
-    if draft is not None:
-        draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
+    draft = REAL_DRAFT(log, state, copies, horizon, now, *below)
+    draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
     return draft
 
 
@@ -501,7 +497,7 @@ MUTATIONS = {
         ("G4", "G5"), instead=lambda: replace(PartitionLog._append, answering_first), first=3
     ),
     "what is remembered above the horizon": Mutation(
-        ("G4", "G5"), instead=lambda: replace(State.is_known, knowing_nothing_above), first=3
+        ("G4", "G5"), instead=lambda: replace(State.unknown, all_above), first=3
     ),
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART)), first=94),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART)), first=10),
@@ -511,9 +507,7 @@ MUTATIONS = {
     "the deadline when a caller is told": Mutation(
         ("G4",), instead=lambda: replace(ClaimUseCases._is_late, never_late), first=10
     ),
-    "sending again what is in doubt": Mutation(
-        ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
-    ),
+    "sending again what is in doubt": Mutation(("G5", "G6"), Setup(store=ReadOnce)),
     "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final), first=2),
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=128),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind), first=14),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, ClaimTiming, Poll, ReceiptStatus, Settlement, State
+from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.messages import Location, Queue
@@ -27,13 +27,12 @@ from queuey.service.claims.news import ClaimWakeups
 from queuey.service.claims.overview import Backlog, ClaimCounts, ClaimOverview, Outstanding, Size
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
+    ChangeRequest,
     ClaimUndecided,
     Kind,
-    ReleaseAllRequest,
     Request,
     SettleRequest,
     StateQuery,
-    SupersedeRequest,
     too_late,
 )
 from queuey.service.claims.totals import ClaimTotals
@@ -97,7 +96,7 @@ class ClaimUseCases(ClaimOverview):
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
         self.core = core or Core()
-        self._timing = timing or ClaimTiming(lambda: store.clock_difference)
+        self._timing = timing or ClaimTiming(partial(getattr, store, "clock_difference"))
         self._upkeep = upkeep or SnapshotPolicy()
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
@@ -108,7 +107,8 @@ class ClaimUseCases(ClaimOverview):
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
         def rested(log: PartitionLog) -> None:
             after(log)
-            self._back.note(log)
+            if log.key in self._back.watched:
+                self._back.note(log)
 
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
@@ -380,7 +380,7 @@ class ClaimUseCases(ClaimOverview):
         """Ends a message that was removed because a newer value has taken its name: its receipts are superseded."""
         number, position = location
         self.check(queue, [number])
-        await self._ask(queue, {number: SupersedeRequest(queue, [position])})
+        await self._ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
         number, position = location
@@ -406,7 +406,9 @@ class ClaimUseCases(ClaimOverview):
 
     async def release_all(self, queue: Queue) -> None:
         self.check(queue)
-        await self._ask(queue, {number: ReleaseAllRequest(queue) for number in range(1, queue.partitions + 1)})
+        await self._ask(
+            queue, {number: ChangeRequest(queue, EntryDraft.release_all) for number in range(1, queue.partitions + 1)}
+        )
 
     async def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from queuey import ids
 from queuey.claims import ClaimTiming, CoverDraft, ScanDuplicates, State, split_duplicates
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.messages import Message, Queue
-from queuey.service.claims.scans import SplitDuplicates
 from queuey.service.core import Core
 from queuey.storage import Store
 
@@ -20,9 +18,14 @@ TICKS_PER_MILLISECOND = 10_000
 
 
 class Duplicates:
-    """The covers of one partition in one process."""
+    """The covers of one partition in one process.
 
-    __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written")
+    Attributes:
+        row: The queue; set before anything is read or written.
+    """
+
+    __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written", "row")
+    row: Queue
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming) -> None:
         self._store = store
@@ -32,45 +35,33 @@ class Duplicates:
         self._written: tuple[int, tuple[int, Position]] | None = None
         self._stored_until = 0
 
-    def split_duplicates(self, queue: Queue, state: State) -> SplitDuplicates:
-        """Returns the filter that separates the messages of a scan from copies."""
-        return partial(self._sift, queue, state) if queue.kind == "dedup" else _all_of_them
-
-    async def _sift(self, queue: Queue, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+    async def split(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Returns the messages of a read that may be delivered, and records the others, which are copies."""
         fresh, asked = split_duplicates(state.covers, copies, messages)
         if asked:
-            found = await self._core.in_thread(lambda: self._store.read_covers(queue, self._partition, asked))
+            found = await self._core.in_thread(lambda: self._store.read_covers(self.row, self._partition, asked))
             known = dict.fromkeys(asked, 0) | found
             fresh, _ = split_duplicates(state.covers, copies, messages, known)
         return fresh
 
     def draft(
-        self,
-        queue: Queue,
-        state: State,
-        copies: ScanDuplicates,
-        horizon: Position,
-        now: int,
-        below: Position = ids.LAST,
-    ) -> CoverDraft | None:
+        self, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position = ids.LAST
+    ) -> CoverDraft:
         """Begins the next entry's changes of covers.
 
         Args:
-            queue: The queue.
             state: After the last entry.
             copies: From a scan.
             horizon: Of a read that has been made.
             now: Milliseconds since 1970.
             below: Upper bound of the copies.
         """
-        if queue.kind != "dedup":
-            return None
         until = 0 if horizon == ids.FIRST else horizon[0]
         if self._store.ids_follow_clocks:
             until = max(until, self._timing.expired(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
         return CoverDraft(state.covers, copies, min(until, below[0]))
 
-    async def write(self, queue: Queue, state: State) -> None:
+    async def write(self, state: State) -> None:
         """Writes covers to the store if the state has too many of them.
 
         Raises:
@@ -81,7 +72,7 @@ class Duplicates:
             return
         upto = state.number, state.cursor
         there = covers.storable(state.cursor, state.number)
-        await self._core.in_thread(lambda: self._store.write_covers(queue, self._partition, there))
+        await self._core.in_thread(lambda: self._store.write_covers(self.row, self._partition, there))
         self._written = covers.version, upto
         self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
 
@@ -91,20 +82,16 @@ class Duplicates:
             return None
         return self._written[1]
 
-    async def forget(self, queue: Queue, state: State) -> None:
+    async def forget(self, state: State) -> None:
         """Removes covers from the store, if the cursor has passed all of them. If that fails, they expire."""
         until = self._stored_until = max(self._stored_until, state.covers.stored_until)
         # Another process may be writing those that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
             self._stored_until = 0
             try:
-                await self._core.in_thread(lambda: self._store.forget_covers(queue, self._partition, until))
+                await self._core.in_thread(lambda: self._store.forget_covers(self.row, self._partition, until))
             except QueueyError:
                 return
-
-
-async def _all_of_them(_copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-    return messages
 
 
 def divided(

@@ -38,12 +38,16 @@ Letters = Mapping[Position, tuple[str, int]]
 
 
 class FollowUps:
-    """The open deletions and dead letters of one log, as one process knows them."""
+    """The open deletions and dead letters of one log, as one process knows them.
 
-    __slots__ = ("_deleted", "_open")
+    Attributes:
+        open: Deletions (by entry) and dead letters (by position) with the boot time since which they are open.
+    """
+
+    __slots__ = ("_deleted", "open")
 
     def __init__(self) -> None:
-        self._open: dict[object, float] = {}
+        self.open: dict[object, float] = {}
         self._deleted: set[int] = set()
 
     def found(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
@@ -53,12 +57,10 @@ class FollowUps:
         count: ``since`` is the boot time of the entry, else it is overdue.
         """
         for key in keys:
-            self._open.setdefault(key, since)
+            self.open.setdefault(key, since)
 
     def deletions(self, state: State, own: int, now: float) -> list[int]:
         """Returns the entries whose deletions this process is to carry out, ``own`` among them."""
-        if not state.pending_deletes:
-            return []
         self._deleted.intersection_update(state.pending_deletes)
         return [
             key
@@ -69,7 +71,7 @@ class FollowUps:
     def deleted(self, number: int) -> None:
         """Records that the deletions of an entry are carried out."""
         self._deleted.add(number)
-        self._open.pop(number, None)
+        self.open.pop(number, None)
 
     def all_deleted(self, state: State) -> int:
         """Returns the entry up to which all deletions are carried out, as far as this process knows; 0: none."""
@@ -83,26 +85,26 @@ class FollowUps:
     def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
         """Returns the dead letters that this process is to publish next, at most ``most`` and :data:`MOST_LETTERS`."""
         self._forget(state)
-        self._open.update(dict.fromkeys(own, -inf))
+        self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
         return {position: state.outbox[position] for position in islice(due, min(most, MOST_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
         """Delays all dead letters, because one could not be published."""
-        self._open.update(dict.fromkeys(state.outbox, now))
+        self.open.update(dict.fromkeys(state.outbox, now))
 
     def _forget(self, state: State) -> None:
         """Forgets work that another process has done, once that is more than the open work."""
-        if len(self._open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
+        if len(self.open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
             there = state.pending_deletes.keys() | state.outbox.keys()
-            self._open = {key: since for key, since in self._open.items() if key in there}
+            self.open = {key: since for key, since in self.open.items() if key in there}
 
     def _is_overdue(self, key: object, now: float) -> bool:
-        since = self._open.setdefault(key, now)
+        since = self.open.setdefault(key, now)
         if now - since < OVERDUE:
             return False
         # Not again for a while, whatever comes of it.
-        self._open[key] = now
+        self.open[key] = now
         return True
 
 

@@ -118,7 +118,7 @@ class Forwarding:
     def _heard(self, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None) -> None:
         """Answers a caller; without an answer of the worker the request is done here."""
         if answer is None:
-            if not request.answered:
+            if not request.future.done():
                 request.doubtful = True
                 self._add(key, request)
             return

@@ -13,7 +13,7 @@ from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Read, SplitDuplicates, advance_cursor
+from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Read, SplitDuplicates
 
 CHUNK = MOST_IDS
 """Max messages of a chunk."""
@@ -78,10 +78,8 @@ class MoveRequest(Request):
 
     __slots__ = ("_complete", "_found", "_gone", "_order", "chain", "copies", "horizon", "passed")
 
-    weight = MOST_IDS
-
     def __init__(self, queue: Queue, order: MoveOrder) -> None:
-        super().__init__(queue)
+        super().__init__(queue, MOST_IDS)
         self._order = order
         self._begin()
 
@@ -103,13 +101,13 @@ class MoveRequest(Request):
         return self._order.below
 
     async def gather(
-        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, split_duplicates: SplitDuplicates
+        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, split: SplitDuplicates | None
     ) -> None:
         """Reads messages that may be taken: below the horizon, so that none can be undone any more."""
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
-        fresh, bound, reached = await self._scan(state, partition, read, split_duplicates)
+        fresh, bound, reached = await self._scan(state, partition, read, split)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
         again, fetched = await self._fetch_again(ended, partition, fetch)
         found = sorted(again + fresh, key=lambda message: message.position)
@@ -129,7 +127,7 @@ class MoveRequest(Request):
         return not move.ended and move.chunk in {0, self._order.moved}
 
     async def _scan(
-        self, state: State, partition: int, read: Read, split_duplicates: SplitDuplicates
+        self, state: State, partition: int, read: Read, split: SplitDuplicates | None
     ) -> tuple[list[Message], Position, bool]:
         """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
         below, horizon = self._order.below, self.horizon
@@ -142,10 +140,8 @@ class MoveRequest(Request):
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
-            fresh += await split_duplicates(
-                self.copies,
-                [one for one in page.messages if one.position < horizon and not state.is_known(one.position)],
-            )
+            new = [one for one in page.messages if one.position < horizon and not state.is_known(one.position)]
+            fresh += new if split is None else await split(state, self.copies, new)
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
@@ -182,7 +178,7 @@ class MoveRequest(Request):
             draft.drop(self._gone)
             taken = draft.take(order.move, self._found)
         delete = self.queue.on_ack == "delete"
-        self.passed = advance_cursor(draft, self.chain, delete=delete)
+        self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=delete)
         # With an entry full of copies that are to be deleted, the cursor may not have passed all of them.
         over = self._complete and not taken and not draft.withdraws and not (delete and draft.size >= MOST_IDS)
         if may and (over or order.stop or order.give_back):

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from queuey.claims import ClaimTiming, State, limits_of
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
@@ -73,29 +71,26 @@ class _Watched:
             wake()
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """Tells if claims of a state have ended, and the seconds until the next one does."""
-
-    ended: bool
-    next: float
-
-
 class ClaimWakeups:
-    """Wakes waiting claims. Used in the loop's thread, except for the functions that end a watch."""
+    """Wakes waiting claims. Used in the loop's thread, except for the functions that end a watch.
+
+    Attributes:
+        watched: The partitions on which claims wait, by the keys of their logs.
+    """
 
     def __init__(self, store: Store, logs: LogCache, core: Core, timing: ClaimTiming) -> None:
         self._store = store
         self._logs = logs
         self._core = core
         self._timing = timing
-        self._watched: dict[Key, _Watched] = {}
+        self.watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls ``wake``, from any thread, whenever a claim may find new messages; returns a function that ends it."""
         key = (queue.qid, partition)
-        watched = self._watched.get(key)
+        watched = self.watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(queue)
+            watched = self.watched[key] = _Watched(queue)
             watched.freed, watched.vacated = self._logs.done(key)
             self._look_in(self._pause(), key, watched)
         watched.queue = queue
@@ -112,33 +107,35 @@ class ClaimWakeups:
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.call_off()
-            del self._watched[key]
+            del self.watched[key]
 
     def note(self, log: PartitionLog) -> None:
-        """Called after each round of a log, before the next one."""
-        watched = self._watched.get(log.key)
-        if watched is None:
-            return
+        """Called after each round of a watched log, before the next one."""
+        watched = self.watched[log.key]
         try:
-            seen = self._see(log.state)
+            has_ended, seconds = self._see(log.state)
         except StoreUnavailable:  # The clock cannot be trusted now; the next poll finds out.
             return
         told, watched.released = watched.released, log.state.released
         knew, watched.freed = watched.freed, log.state.freed
         had, watched.vacated = watched.vacated, log.state.vacated
-        watched.lags = log.lags
-        self._look_in(max(seen.next, SPACING), log.key, watched)
-        in_order = watched.freed != knew and not log.is_sure_of_nothing and watched.queue.kind == "ordered"
-        if (seen.ended and watched.released != told) or in_order or _has_place(watched.queue, log, had, seen):
+        ordered = log.ordered
+        watched.lags = ordered is not None and ordered.lags
+        self._look_in(max(seconds, SPACING), log.key, watched)
+        may_free = ordered is not None and not ordered.is_sure_of_nothing
+        in_order = watched.freed != knew and may_free and watched.queue.kind == "ordered"
+        has_place = _has_place(watched.queue, log, had, by_key=has_ended or may_free)
+        if (has_ended and watched.released != told) or in_order or has_place:
             watched.wake()
 
-    def _see(self, state: State) -> _Seen:
+    def _see(self, state: State) -> tuple[bool, float]:
+        """Returns whether claims of a state have ended, and the seconds until the next one does."""
         now = self._store.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
-        return _Seen(ended, self._timing.left(state.next_expiry(), now))
+        return ended, self._timing.left(state.next_expiry(), now)
 
     def _pause(self) -> float:
-        return max(LOOK, len(self._watched) / LOOKS)
+        return max(LOOK, len(self.watched) / LOOKS)
 
     def _stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
         """Called from any thread."""
@@ -150,7 +147,7 @@ class ClaimWakeups:
     def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
         """Makes the next poll come within ``seconds``, if claims still wait then."""
         due = self._core.loop.time() + seconds
-        if due < watched.due and self._watched.get(key) is watched:
+        if due < watched.due and self.watched.get(key) is watched:
             watched.call_off()
             watched.due = due
             watched.call_off = self._core.loop.call_at(due, self._begin_look, key, watched).cancel
@@ -165,17 +162,23 @@ class ClaimWakeups:
         self._logs.add(key, request)
         ended = False
         with suppress(QueueyError):
-            seen: _Seen = await request.future
-            ended = seen.ended
+            ended, _ = await request.future
         self._look_in(self._pause(), key, watched)
         if stored or ended or watched.lags:
             watched.wake()
 
 
-def _has_place(queue: Queue, log: PartitionLog, had: int, seen: _Seen) -> bool:
-    """Returns whether claims may find a message because others are done, where claims are limited."""
+def _has_place(queue: Queue, log: PartitionLog, had: int, *, by_key: bool) -> bool:
+    """Returns whether claims may find a message because others are done, where claims are limited.
+
+    Args:
+        queue: The row.
+        log: The partition's.
+        had: Its count of messages that were done, when the claims were last woken.
+        by_key: A message may wait for others of its key, or its claim has ended.
+    """
     vacated, limits = log.state.vacated - had, limits_of(queue, log.key[1])
     if not vacated or limits is None:
         return False
     was_full = limits.total and len(log.state.outstanding) + vacated >= limits.total
-    return bool(was_full or (limits.per_key and (seen.ended or not log.is_sure_of_nothing)))
+    return bool(was_full or (limits.per_key and by_key))

@@ -14,23 +14,24 @@ One round is under way at a time; requests that come meanwhile wait for the next
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from queuey import ids
 from queuey.claims import (
     ClaimTiming,
+    CoverDraft,
     Entry,
     EntryDraft,
+    LastDelivery,
+    Poll,
     ReceiptStatus,
     ScanDuplicates,
     State,
     UnknownFormat,
     decode_entry,
     encode_entry,
-    limits_of,
 )
 from queuey.claims.receipts import SECRET_BITS
 from queuey.deadletters import queue_for
@@ -48,8 +49,10 @@ from queuey.errors import (
 from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.service.claims.attempts import note_lapsed
+from queuey.service.claims.duplicates import Duplicates
 from queuey.service.claims.finding import Finder
-from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
+from queuey.service.claims.finding.in_order import OrderedScanner
+from queuey.service.claims.follow_ups import FollowUps, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
     ClaimUndecided,
@@ -66,10 +69,10 @@ from queuey.service.claims.requests import (
     too_many,
     too_many_wait,
 )
-from queuey.service.claims.scans import Candidates, advance_cursor
+from queuey.service.claims.scans import Candidates
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogCompaction, SnapshotPolicy
-from queuey.service.core import Core, Done
+from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
@@ -86,18 +89,18 @@ LONG = 1 << 16
 T = TypeVar("T")
 
 
-class Appended(NamedTuple):
+class RoundEnd(NamedTuple):
     """Result of a round.
 
     Attributes:
         number: Of its entry; 0: there was none.
         chosen: Boot time of the decision.
-        more: Another round may find messages that this one has not reached.
+        must_search_again: Another round may find messages for polls that got none.
     """
 
     number: int
     chosen: float
-    more: bool
+    must_search_again: bool
 
 
 class PartitionLog:
@@ -140,26 +143,22 @@ class PartitionLog:
         self._line = RequestQueue()
         self._took = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
+        self._row: Queue | None = None
         self._current = -1e9
         self._length = LogCompaction(upkeep)
-        self._duplicates = self._finder.duplicates
         self._follow_ups = FollowUps()
         self._rounds: asyncio.Task[None] | None = None
 
     @property
+    def ordered(self) -> OrderedScanner | None:
+        """What is known of the messages that wait for others of their keys, in a queue that keeps keys."""
+        return self._finder.ordered
+
+    @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
-        return self.state.weight + self._finder.ordered.weight
-
-    @property
-    def is_sure_of_nothing(self) -> bool:
-        """True if no message waits for others of its key, so that a done message makes none deliverable."""
-        return self._finder.ordered.is_sure_of_nothing
-
-    @property
-    def lags(self) -> bool:
-        """True if messages are deliverable only some time after they are stored."""
-        return self._finder.ordered.lags
+        ordered = self._finder.ordered
+        return self.state.weight if ordered is None else self.state.weight + ordered.weight
 
     @property
     def idle(self) -> bool:
@@ -204,7 +203,7 @@ class PartitionLog:
 
     async def _round(self, taken: list[Request]) -> None:
         """Answers requests: reads what they need, decides on an entry, and appends it, until that is done."""
-        queue = max((request.queue for request in taken), key=lambda row: row.version)
+        queue = self._adopt(taken)
         await self._prepare(queue, taken)
         candidates: Candidates | None = None
         while True:
@@ -212,17 +211,9 @@ class PartitionLog:
             state = self.state
             polls = polls_of(taken)
             if polls and candidates is None:
-                await self._duplicates.write(queue, state)
-                candidates = await self._finder.find(queue, state, taken, polls)
+                candidates = await self._finder.find(state, taken, polls)
             if isinstance(taken[0], MoveRequest):
-                await self._duplicates.write(queue, state)
-                finder = self._finder
-                calls = (
-                    partial(finder.fetch, queue),
-                    partial(finder.read, queue),
-                    finder.duplicates.split_duplicates(queue, state),
-                )
-                await taken[0].gather(state, self._timing.expired(self._now()), self._partition, *calls)
+                await self._finder.gather(state, taken[0])
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
             draft, passed = self._decide(queue, taken, candidates)
@@ -233,14 +224,12 @@ class PartitionLog:
                 if await self._catch_up_for(queue, taken):
                     candidates = None
                     continue
-                more = False
-                if candidates is not None and candidates.scan.is_cut:
-                    more = self._finder.passed(queue, self.state, candidates.scan)
+                end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, passed=0))
                 self._totals.ended(taken, None, self.state)
-                self._answer(taken, polls, candidates, Appended(0, chosen, more))
+                self._answer(taken, polls, candidates, end)
                 # This round has left nothing to do, but perhaps another process died before it did its part.
                 await self._delete(queue, 0)
-                await self._follow_up(queue, [])
+                await self._follow_up(queue, None)
                 return
             if self._length.is_due():
                 # This may take long, and the expiries of claims count from the decision.
@@ -249,14 +238,14 @@ class PartitionLog:
                 continue
             entry, number = self._complete(queue, draft), state.number + 1
             if await self._append(queue, entry, taken):
-                if candidates is not None:
-                    passed += self._finder.passed(queue, self.state, candidates.scan)
-                more = candidates is not None and (draft.withdraws or (candidates.scan.is_cut and passed > 0))
+                end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed))
                 self._totals.ended(taken, entry, self.state)
-                await self._delete(queue, number)
-                self._answer(taken, polls, candidates, Appended(number, chosen, more))
-                await self._note_lapsed(queue, draft)
-                await self._follow_up(queue, [position for position, _, _ in entry.outs])
+                if self.state.pending_deletes:
+                    await self._delete(queue, number)
+                self._answer(taken, polls, candidates, end)
+                if draft.lapsed:
+                    await self._note_lapsed(queue, draft.lapsed)
+                await self._follow_up(queue, entry)
                 return
             # It is certain that nothing was done for them.
             leave(taken)
@@ -265,6 +254,17 @@ class PartitionLog:
             current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
+    def _adopt(self, taken: Sequence[Request]) -> Queue:
+        """Returns the newest row of the queue, by which the kind of its reads and entries is chosen."""
+        newest = taken[0].queue
+        for request in taken:
+            if request.queue.version > newest.version:
+                newest = request.queue
+        if newest is not self._row:
+            self._row = newest
+            self._finder.use(newest)
+        return newest
+
     async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
         """Loads the state if it is missing, and reads on until it contains all entries that the requests name."""
         if not self._is_loaded:
@@ -272,17 +272,20 @@ class PartitionLog:
             self._is_loaded = True
             # Before the entry of this round, which then says that it is done.
             await self._delete(queue, 0)
-        newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
-        looks = [request.asked for request in taken if isinstance(request, StateQuery)]
-        if newest > self.state.number or any(asked > self._current for asked in looks):
-            await self._read_from(queue, self.state)
-        state = self.state
+        unknown: list[SettleRequest] = []
+        is_current = True
         for request in taken:
-            if isinstance(request, SettleRequest) and request.newest() > state.number:
-                text = (
-                    f"a receipt names entry {request.newest()} of partition {self._partition}, which has {state.number}"
-                )
-                request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
+            if isinstance(request, SettleRequest) and request.newest > self.state.number:
+                unknown.append(request)
+            elif isinstance(request, StateQuery) and request.asked > self._current:
+                is_current = False
+        if unknown or not is_current:
+            await self._read_from(queue, self.state)
+        last = self.state.number
+        for settle in unknown:
+            if settle.newest > last:
+                text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has {last}"
+                settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
 
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
         """Returns whether candidates still have messages to deliver, after another process has written an entry."""
@@ -290,62 +293,87 @@ class PartitionLog:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
-        expired = self._timing.expired(self._now())
+        expired = self._timing.expired(self._store.claim_now())
         return any(state.has_ended(message.position, expired) for message in found.again)
 
-    def _decide(self, queue: Queue, taken: Sequence[Request], found: Candidates | None) -> tuple[EntryDraft, int]:
+    def _decide(self, queue: Queue, taken: Sequence[Request], candidates: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns it and the number of messages that its cursor passes."""
-        now, copies = self._now(), ScanDuplicates() if found is None else found.scan.copies
-        horizon, below = self._finder.scanner.horizon, ids.LAST
-        if isinstance(taken[0], MoveRequest):
-            copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
-        covers = self._duplicates.draft(queue, self.state, copies, horizon, now, below)
-        waiting = self._finder.ordered.waiting if queue.kind == "ordered" else None
-        limits = limits_of(queue, self._partition)
-        draft = EntryDraft(self.state, now, self._timing, covers, waiting, limits)
-        # Published dead letters are recorded even if that has taken long.
-        carried = [request for request in taken if request.enter() or isinstance(request, SentRequest)]
-        for request in carried:
-            request.edit(draft)
+        finder, now = self._finder, self._store.claim_now()
+        covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
+        draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
+        polls: list[Poll] = []
+        for request in taken:
+            if not request.enter():
+                continue
+            if isinstance(request, PollRequest):
+                polls.append(request.poll)
+            else:
+                request.edit(draft)
         if isinstance(taken[0], MoveRequest):
             return draft, taken[0].passed
-        if found is None:
+        if candidates is None:
             return draft, 0
-        draft.drop(found.gone)
-        if found.dead:
-            draft.make_dead_letters(found.dead, queue_for(queue.name, queue.dead_letter))
-        polls = [request.poll for request in polls_of(carried)]
-        draft.deliver(polls, found.again, found.scan.fresh, most_deliveries(queue))
-        return draft, advance_cursor(draft, found.scan.chain, delete=queue.on_ack == "delete")
+        if candidates.gone:
+            draft.drop(candidates.gone)
+        if candidates.dead:
+            draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
+        draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
+        chain = candidates.scan.chain
+        return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
+
+    def _covers(self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int) -> CoverDraft:
+        """Begins the next entry's changes of covers."""
+        if isinstance(first, MoveRequest):
+            return duplicates.draft(self.state, first.copies, first.horizon, now, first.below)
+        copies = ScanDuplicates() if candidates is None else candidates.scan.copies
+        return duplicates.draft(self.state, copies, self._finder.scanner.horizon, now)
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
-        deleted = self._follow_ups.all_deleted(self.state)
-        snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
+        state, duplicates = self.state, self._finder.duplicates
+        deleted = self._follow_ups.all_deleted(state) if state.pending_deletes else 0
+        snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
-        stored = self._duplicates.written(self.state)
+        stored = None if duplicates is None else duplicates.written(state)
         bits = self._core.chance.getrandbits
-        secrets = [bits(SECRET_BITS) for _ in draft.groups]
+        secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
         return draft.entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
+
+    def _must_search_again(self, candidates: Candidates | None, draft: EntryDraft, passed: int) -> bool:
+        """Returns whether another round may find messages for the polls that this one gives none.
+
+        It may if messages were found that others got or that are gone; if not all whose claims have ended were read; if
+        copies that were withheld are to be delivered; and if the scan was cut short and the next one gets further.
+
+        Args:
+            candidates: Messages that this round has read; None if it had no polls.
+            draft: The entry of the round.
+            passed: Number of messages that the cursor has passed.
+        """
+        if candidates is None:
+            return False
+        gets_further = self._finder.passed(self.state, candidates.scan) or passed > 0
+        return candidates.has_any or candidates.unread or draft.withdraws or (candidates.scan.is_cut and gets_further)
 
     # Answers
 
     def _answer(
-        self, taken: Sequence[Request], polls: Sequence[PollRequest], found: Candidates | None, end: Appended
+        self, taken: Sequence[Request], polls: Sequence[PollRequest], found: Candidates | None, end: RoundEnd
     ) -> None:
-        if found is not None:
-            self._line.put_back([poll for poll in polls if not self._answer_poll(poll, found, end)])
+        if found is not None and (again := [poll for poll in polls if not self._answer_poll(poll, found, end)]):
+            self._line.put_back(again)
         for request in taken:
             if isinstance(request, SettleRequest):
                 request.decided = end.chosen
-                if any(one.status is ReceiptStatus.REFUSED for one in request.settled):
-                    others = any(one.status is ReceiptStatus.DONE for one in request.settled)
-                    request.answer(None, too_many(self._partition, "unknown" if others else "none"))
+                statuses = {one.status for one in request.settled}
+                if ReceiptStatus.REFUSED in statuses:
+                    outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
+                    request.answer(None, too_many(self._partition, outcome))
                 else:
                     request.answer(request.settled)
             elif not isinstance(request, PollRequest):
                 request.answer(request.result(self.state))
 
-    def _answer_poll(self, request: PollRequest, found: Candidates, end: Appended) -> bool:
+    def _answer_poll(self, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
         """Answers a poll, unless it got nothing and another round may find something for it; returns whether it did.
 
         An empty answer comes only from a round that has found no message: then there was a moment at which none was
@@ -356,18 +384,18 @@ class PartitionLog:
             if not request.answer(given) and request.poll.ttl:
                 self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
             return True
-        more = end.more or found.has_any or found.unread
-        if more and end.chosen - request.asked < PATIENCE:
+        if end.must_search_again and end.chosen - request.asked < PATIENCE:
             leave([request])
             return False
+        again = end.must_search_again
         if found.full:
             request.answer(None, too_many(self._partition))
-        elif found.by_key and request.queue.kind == "plain" and not more:
+        elif found.by_key and request.queue.kind == "plain" and not again:
             # Messages that were not read wait as well.
             request.answer([])
-        elif found.scan.full and not more:
+        elif found.scan.full and not again:
             request.answer(None, (too_many_wait if found.by_key else too_fast)(self._partition))
-        elif more or found.scan.end is not None:
+        elif again or found.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
             request.answer([])
@@ -378,7 +406,7 @@ class PartitionLog:
         everybody = [*taken, *self._line.waiting()]
         limit = self._core.boottime() - PATIENCE
         for request in everybody:
-            if request.asked < limit and not request.answered:
+            if request.asked < limit and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
 
@@ -426,7 +454,7 @@ class PartitionLog:
         return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
-        written = self._core.boottime() - max(0, self._now() - entry.at) / 1000
+        written = self._core.boottime() - max(0, self._store.claim_now() - entry.at) / 1000
         new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
         self._finder.scanner.claimed(new)
@@ -450,11 +478,12 @@ class PartitionLog:
         one = LogEntry(state.number + 1, encode_entry(entry))
         began = self._core.boottime()
         below = self._length.truncatable(state.number, began) if entry.snapshot else None
+        append = partial(self._store.begin_append_entry, snapshot=entry.snapshot or None, truncate_below=below)
         doubted = False
         pause = FIRST_PAUSE
         while True:
             try:
-                applied = await self._core.ended(partial(self._send, queue, one, entry.snapshot or None, below))
+                applied = await self._core.ended(partial(append, queue, self._partition, one))
                 break
             except QueueChanged:
                 if not doubted:
@@ -484,9 +513,6 @@ class PartitionLog:
             raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
         return tokens.get(one.number) == entry.token
 
-    def _send(self, queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Done) -> None:
-        self._store.begin_append_entry(queue, self._partition, one, done, snapshot=snapshot, truncate_below=below)
-
     async def _same_queue(self, queue: Queue) -> Queue:
         """Returns the queue's present row.
 
@@ -503,14 +529,16 @@ class PartitionLog:
 
     # Follow-up work
 
-    async def _follow_up(self, queue: Queue, outs: Sequence[Position]) -> None:
+    async def _follow_up(self, queue: Queue, entry: Entry | None) -> None:
         """Publishes dead letters, those of this round first, and forgets covers that are of no use any more."""
-        await self._publish(queue, outs)
-        await self._duplicates.forget(queue, self.state)
+        if self.state.outbox or self._follow_ups.open:
+            await self._publish(queue, [position for position, _, _ in entry.outs] if entry is not None else ())
+        if self._finder.duplicates is not None:
+            await self._finder.duplicates.forget(self.state)
 
-    async def _note_lapsed(self, queue: Queue, draft: EntryDraft) -> None:
+    async def _note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
         """Records expired claims of workers that have a name."""
-        if known := {position: last for position, last in draft.lapsed.items() if last.worker}:
+        if known := {position: last for position, last in lapsed.items() if last.worker}:
             with suppress(QueueyError):
                 await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, known))
 
@@ -530,13 +558,13 @@ class PartitionLog:
         letters = self._follow_ups.letters(self.state, outs, self._core.boottime(), fit)
         if not letters:
             return
-        now, horizon = self._now() / 1000, self._finder.scanner.horizon
+        now, horizon = self._store.claim_now() / 1000, self._finder.scanner.horizon
         work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
         sent, failed = await self._core.in_thread(work)
         if failed:
             self._follow_ups.put_off(self.state, self._core.boottime())
         if sent:
-            self.add(SentRequest(queue, sent))
+            self.add(SentRequest(queue, lambda draft: draft.report_sent(sent)))
 
     async def _snapshot(self, queue: Queue) -> None:
         """Writes a snapshot; the next entry names it."""
@@ -553,9 +581,6 @@ class PartitionLog:
         except QueueyError:
             return
         self._length.written(state.number, length)
-
-    def _now(self) -> int:
-        return self._store.claim_now()
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:

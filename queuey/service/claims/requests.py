@@ -23,7 +23,6 @@ from queuey.claims import (
 from queuey.claims.drafts import MOST_IDS
 from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
-from queuey.ids import Position
 from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import most_deliveries
 
@@ -37,6 +36,7 @@ class Request:
 
     Args:
         queue: The row of the queue that the caller is authorized for.
+        weight: Max ids that it adds to an entry.
 
     Attributes:
         future: Awaited by the caller, which gives up by cancelling it.
@@ -46,13 +46,11 @@ class Request:
         doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
     """
 
-    __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent")
+    __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent", "weight")
 
-    weight = 1
-    """Max ids that it adds to an entry."""
-
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, weight: int = 1) -> None:
         self.queue = queue
+        self.weight = weight
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.asked = self.decided = 0.0
         self.sent = self.doubtful = False
@@ -70,9 +68,10 @@ class Request:
 
     def enter(self) -> bool:
         """Returns whether the next entry is to carry it: it was not given up. If it is later, it may be done."""
-        if not self.answered:
-            self.sent = True
-        return not self.answered
+        if self.future.done():
+            return False
+        self.sent = True
+        return True
 
     def edit(self, draft: EntryDraft) -> None:
         """Adds its part to the next entry."""
@@ -86,11 +85,6 @@ class Request:
         """True if it needs no entry, but an entry of another process may change its answer."""
         return False
 
-    @property
-    def answered(self) -> bool:
-        """True if the caller has its answer, or has given up."""
-        return self.future.done()
-
 
 class PollRequest(Request):
     """Wants messages, unless an acknowledgement beside it has failed. The result is a list of :data:`Given`."""
@@ -98,29 +92,32 @@ class PollRequest(Request):
     __slots__ = ("beside", "poll")
 
     def __init__(self, queue: Queue, poll: Poll, beside: Iterable[Request] = ()) -> None:
-        super().__init__(queue)
+        super().__init__(queue, poll.limit)
         self.poll = poll
         self.beside = beside
 
     def enter(self) -> bool:
         self.poll.given = []
         for request in self.beside:
-            if request.answered and not request.future.cancelled() and (error := request.future.exception()):
+            future = request.future
+            if future.done() and not future.cancelled() and (error := future.exception()):
                 self.answer(None, cast("Exception", error))
         return super().enter()
 
     def gets(self, state: State, partition: int, number: int) -> list[Given]:
         """Returns its result, given the state after its entry, and the entry's number."""
-        claims = [(one, state.outstanding.get(one.position)) for one in self.poll.given]
-        if not self.poll.ttl:
-            bare = [(one, claim, ClaimReceipt(partition, *one.position)) for one, claim in claims]
-            return [(one, 0 if claim is None else claim.deliveries, receipt, 0) for one, claim, receipt in bare]
-        # While the entry was in doubt others may have gone on from it.
-        return [
-            (one, claim.deliveries, ClaimReceipt(partition, *one.position, number, claim.secret), claim.expires)
-            for one, claim in claims
-            if claim is not None and claim.number == number and claim.expires
-        ]
+        claimed: list[Given] = []
+        for message in self.poll.given:
+            ticks, low = position = message.ticks, message.low
+            claim = state.outstanding.get(position)
+            if not self.poll.ttl:
+                deliveries = 0 if claim is None else claim.deliveries
+                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0))
+            # While the entry was in doubt others may have gone on from it.
+            elif claim is not None and claim.number == number and claim.expires:
+                receipt = ClaimReceipt(partition, ticks, low, number, claim.secret)
+                claimed.append((message, claim.deliveries, receipt, claim.expires))
+        return claimed
 
     def give_up(self) -> list[ClaimReceipt]:
         """Ends the request; returns the receipts of its claims, if it had its answer."""
@@ -130,11 +127,7 @@ class PollRequest(Request):
 
     @property
     def depends_on_others(self) -> bool:
-        return not self.answered
-
-    @property
-    def weight(self) -> int:  # type: ignore[override]
-        return self.poll.limit
+        return not self.future.done()
 
 
 class SettleRequest(Request):
@@ -143,23 +136,25 @@ class SettleRequest(Request):
     ``ttl`` is the seconds of a renewal, or the delay of a release. ``fail`` releases them with the delay of the queue's
     backoff, and ``give_up`` makes dead letters of them. ``verify`` changes nothing and returns
     which would be done. ``check`` only fails, as the others do, if the log has never had such an entry.
+
+    Attributes:
+        newest: The highest number of an entry in its receipts.
     """
 
-    __slots__ = ("kind", "receipts", "settled", "ttl")
+    __slots__ = ("kind", "newest", "receipts", "settled", "ttl")
 
     def __init__(self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
-        super().__init__(queue)
+        super().__init__(queue, len(receipts))
         self.kind = kind
         self.receipts = receipts
+        self.newest = max([receipt.number for receipt in receipts], default=0)
         self.ttl = ttl
         self.settled: list[Settlement] = []
 
-    @property
-    def weight(self) -> int:  # type: ignore[override]
-        return len(self.receipts)
-
     def edit(self, draft: EntryDraft) -> None:
-        if self.kind == "renew":
+        if self.kind == "acknowledge":
+            self.settled = draft.acknowledge(self.receipts)
+        elif self.kind == "renew":
             self.settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
             self.settled = draft.release(self.receipts, self.ttl)
@@ -168,8 +163,6 @@ class SettleRequest(Request):
         elif self.kind == "give_up":
             target = queue_for(self.queue.name, self.queue.dead_letter)
             self.settled = draft.give_up(self.receipts, target)
-        elif self.kind == "acknowledge":
-            self.settled = draft.acknowledge(self.receipts)
         elif self.kind == "verify":
             self.settled = draft.verify(self.receipts)
 
@@ -178,10 +171,6 @@ class SettleRequest(Request):
         # Only an entry proves that nobody else has got a message since.
         refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
         return self.kind == "verify" or any(one.status in refused for one in self.settled)
-
-    def newest(self) -> int:
-        """Returns the highest number of an entry in its receipts."""
-        return max((receipt.number for receipt in self.receipts), default=0)
 
 
 def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
@@ -194,28 +183,27 @@ def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) ->
     return (queue.backoff or Backoff()).delay(deliveries, draw)
 
 
-class ReleaseAllRequest(Request):
+class ChangeRequest(Request):
+    """Makes a change of the next entry."""
+
+    __slots__ = ("_change",)
+
+    def __init__(self, queue: Queue, change: Callable[[EntryDraft], None]) -> None:
+        super().__init__(queue)
+        self._change = change
+
+    def edit(self, draft: EntryDraft) -> None:
+        self._change(draft)
+
+
+class SentRequest(ChangeRequest):
+    """Records that dead letters have been published, even if that took longer than a request may wait."""
+
     __slots__ = ()
 
-    def edit(self, draft: EntryDraft) -> None:
-        draft.release_all()
-
-
-class SupersedeRequest(Request):
-    """Ends messages that were removed because a newer value has taken their name."""
-
-    __slots__ = ("positions",)
-
-    def __init__(self, queue: Queue, positions: Sequence[Position]) -> None:
-        super().__init__(queue)
-        self.positions = positions
-
-    @property
-    def weight(self) -> int:  # type: ignore[override]
-        return len(self.positions)
-
-    def edit(self, draft: EntryDraft) -> None:
-        draft.supersede(self.positions)
+    def enter(self) -> bool:
+        super().enter()
+        return True
 
 
 class StateQuery(Request):
@@ -229,19 +217,6 @@ class StateQuery(Request):
 
     def result(self, state: State) -> Any:  # noqa: ANN401 - what it was asked for
         return self.look(state)
-
-
-class SentRequest(Request):
-    """Records that dead letters have been published."""
-
-    __slots__ = ("positions",)
-
-    def __init__(self, queue: Queue, positions: Sequence[Position]) -> None:
-        super().__init__(queue)
-        self.positions = positions
-
-    def edit(self, draft: EntryDraft) -> None:
-        draft.report_sent(self.positions)
 
 
 class RequestQueue:
@@ -287,7 +262,7 @@ class RequestQueue:
         self.load -= self._answering
         while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
             request = self._waiting.popleft()
-            if request.answered:
+            if request.future.done():
                 self.load -= request.weight
             else:
                 taken.append(request)
@@ -305,19 +280,18 @@ class RequestQueue:
             number: Receipts of entries up to this need no reads.
             polls: Add requests for messages, too.
         """
-        weight = sum(request.weight for request in taken)
         while self._waiting:
             request = self._waiting[0]
-            weight += request.weight
-            settles = isinstance(request, SettleRequest) and request.newest() <= number
-            if weight > MOST_IDS or not (settles or (polls and isinstance(request, PollRequest))):
+            settles = isinstance(request, SettleRequest) and request.newest <= number
+            is_full = self._answering + request.weight > MOST_IDS
+            if is_full or not (settles or (polls and isinstance(request, PollRequest))):
                 return
             taken.append(self._waiting.popleft())
             self._answering += request.weight
 
     def waiting(self) -> list[Request]:
         """Returns the requests that no round has taken yet, and drops those that have their answer."""
-        left = [request for request in self._waiting if not request.answered]
+        left = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(left)
         self.load = self._answering + sum(request.weight for request in left)
         return left
@@ -334,7 +308,7 @@ def outcome_of(requests: Iterable[Request]) -> Outcome:
 
 def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
     """Returns the requests for messages that wait for an answer."""
-    return [request for request in requests if isinstance(request, PollRequest) and not request.answered]
+    return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 
 def leave(requests: Iterable[Request]) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, EntryDraft, ScanDuplicates, State
+from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, ScanDuplicates, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
 
@@ -37,7 +37,7 @@ MOST_PAGES = 64
 """Max pages of one scan. It goes on from there the next time."""
 
 Read = Callable[[Slice], Awaitable[Page]]
-SplitDuplicates = Callable[["ScanDuplicates", "list[Message]"], Awaitable["list[Message]"]]
+SplitDuplicates = Callable[[State, ScanDuplicates, list[Message]], Awaitable[list[Message]]]
 """Returns messages that may be delivered, and records the others, which are copies in a dedup queue."""
 
 
@@ -64,6 +64,7 @@ class ScanResult(msgspec.Struct):
     """Result of a scan.
 
     Attributes:
+        max_messages, max_bytes: Number of messages, or bytes of them, that are enough.
         fresh: Messages that the state does not have yet, in order.
         size: Their bytes.
         chain: The contiguous reads.
@@ -74,7 +75,9 @@ class ScanResult(msgspec.Struct):
         full: Nothing above the horizon was read, because too much is remembered.
     """
 
-    fresh: list[Message]
+    max_messages: int = 0
+    max_bytes: int = 0
+    fresh: list[Message] = []
     size: int = 0
     chain: ContiguousRead = msgspec.field(default_factory=ContiguousRead)
     ahead: list[Position] = []
@@ -88,12 +91,21 @@ class ScanResult(msgspec.Struct):
         """True if it has not read all that there was."""
         return self.stopped or self.end is not None
 
+    @property
+    def has_enough(self) -> bool:
+        return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
-class Candidates:
+    def add(self, messages: Iterable[Message]) -> None:
+        """Adds messages until they have ``max_bytes`` together."""
+        for message in messages:
+            if self.size >= self.max_bytes:
+                break
+            self.fresh.append(message)
+            self.size += rendered_bytes(message.body, message.meta)
+
+
+class Candidates(msgspec.Struct):
     """Messages that a round has read for its polls.
-
-    Args:
-        state: By which they were read.
 
     Attributes:
         again: Messages whose claims have ended.
@@ -108,15 +120,14 @@ class Candidates:
             passed, because it was gone, must not be given after later ones.
     """
 
-    __slots__ = ("again", "by_key", "covers", "dead", "full", "gone", "scan", "unread")
-
-    def __init__(self, state: State) -> None:
-        self.again: list[Message] = []
-        self.gone: list[Position] = []
-        self.dead: list[Position] = []
-        self.scan = ScanResult([])
-        self.full = self.unread = self.by_key = False
-        self.covers = state.covers.version
+    by_key: bool
+    covers: int
+    again: list[Message] = []
+    gone: list[Position] = []
+    dead: list[Position] = []
+    scan: ScanResult = msgspec.field(default_factory=ScanResult)
+    full: bool = False
+    unread: bool = False
 
     @property
     def has_any(self) -> bool:
@@ -124,47 +135,32 @@ class Candidates:
         return bool(self.again or self.gone or self.dead or self.scan.fresh)
 
 
-class _Want(msgspec.Struct, frozen=True):
-    """Purpose of some reads.
-
-    Attributes:
-        messages, max_bytes: Enough.
-        forward: They go up to now.
-        chained: They begin at the cursor.
-        new: Most of their messages are not known.
-    """
-
-    messages: int
-    max_bytes: int
-    forward: bool = False
-    chained: bool = False
-    new: bool = False
-
-    def satisfied(self, found: ScanResult) -> bool:
-        return len(found.fresh) >= self.messages or found.size >= self.max_bytes
-
-
 class Scanner:
     """Scans one partition. One scan at a time.
 
-    ``page_bytes`` are the bodies of a read, which may have more than a poll wants.
+    Args:
+        partition: Its number.
+        boottime: A clock.
+        page_bytes: Bodies of a read, which may have more than a poll wants.
+        read: Reads a slice.
+
+    Attributes:
+        horizon: The highest horizon of a read: below it, a message that was not seen does not exist.
+        split: Separates messages from copies, in a dedup queue.
     """
 
-    __slots__ = ("_boottime", "_chain_at", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
-
-    def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int) -> None:
+    def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
         self._partition = partition
         self._page_bytes = page_bytes
         self._boottime = boottime
+        self._read = read
         self._front: Position = FIRST
-        self.horizon: Position = FIRST
-        """The highest horizon of a read: below it, a message that was not seen does not exist."""
         self._chain_at = 0.0
         self._looked_back = 0.0
+        self.horizon: Position = FIRST
+        self.split: SplitDuplicates | None = None
 
-    async def scan(
-        self, state: State, now: int, wanted: int, max_bytes: int, read: Read, split_duplicates: SplitDuplicates
-    ) -> ScanResult:
+    async def scan(self, state: State, now: int, wanted: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough.
 
         Args:
@@ -172,26 +168,23 @@ class Scanner:
             now: Milliseconds since 1970.
             wanted: Enough messages.
             max_bytes: Bytes of the messages together, not counting the last one.
-            read: Reads a slice.
-            split_duplicates: Separates messages from copies.
         """
-        found = ScanResult([])
+        found = ScanResult(wanted, max_bytes)
         first = ids.following(state.cursor)
         front = max(self._front, first)
         if self.horizon == FIRST and (front > first or state.above):
             # The log was read just now, perhaps not for the first time: what is below the front is looked for at once.
-            await self.look(read)
-        boot = self._boottime()
-        past = Slice(self._partition, first, min(front, self.horizon), ahead=True)
+            await self.look()
         left: Slice | None = None
-        want = _Want(wanted, max_bytes, chained=True)
-        if past.lower < past.upper and boot >= self._chain_at:
+        boot = self._boottime() if front > first else 0.0
+        if first < (certain := min(front, self.horizon)) and boot >= self._chain_at:
+            past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered the cursor must move, whoever waits for it.
             most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
-            left = await self._look_again(state, found, past, want, read, split_duplicates, most)
-            if found.chain.bound >= past.upper and not found.fresh:
+            left = await self._look_again(state, found, past, most)
+            if found.chain.bound >= certain and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            if want.satisfied(found):
+            if found.has_enough:
                 return found
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
@@ -199,43 +192,36 @@ class Scanner:
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
         full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         upper = self.horizon if full else ids.LAST
-        part = Slice(self._partition, lower, max(lower, upper), ahead=True)
+        # Above the front most messages are new. There is no tighter bound of bytes, because a store may ask for as many
+        # rows at a time as fit if each is of the longest.
+        limit = min(PAGE, wanted - len(found.fresh)) if lower == front else PAGE
+        part = Slice(self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True)
         if lower == first:
             found.chain, left = ContiguousRead(), None
-        forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
-        await self._follow(state, found, part, forward, read, split_duplicates)
+        await self._follow(state, found, part, forward=True, chained=lower == first)
         if full:
             found.full = True
             found.end = found.end or part.upper
-        if left is not None and want.satisfied(found):
+        if left is not None and found.has_enough:
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:
-            await self._look_again(state, found, left, want, read, split_duplicates)
+            await self._look_again(state, found, left)
             found.fresh.sort(key=lambda message: message.position)
         return found
 
-    async def look(self, read: Read) -> None:
+    async def look(self) -> None:
         """Reads no messages, only how far the horizon is."""
-        page = await read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
+        page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    async def _look_again(
-        self,
-        state: State,
-        found: ScanResult,
-        part: Slice,
-        want: _Want,
-        read: Read,
-        split_duplicates: SplitDuplicates,
-        most: float = math.inf,
-    ) -> Slice | None:
+    async def _look_again(self, state: State, found: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
         """Reads ids for a chain up to a new message, and messages from there.
 
         After ``most`` known ones it stops and returns the rest.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MOST_PAGES):
-            page = await read(part)
+            page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
@@ -244,7 +230,7 @@ class Scanner:
             part = replace(part, lower=end)
             if new:
                 # Late ones; or copies, of which there may be more.
-                await self._follow(state, found, replace(part, bodies=True), want, read, split_duplicates)
+                await self._follow(state, found, replace(part, bodies=True), forward=False, chained=True)
                 return None
             if not page.more:
                 return None
@@ -252,34 +238,38 @@ class Scanner:
                 break
         return part
 
-    async def _follow(
-        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, split_duplicates: SplitDuplicates
-    ) -> None:
-        """Reads pages of a slice one after another until there is enough."""
-        have = {message.position for message in found.fresh}
-        # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
-        part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
-        asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
+    async def _follow(self, state: State, found: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
+        """Reads pages of a slice one after another until there is enough.
+
+        Args:
+            state: It may grow while this reads.
+            found: Is filled.
+            part: The slice; its limit is that of the first page.
+            forward: It goes up to now.
+            chained: It begins at the cursor.
+        """
+        have = {message.position for message in found.fresh} if found.fresh else set()
         for _ in range(MOST_PAGES):
-            page = await read(asked)
+            page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
-            positions = [message.position for message in page.messages]
-            new = state.unknown(positions) - have
-            end = page.next if page.next is not None else asked.lower
-            if want.chained:
+            positions = [(message.ticks, message.low) for message in page.messages]
+            unknown = state.unknown(positions) - have
+            end = page.next if page.next is not None else part.lower
+            if chained:
                 found.chain.saw(page, positions, end)
-            if want.forward:
+            if forward:
                 found.ahead += positions
                 found.end = end if page.more else None
-            fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
-            fresh = await split_duplicates(found.copies, fresh)
-            _add(fresh, found, want.max_bytes)
-            if not page.more or want.satisfied(found):
+            fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in unknown]
+            if self.split is not None:
+                fresh = await self.split(state, found.copies, fresh)
+            found.add(fresh)
+            if not page.more or found.has_enough:
                 return
             if len(found.copies.hidden) >= MOST_COPIES:
                 found.stopped = True
                 return
-            asked = replace(part, lower=end)
+            part = replace(part, lower=end, limit=PAGE)
 
     def passed(self, state: State, found: ScanResult) -> bool:
         """Moves the front up to the first message of the scan that was not delivered; returns whether it is higher."""
@@ -297,20 +287,3 @@ class Scanner:
         """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
-
-
-def _add(messages: Sequence[Message], found: ScanResult, max_bytes: int) -> None:
-    """Adds messages until they have ``max_bytes`` together."""
-    for message in messages:
-        if found.size >= max_bytes:
-            break
-        found.fresh.append(message)
-        found.size += rendered_bytes(message.body, message.meta)
-
-
-def advance_cursor(draft: EntryDraft, chain: ContiguousRead, *, delete: bool = False) -> int:
-    """Moves a draft's cursor as far as a chain of reads allows; returns how many messages it passes.
-
-    The draft has the deliveries. ``delete``: duplicates are to be deleted.
-    """
-    return draft.advance(chain.bound, chain.seen, delete=delete)

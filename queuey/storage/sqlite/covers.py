@@ -27,6 +27,7 @@ _FORGET = (
 
 class SqliteCovers(Covers):
     _db: Database
+    clock_difference = 1.0
 
     def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)

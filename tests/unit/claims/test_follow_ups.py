@@ -15,4 +15,4 @@ def test_what_another_process_has_done_is_forgotten() -> None:
         assert follow_ups.deletions(state, 0, float(number)) == []
         assert follow_ups.letters(state, [], float(number), 9) == {}
     assert list(state.pending_deletes) == [999]
-    assert len(follow_ups._open) < 10
+    assert len(follow_ups.open) < 10

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 import pytest
 
-from queuey.claims import MOST_OUTSTANDING, drafts
+from queuey.claims import MOST_OUTSTANDING, ClaimLimits, drafts, limits_of
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
@@ -112,3 +113,21 @@ def test_messages_behind_many_that_are_gone() -> None:
         assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
         scene.fill(1, 1)
         assert len(claimed(scene, claims)) == 1
+
+
+def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
+    """Rounds with the same row share what was chosen for it; a limit in a newer row counts from the next round on."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    post(scene, *[1] * 6)
+    chosen: list[Queue] = []
+
+    def choose(row: Queue, partition: int) -> ClaimLimits | None:
+        chosen.append(row)
+        return limits_of(row, partition)
+
+    limited = msgspec.structs.replace(QUEUE, max_claimed=4 * QUEUE.partitions, version=QUEUE.version + 1)
+    with replace_in(finding, limits_of, choose):
+        assert [len(claimed(scene, claims)) for _ in range(3)] == [1, 1, 1]
+        assert [len(claimed(scene, claims, 2, queue=limited)) for _ in range(2)] == [1, 0]
+    assert chosen == [QUEUE, limited]

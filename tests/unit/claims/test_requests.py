@@ -10,7 +10,6 @@ import pytest
 from queuey.claims import ClaimReceipt, EntryDraft
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
 from queuey.messages import LogPage, Queue
-from queuey.service.claims.duplicates import Duplicates
 from queuey.service.claims.requests import SettleRequest
 from tests.replacing import replace
 from tests.sim.replicas import ModelStore
@@ -33,7 +32,7 @@ async def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable |
     assert told == ["none", "unknown"]
 
 
-@pytest.mark.parametrize("moment", [Duplicates.draft, EntryDraft.acknowledge, EntryDraft.deliver])
+@pytest.mark.parametrize("moment", [EntryDraft.__init__, EntryDraft.acknowledge, EntryDraft.deliver])
 def test_giving_up_while_an_entry_is_decided_on(moment: Callable[..., object]) -> None:
     """The outcome is none if the entry does not have what was asked for, and unknown if it has."""
     scene = Scene()
@@ -58,14 +57,14 @@ def test_giving_up_while_an_entry_is_decided_on(moment: Callable[..., object]) -
         lambda: claims.claim(HERE, limit=1, ttl=60),
     ]
     for call, asked in zip(calls, (EntryDraft.acknowledge, EntryDraft.deliver), strict=True):
-        if moment in {Duplicates.draft, asked}:
+        if moment in {EntryDraft.__init__, asked}:
             last = scene.replicas.log(HERE, 1).last
             with replace(moment, giving_up):
                 begun = [begin(claims.core, call(), done)]
                 scene.let(SOON)
             assert told.pop() == ("none" if scene.replicas.log(HERE, 1).last == last else "unknown")
             assert not told
-            assert (scene.replicas.log(HERE, 1).last == last) == (moment is Duplicates.draft)
+            assert (scene.replicas.log(HERE, 1).last == last) == (moment is EntryDraft.__init__)
 
 
 def test_none_is_said_where_no_entry_was_sent() -> None:

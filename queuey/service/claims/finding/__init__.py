@@ -7,9 +7,11 @@ from functools import partial
 
 from queuey.claims import (
     MOST_OUTSTANDING,
+    ClaimLimits,
     ClaimTiming,
     LikelyPlaces,
     State,
+    Waiting,
     ended_in_order,
     free_in_order,
     freed_by,
@@ -23,6 +25,7 @@ from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.finding.in_order import OrderedScanner, Wish
 from queuey.service.claims.follow_ups import most_deliveries
+from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import PAGE, Candidates, Scanner, ScanResult
 from queuey.service.core import Core
@@ -31,9 +34,19 @@ from queuey.storage import Store
 
 
 class Finder:
-    """Reads messages of one partition."""
+    """Reads messages of one partition, as the kind and the limits of its queue require.
 
-    __slots__ = ("_core", "_limits", "_partition", "_store", "_timing", "duplicates", "ordered", "scanner")
+    These are chosen once for each row of the queue, so a plain queue without limits has nothing of the other kinds.
+
+    Attributes:
+        row: The row by which they were chosen; set by :meth:`use` before anything is read.
+        scanner: Reads messages that were not delivered yet.
+        duplicates: In a dedup queue.
+        ordered: In a queue that keeps keys.
+        waiting: In an ordered queue: messages that wait for others of their keys.
+        claim_limits: Max live claims; None if there is no limit.
+        max_deliveries: Max deliveries of a message; 0 if there is no limit.
+    """
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
         self._store = store
@@ -41,66 +54,79 @@ class Finder:
         self._core = core
         self._timing = timing
         self._limits = limits
-        self.scanner = Scanner(partition, core.boottime, limits.page_bytes)
-        self.duplicates = Duplicates(store, partition, core, timing)
-        self.ordered = OrderedScanner(self.scanner, partition, limits)
-        """For the partitions of a queue that keeps keys."""
+        self.row: Queue
+        self.scanner = Scanner(partition, core.boottime, limits.page_bytes, self.read)
+        self.duplicates: Duplicates | None = None
+        self.ordered: OrderedScanner | None = None
+        self.waiting: Waiting | None = None
+        self.claim_limits: ClaimLimits | None = None
+        self.max_deliveries = 0
 
-    async def find(
-        self, queue: Queue, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]
-    ) -> Candidates:
+    def use(self, row: Queue) -> None:
+        """Chooses what a queue requires. Its kind never changes, and neither does whether it keeps keys."""
+        self.row = row
+        self.claim_limits = limits_of(row, self._partition)
+        self.max_deliveries = most_deliveries(row)
+        if row.kind == "dedup" and self.duplicates is None:
+            self.duplicates = Duplicates(self._store, self._partition, self._core, self._timing)
+            self.scanner.split = self.duplicates.split
+        if self.duplicates is not None:
+            self.duplicates.row = row
+        if row.keeps_keys and self.ordered is None:
+            self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, self.read, self.fetch)
+            self.waiting = self.ordered.waiting if row.kind == "ordered" else None
+
+    async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls; ``taken`` are all requests of the next entry."""
-        found, read = Candidates(state), partial(self.read, queue)
+        if self.duplicates is not None:
+            await self.duplicates.write(state)
         now = self._store.claim_now()
         expired = self._timing.expired(now)
-        wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
-        of_a_key = max(poll.poll.limit for poll in polls)
-        found.by_key = by_key = queue.keeps_keys
+        numbers = [request.poll.limit for request in polls]
+        wanted, of_a_key = min(MOST_IDS, sum(numbers)), max(numbers)
+        left = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
+        found = Candidates(by_key=self.ordered is not None, covers=state.covers.version)
         found.full = len(state.outstanding) >= MOST_OUTSTANDING
-        limits = limits_of(queue, self._partition)
-        places = None if limits is None else LikelyPlaces(state, limits, expired, _ending(taken))
+        places = None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _ending(taken))
         if places is not None and (wanted := min(wanted, places.of_all)) <= 0:
             return found
-        if found.full or (by_key and self.scanner.horizon == FIRST):
+        if found.full or (found.by_key and self.scanner.horizon == FIRST):
             # Without a scan only this tells which of them are gone. In an ordered queue they hold others up.
-            await self.scanner.look(read)
-        left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
-        ended: Callable[[int], list[Position]] = partial(state.ended, expired)
-        if queue.kind == "ordered":
-            ended = partial(ended_in_order, state, expired, of_a_key)
-        elif places is not None:
-            ended = places.ended
-        left = await self._find_ended(queue, state, found, ended, wanted, left)
-        if found.full or left <= 0 or len(found.again) >= wanted:
+            await self.scanner.look()
+        if state.ended(expired, 1):
+            ended = partial(state.ended, expired) if places is None else places.ended
+            if self.waiting is not None:
+                ended = partial(ended_in_order, state, expired, of_a_key)
+            left = await self._find_ended(state, found, ended, wanted, left)
+            wanted -= len(found.again)
+        if found.full or left <= 0 or wanted <= 0:
             return found
-        wanted -= len(found.again)
-        if by_key:
-            exact = self._store.exact_horizon
-            if queue.kind == "ordered" or places is None:
-                free = partial(free_in_order, state, _freed(state, taken, found), of_a_key)
-                wish = Wish(wanted, left, free, key_of, in_order=True, exact=exact)
-            else:
-                places.give(found.again)
-                wish = Wish(wanted, left, places.of_key, limited_key_of, exact=exact)
-            found.scan = await self.ordered.scan(state, wish, read, partial(self.fetch, queue))
+        if self.ordered is None:
+            found.scan = await self.scanner.scan(state, now, wanted, left)
+            return found
+        exact = self._store.exact_horizon
+        if self.waiting is not None or places is None:
+            free = partial(free_in_order, state, _freed(state, taken, found), of_a_key)
+            wish = Wish(wanted, left, free, key_of, in_order=True, exact=exact)
         else:
-            split_duplicates = self.duplicates.split_duplicates(queue, state)
-            found.scan = await self.scanner.scan(state, now, wanted, left, read, split_duplicates)
+            places.give(found.again)
+            wish = Wish(wanted, left, places.of_key, limited_key_of, exact=exact)
+        found.scan = await self.ordered.scan(state, wish)
         return found
 
+    async def gather(self, state: State, move: MoveRequest) -> None:
+        """Reads messages that a move may take."""
+        if self.duplicates is not None:
+            await self.duplicates.write(state)
+        expired = self._timing.expired(self._store.claim_now())
+        await move.gather(state, expired, self._partition, self.fetch, self.read, self.scanner.split)
+
     async def _find_ended(
-        self,
-        queue: Queue,
-        state: State,
-        found: Candidates,
-        all_ended: Callable[[int], list[Position]],
-        wanted: int,
-        left: int,
+        self, state: State, found: Candidates, all_ended: Callable[[int], list[Position]], wanted: int, left: int
     ) -> int:
         """Reads messages whose claims have ended, further ones if some are gone; returns the bytes left.
 
         Args:
-            queue: The row.
             state: After the last entry.
             found: Is filled.
             all_ended: Returns the first ones, at most its argument.
@@ -111,11 +137,11 @@ class Finder:
         step, tried, most = max(1, left // longest), 0, wanted
         while left > 0 and len(found.again) < wanted and (ended := all_ended(most)[tried:]):
             tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
-            dead, ended, doubt = divided(state, ended, most_deliveries(queue))
+            dead, ended, doubt = divided(state, ended, self.max_deliveries)
             found.dead += dead
             while ended and left > 0:
                 some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
-                messages = await self.fetch(queue, some)
+                messages = await self.fetch(some)
                 there = {message.position for message in messages}
                 found.again += (kept := [message for message in messages if message.position not in doubt])
                 found.dead += [place for place in sorted(there & doubt) if place < horizon]
@@ -128,17 +154,18 @@ class Finder:
         found.unread = len(found.again) < wanted and bool(all_ended(tried + 1)[tried:])
         return left
 
-    async def fetch(self, queue: Queue, places: Sequence[Location]) -> list[Message]:
-        return await self._core.in_thread(partial(self._store.fetch, queue, places))
-
-    async def read(self, queue: Queue, part: Slice) -> Page:
-        begin = partial(self._store.begin_read, queue, part)
-        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(queue, [part])[0])
-        return page
-
-    def passed(self, queue: Queue, state: State, scan: ScanResult) -> bool:
+    def passed(self, state: State, scan: ScanResult) -> bool:
         """Records the deliveries of a scan; returns whether the next one begins further on."""
-        return self.ordered.moved if queue.keeps_keys else self.scanner.passed(state, scan)
+        return self.scanner.passed(state, scan) if self.ordered is None else self.ordered.moved
+
+    async def fetch(self, places: Sequence[Location]) -> list[Message]:
+        return await self._core.in_thread(partial(self._store.fetch, self.row, places))
+
+    async def read(self, part: Slice) -> Page:
+        row = self.row
+        begin = partial(self._store.begin_read, row, part)
+        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [part])[0])
+        return page
 
 
 def _ending(taken: Sequence[Request]) -> Iterator[Position]:

@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.claims import MOST_ABOVE, MOST_WAITING, State, Waiting
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
+from queuey.messages import Location, Message, Page, Slice, bytes_of
 from queuey.service.claims.scans import MOST_PAGES, PAGE, ContiguousRead, Read, Scanner, ScanResult
 from queuey.service.limits import Limits
 
@@ -31,7 +31,7 @@ class Wish(msgspec.Struct, frozen=True):
     """Polls' need of messages.
 
     Attributes:
-        messages, max_bytes: Enough.
+        messages, max_bytes: Enough of them.
         free: Returns how many messages of a key the next entry can give.
         key_of: Returns the digest of a message's key.
         in_order: A message is of use only if all waiting messages of its key before it are given, too.
@@ -45,9 +45,6 @@ class Wish(msgspec.Struct, frozen=True):
     in_order: bool = False
     exact: bool = False
 
-    def satisfied(self, scan: ScanResult) -> bool:
-        return len(scan.fresh) >= self.messages or scan.size >= self.max_bytes
-
 
 class OrderedScanner:
     """Scans one partition of a queue that keeps keys. One scan at a time.
@@ -58,10 +55,12 @@ class OrderedScanner:
         moved: The last scan has read further than the one before, or has found that something is gone.
     """
 
-    __slots__ = ("_limits", "_partition", "_scanner", "lags", "moved", "waiting")
+    __slots__ = ("_fetch", "_limits", "_partition", "_read", "_scanner", "lags", "moved", "waiting")
 
-    def __init__(self, scanner: Scanner, partition: int, limits: Limits) -> None:
+    def __init__(self, scanner: Scanner, partition: int, limits: Limits, read: Read, fetch: Fetch) -> None:
         self._scanner = scanner
+        self._read = read
+        self._fetch = fetch
         self._partition = partition
         self._limits = limits
         self.waiting = Waiting()
@@ -76,14 +75,14 @@ class OrderedScanner:
         """True if a key that is freed makes no message deliverable: all was read, and nothing waits."""
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
-    async def scan(self, state: State, wish: Wish, read: Read, fetch: Fetch) -> ScanResult:
+    async def scan(self, state: State, wish: Wish) -> ScanResult:
         """Reads messages whose turn has probably come; the entry decides."""
-        scan, waiting = ScanResult([]), self.waiting
+        scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
-        await self._fetch_free(state, scan, wish, fetch)
-        if not scan.stopped and not wish.satisfied(scan):
-            await self._read_on(state, scan, wish, read)
+        await self._fetch_free(state, scan, wish)
+        if not scan.stopped and not scan.has_enough:
+            await self._read_on(state, scan, wish)
         self.moved = scan.stopped or waiting.front > front
         scan.fresh.sort(key=lambda message: message.position)
         scan.chain = self._chain(state, {message.position for message in scan.fresh})
@@ -102,7 +101,7 @@ class OrderedScanner:
                 break
         return ContiguousRead(self.waiting.front, seen)
 
-    async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish, fetch: Fetch) -> None:
+    async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish) -> None:
         """Fetches waiting messages that are free, further ones if some are gone."""
         have: set[Position] = set()
         most, times = wish.messages, 1
@@ -110,10 +109,10 @@ class OrderedScanner:
         for _ in range(MOST_PAGES):
             chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), most)  # type: ignore[misc]
             left = [position for position in chosen if position not in have]
-            if not left or wish.satisfied(scan):
+            if not left or scan.has_enough:
                 return
             some = left[: max(1, (wish.max_bytes - scan.size) // longest)]
-            messages = await fetch([(self._partition, position) for position in some])
+            messages = await self._fetch([(self._partition, position) for position in some])
             have.update(message.position for message in messages)
             scan.fresh += messages
             scan.size += bytes_of(messages)
@@ -124,12 +123,12 @@ class OrderedScanner:
                 most, times = min(MOST_IDS, 2 * most), 2 * times
         scan.stopped = True
 
-    async def _read_on(self, state: State, scan: ScanResult, wish: Wish, read: Read) -> None:
+    async def _read_on(self, state: State, scan: ScanResult, wish: Wish) -> None:
         """Reads from the front on until there is enough, or too much waits."""
         waiting = self.waiting
         if len(waiting) >= MOST_WAITING:
             waiting.sweep(state)
-        upper = await self._upper(wish, read)
+        upper = await self._upper(wish)
         if len(state.above) >= MOST_ABOVE:
             # Only what this process has forgotten, and others know.
             scan.full = True
@@ -142,21 +141,21 @@ class OrderedScanner:
             scan.end = part.lower if scan.full else None
             if part.lower >= part.upper or len(waiting) >= MOST_WAITING:
                 return
-            page = await read(part)
+            page = await self._read(part)
             end = self._certain(page)
             self._take(state, scan, wish, [one for one in page.messages if one.position < end], picked)
             waiting.front = max(waiting.front, end)
             more = page.more and end == page.next
             scan.end = end if more or scan.full else None
-            if not more or wish.satisfied(scan):
+            if not more or scan.has_enough:
                 return
             part = replace(part, lower=end, limit=PAGE)
 
-    async def _upper(self, wish: Wish, read: Read) -> Position:
+    async def _upper(self, wish: Wish) -> Position:
         """Returns how far to read: nothing above the horizon is of use."""
         if wish.exact:
             return ids.LAST
-        await self._scanner.look(read)
+        await self._scanner.look()
         return self._scanner.horizon
 
     def _certain(self, page: Page) -> Position:
@@ -177,7 +176,6 @@ class OrderedScanner:
             key = wish.key_of(message)
             is_next = not wish.in_order or waiting.count(key) == picked[key]
             waiting.add(position, key)
-            if is_next and picked[key] < wish.free(key) and not wish.satisfied(scan):
+            if is_next and picked[key] < wish.free(key) and not scan.has_enough:
                 picked[key] += 1
-                scan.fresh.append(message)
-                scan.size += rendered_bytes(message.body, message.meta)
+                scan.add([message])
