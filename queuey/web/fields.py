@@ -63,9 +63,13 @@ class Fields(Generic[S]):
         errors.check()
         return found
 
+    def given(self, request: Request) -> dict[str, Any]:
+        """Returns the JSON object in the body of a request."""
+        return read_object(read_body(request, self._most))
+
     def body(self, request: Request, errors: Errors) -> S:
-        """Reads the JSON object in the body of a request."""
-        return self.read(read_object(read_body(request, self._most)), errors)
+        """Reads the struct in the body of a request."""
+        return self.read(self.given(request), errors)
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:

@@ -23,7 +23,7 @@ from queuey.web.console.login import LoginViews, ProviderViews
 from queuey.web.console.protocol import Console
 from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
-from queuey.web.v1 import always
+from queuey.web.v1.spec import always
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider

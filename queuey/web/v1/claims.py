@@ -12,7 +12,6 @@ from msgspec import Raw, structs
 from queuey import ids
 from queuey.api import claims as api
 from queuey.api.reads import QueueReadError
-from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
@@ -267,39 +266,32 @@ class ClaimViews(Views):
 
     # The queue
 
-    async def release_all(self, request: Request, match: Match) -> Response:
-        access = await self._authorization.admit(request, match, "admin")
+    async def release_all(self, access: QueueAccess) -> None:
         await access.apply(self._service.claims.release_all)
-        return json_response(Done())
 
-    def counts(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
+    def counts(self, access: QueueAccess) -> api.ClaimCounts:
         partitions = {
             number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
             for number, each in self._service.claims.counts(access).items()
         }
         claimed = sum(each.claimed for each in partitions.values())
         waiting = sum(each.waiting for each in partitions.values())
-        return json_response(api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
+        return api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
 
-    def size(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        size = self._service.claims.size(access, self.fields(api.CountQuery).query(request).limit)
-        return json_response(api.QueueSize(size=size.count, exact=size.exact))
+    def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
+        size = self._service.claims.size(access, query.limit)
+        return api.QueueSize(size=size.count, exact=size.exact)
 
-    def backlog(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        found = self._service.claims.backlog(access, self.fields(api.CountQuery).query(request).limit)
-        return json_response(api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__}))
+    def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
+        found = self._service.claims.backlog(access, query.limit)
+        return api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__})
 
-    def jobs(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "read")
-        asked = self.fields(api.JobsQuery).query(request)
-        if asked.states:
+    def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
+        if query.states:
             errors = Errors()
-            errors.take("limit", validators.integer, asked.limit, 1, api.MAX_STATES)
+            errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        found = self._service.claims.outstanding(access, asked.limit, states=asked.states)
+        found = self._service.claims.outstanding(access, query.limit, states=query.states)
         jobs = [
             api.Job(
                 message_id=ids.to_hex(one.position),
@@ -307,15 +299,14 @@ class ClaimViews(Views):
                 deliveries=one.deliveries,
                 worker=one.worker,
                 expires=one.expires or None,
-                **(_said(one.state) if asked.states else {}),
+                **(_said(one.state) if query.states else {}),
             )
             for one in found
         ]
-        return json_response(api.Jobs(jobs=jobs))
+        return api.Jobs(jobs=jobs)
 
-    def peek(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "read")
-        messages = self._service.claims.peek(access, self.fields(api.LimitQuery).query(request).limit)
+    def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
+        messages = self._service.claims.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from queuey.api.progress import Move, MoveList, MoveState, NewMove
@@ -31,18 +32,15 @@ class MoveViews(Views):
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response
 
-    def list(self, request: Request, match: Match) -> Response:
-        seen = self._authorization.matching(request, match["app"], "measure")
-        found = self._service.moves.list(match["app"], seen)
-        return json_response(MoveList(moves=tuple(Move(**_fields(report)) for report in found)))
+    def list(self, may_see: Callable[[str], bool], application: str) -> MoveList:
+        found = self._service.moves.list(application, may_see)
+        return MoveList(moves=tuple(Move(**_fields(report)) for report in found))
 
-    def show(self, request: Request, match: Match) -> Response:
-        seen = self._authorization.matching(request, match["app"], "measure")
-        return json_response(_shown(self._service.moves.show(match["app"], match["move"], seen)))
+    def show(self, may_see: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return _shown(self._service.moves.show(application, move, may_see))
 
-    def cancel(self, request: Request, match: Match) -> Response:
-        may_delete = self._authorization.matching(request, match["app"], "delete")
-        return json_response(_shown(self._service.moves.cancel(match["app"], match["move"], may_delete)))
+    def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return _shown(self._service.moves.cancel(application, move, may_delete))
 
 
 def _shown(report: MoveReport) -> MoveState:

@@ -13,11 +13,10 @@ from msgspec.structs import fields
 from queuey import ids
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.api.values import Done
 from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
-from queuey.service import Limits
+from queuey.service import Limits, QueueAccess
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
@@ -176,16 +175,14 @@ class QueueViews(Views):
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
-    def delete(self, request: Request, match: Match) -> Response:
-        self._service.queues.delete(self.enter(request, match, "admin"))
-        return json_response(Done())
+    def delete(self, access: QueueAccess) -> None:
+        self._service.queues.delete(access)
 
-    def purge(self, request: Request, match: Match) -> Response:
-        self._service.queues.purge(self.enter(request, match, "admin"))
-        return json_response(Done())
+    def purge(self, access: QueueAccess) -> None:
+        self._service.queues.purge(access)
 
-    def info(self, request: Request, match: Match) -> Response:
-        about = self._service.queues.describe(self.enter(request, match, "measure"))
+    def info(self, access: QueueAccess) -> api.QueueInfo:
+        about = self._service.queues.describe(access)
         queue = about.queue
         partitions = {
             part.partition: api.PartitionInfo(
@@ -203,18 +200,16 @@ class QueueViews(Views):
             "backoff": queue.backoff or Backoff(),
             "dead_letter": target,
         }
-        return json_response(
-            api.QueueInfo(
-                **_state(queue) | in_force,
-                application=queue.application,
-                principals=tuple(map(format_principal, queue.principals)),
-                created=queue.created,
-                store=about.store,
-                guarantee=about.guarantee,
-                acknowledgement=about.acknowledgement,
-                horizon=horizon_id(about.horizon),
-                count=sum(part.count for part in about.partitions),
-                exact=all(part.exact for part in about.partitions),
-                partition_info=partitions,
-            )
+        return api.QueueInfo(
+            **_state(queue) | in_force,
+            application=queue.application,
+            principals=tuple(map(format_principal, queue.principals)),
+            created=queue.created,
+            store=about.store,
+            guarantee=about.guarantee,
+            acknowledgement=about.acknowledgement,
+            horizon=horizon_id(about.horizon),
+            count=sum(part.count for part in about.partitions),
+            exact=all(part.exact for part in about.partitions),
+            partition_info=partitions,
         )

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
-from queuey.api.values import Done
 from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Meta, Queue
 from queuey.service import Draft, Limits, ScheduleReport, Service
@@ -52,6 +51,8 @@ class _MessageText(msgspec.Struct):
 
 _decode_message = msgspec.json.Decoder(_MessageText).decode
 Build = Callable[[Plan | None, float], Plan]
+MaySee = Callable[[str], bool]
+"""Tells if the caller may know of the schedules of a queue."""
 
 
 class ScheduleViews(Views):
@@ -68,9 +69,7 @@ class ScheduleViews(Views):
         report, new = self.save(request, match, read_body(request, self._most), may_see)
         return json_response(_shown(report), 201 if new else 200)
 
-    def save(
-        self, request: Request, match: Match, text: bytes, may_see: Callable[[str], bool]
-    ) -> tuple[ScheduleReport, bool]:
+    def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
         """Makes a schedule, or changes what is given of one, as JSON; returns it, and whether it is new."""
         application, name = match["app"], match["schedule"]
         given = read_object(text)
@@ -79,9 +78,7 @@ class ScheduleViews(Views):
         build = self._builder(given, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
 
-    def _target(
-        self, request: Request, match: Match, given: dict[str, Any], may_see: Callable[[str], bool]
-    ) -> Queue | None:
+    def _target(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
         """Checks that the caller may administer the schedule's queue and send to it; returns its row.
 
         None: the queue does not matter, as the schedule is paused and nothing else.
@@ -149,28 +146,22 @@ class ScheduleViews(Views):
         except InvalidRequest as error:
             raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
 
-    def list(self, request: Request, match: Match) -> Response:
-        may_see = self._authorization.matching(request, match["app"], "admin")
-        start = self.fields(api.ScheduleQuery).query(request).start
-        found, more = self._service.schedules.list(match["app"], may_see, start=start)
-        listed = [api.ListedSchedule(**_fields(report)) for report in found]
-        return json_response(api.ScheduleList(schedules=listed, more=more))
+    def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
+        found, more = self._service.schedules.list(application, may_see, start=query.start)
+        return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in found], more=more)
 
-    def show(self, request: Request, match: Match) -> Response:
-        may_see = self._authorization.matching(request, match["app"], "admin")
-        return json_response(_shown(self._service.schedules.show(match["app"], match["schedule"], may_see)))
+    def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
+        return _shown(self._service.schedules.show(application, schedule, may_see))
 
-    def remove(self, request: Request, match: Match) -> Response:
-        may_see = self._authorization.matching(request, match["app"], "admin")
-        self._service.schedules.remove(match["app"], match["schedule"], may_see)
-        return json_response(Done())
+    def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
+        self._service.schedules.remove(application, schedule, may_see)
 
     async def run(self, request: Request, match: Match) -> Response:
         application, name = match["app"], match["schedule"]
         may_see = await request.in_thread(partial(self._runnable, request, application))
         return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
 
-    def _runnable(self, request: Request, application: str) -> Callable[[str], bool]:
+    def _runnable(self, request: Request, application: str) -> MaySee:
         """Returns a test of queue names: the caller may administer the queue and send to it."""
         administers = self._authorization.matching(request, application, "admin")
         sends = self._authorization.matching(request, application, "send")
