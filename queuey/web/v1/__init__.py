@@ -8,19 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.messages import OPERATORS
-from queuey.web.v1.claims import ClaimViews
-from queuey.web.v1.explain import ExplainView
 from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.messages import MessageViews
-from queuey.web.v1.moves import MoveViews
-from queuey.web.v1.names import NameViews
-from queuey.web.v1.offsets import OffsetViews
-from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
-from queuey.web.v1.schedules.views import ScheduleViews
-from queuey.web.v1.spec import APP, IDS, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
+from queuey.web.v1.spec import APP, IDS, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
 from queuey.web.v1.streams import StreamViews
-from queuey.web.v1.unread import UnreadViews
 from queuey.web.v1.views import by_path
 
 SLASH = "{_:/?}"
@@ -55,8 +46,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         HelloView(service),
         ranges,
         StreamViews(service, authorization, ranges.read),
-        *(kind(service, authorization) for kind in (ClaimViews, ExplainView, MessageViews, MoveViews, NameViews)),
-        *(kind(service, authorization) for kind in (OffsetViews, QueueViews, ScheduleViews, UnreadViews)),
+        *(kind(service, authorization) for kind in VIEWS),
     )
     # Most requests are for a queue, so its path is tried first.
     for path, views in sorted(by_path(OPERATIONS, owners), key=lambda path_and_views: path_and_views[0] != QUEUE):

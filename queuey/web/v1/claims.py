@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
-from msgspec import Raw, structs
+from msgspec import structs
 
-from queuey import ids
 from queuey.api import claims as api
 from queuey.api.reads import QueueReadError
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess
-from queuey.service.claims import OF_ONE_QUEUE, JobState, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.endpoint import Match
@@ -279,8 +278,7 @@ class ClaimViews(Views):
         return api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
 
     def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
-        size = self._service.claims.size(access, query.limit)
-        return api.QueueSize(size=size.count, exact=size.exact)
+        return self._service.claims.size(access, query.limit)
 
     def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
         found = self._service.claims.backlog(access, query.limit)
@@ -291,19 +289,7 @@ class ClaimViews(Views):
             errors = Errors()
             errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        found = self._service.claims.outstanding(access, query.limit, states=query.states)
-        jobs = [
-            api.Job(
-                message_id=ids.to_hex(one.position),
-                partition=one.partition,
-                deliveries=one.deliveries,
-                worker=one.worker,
-                expires=one.expires or None,
-                **(_said(one.state) if query.states else {}),
-            )
-            for one in found
-        ]
-        return api.Jobs(jobs=jobs)
+        return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
 
     def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
         messages = self._service.claims.peek(access, query.limit)
@@ -317,11 +303,6 @@ def _levels(value: object) -> int:
         nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
         levels += 1
     return levels
-
-
-def _said(state: JobState | None) -> dict[str, Any]:
-    """Returns the state that a worker has set, as fields of a job."""
-    return {"state": None if state is None else Raw(state.json), "state_at": None if state is None else state.at}
 
 
 def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:

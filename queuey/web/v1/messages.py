@@ -126,7 +126,7 @@ def _posted(result: PostResult) -> Response:
 
 
 class MessageViews(Views):
-    """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
+    """Views of ``POST /v1/{app}/{queue}`` of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
@@ -193,6 +193,13 @@ class MessageViews(Views):
         locations = parse_locations(match["ids"], self._limits.max_ids)
         self._service.messages.delete(self._authorization.enter(request, queue, "delete"), locations)
         return json_response(Done())
+
+    def explain(self, request: Request, match: Match) -> Response:
+        """Explains why a message is not read or claimed."""
+        queue = self._authorization.find(request, match)
+        partition, position = parse_place(match["id"])
+        access = self._authorization.enter(request, queue, "read")
+        return json_response(self._service.explaining.explain(access, position, partition))
 
 
 # Reading messages from requests

@@ -18,7 +18,6 @@ from queuey.web.openapi import JSON, Api, Example, ResponseSpec
 from queuey.web.requests import Request, body_may_wait, may_follow, may_wait
 from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
-from queuey.web.v1.explain import ExplainView
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
@@ -347,7 +346,7 @@ OPERATIONS = (
         "GET " + QUEUE + "/explain/{id}",
         "Explain message",
         reads.Explanation,
-        ExplainView.explain,
+        MessageViews.explain,
         about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
     ),
     _operation(
@@ -411,6 +410,8 @@ OPERATIONS = (
     _client("queuey.js", "Get browser client", "text/javascript"),
     _client("queuey.d.ts", "Get browser client types", "application/typescript"),
 )
+VIEWS = (ClaimViews, MessageViews, MoveViews, NameViews, OffsetViews, QueueViews, ScheduleViews, UnreadViews)
+"""The classes of views that need a service and its authorization alone."""
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
 """Of every operation one, in an order in which they can be sent."""
 
