@@ -88,7 +88,7 @@ class ClaimViews(Views):
         return Response(200, body_of(render_claims(claimed, mark, acknowledged, more)), JSON)
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
-        given = read_object(read_body(request, self._limits.max_body))
+        given = self.fields(api.ClaimOfSeveral).json(request)
         names, receipts = given.get("queues"), given.get("acknowledge")
         errors = Errors()
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -139,7 +139,7 @@ class ClaimViews(Views):
         ack = request.first = request.first or PiggybackedAck()
         if ack.settled is None and (body := read_body(request, self._limits.max_body)):
             errors = Errors()
-            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors).acknowledge or []
+            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors, request).acknowledge or []
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
         return ack
@@ -246,7 +246,7 @@ class ClaimViews(Views):
         return await access.apply(call)
 
     def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
-        given = read_object(read_body(request, self._limits.max_body)).get("states")
+        given = self.fields(api.States).json(request).get("states")
         if not isinstance(given, dict):
             text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
             raise InvalidRequest({"states": text})

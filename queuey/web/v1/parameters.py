@@ -22,11 +22,12 @@ SECURITY = {
 
 ABOUT = (
     "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
-    "one of those named here. The header `Warning` names unknown fields of a query; with `strict=1` they get 400. On a "
-    "post it says that a body that looks like a batch was stored as one message, because it was not sent as "
-    "`application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and `/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to "
-    "methods that are not named here, and 403 to requests without a credential. All other resources support OPTIONS, "
-    "and HEAD wherever there is GET; other methods get 405 with `Allow`, and requests without a credential get 401."
+    "one of those named here. The header `Warning` names unknown fields of a query or body, and headers without a "
+    "meaning at an operation; with `strict=1` they get 400. On a post it says that a body that looks like a batch was "
+    "stored as one message, because it was not sent as `application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and "
+    "`/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to methods that are not named here, and 403 to requests "
+    "without a credential. All other resources support OPTIONS, and HEAD wherever there is GET; other methods get 405 "
+    "with `Allow`, and requests without a credential get 401."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 

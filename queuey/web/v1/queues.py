@@ -20,7 +20,7 @@ from queuey.service import Limits, QueueAccess
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
-from queuey.web.requests import Request, read_body, read_fields, read_object
+from queuey.web.requests import Request, read_fields
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.message_json import horizon_id
 from queuey.web.v1.views import Views
@@ -106,6 +106,7 @@ class QueueViews(Views):
         """Creates a queue, or finds the one that has every field given."""
         check = self._authorization.creation(request, match["app"])
         given = read_fields(request, self._limits.max_body)
+        self.fields(api.NewQueue).note_unknown(request, given)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = read_spec(given, errors, self._limits)
@@ -133,7 +134,7 @@ class QueueViews(Views):
     def rights(self, request: Request, match: Match) -> Response:
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
-        names = read_object(read_body(request, self._limits.max_body)).get("queues")
+        names = self.fields(api.RightsAsked).json(request).get("queues")
         most = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > most or not all(map(_fits, names)):
             text = f"Not a list of at most {most} names of at most {api.MAX_ASKED} characters"
@@ -167,6 +168,7 @@ class QueueViews(Views):
         """Changes the given fields; null resets one."""
         access = self.enter(request, match, "admin")
         given = read_fields(request, self._limits.max_body)
+        self.fields(api.QueueFields).note_unknown(request, given)
         errors = Errors()
         spec = read_spec(given, errors, self._limits)
         errors.check()

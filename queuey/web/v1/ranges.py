@@ -12,7 +12,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
+from queuey.web.requests import Request, bad_json, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.v1.views import Views
@@ -122,7 +122,7 @@ class RangeViews(Views):
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
-        given = read_object(read_body(request, self._limits.max_body))
+        given = self.fields(ManyRanges).json(request)
         if not isinstance(given.get("queues"), list):
             raise bad_json('It has no list "queues"')
         errors = Errors()

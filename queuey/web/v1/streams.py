@@ -22,7 +22,7 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
+from queuey.web.requests import Request, bad_json, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
@@ -102,7 +102,7 @@ class StreamViews(Views):
 
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
-            return read_object(read_body(request, self._limits.max_body) or b"{}")
+            return self.fields(StreamAsked).json(request, b"{}")
         given: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
         if given.get("queues"):
             given["queues"] = [unquote(name) for name in given["queues"].split(",")]

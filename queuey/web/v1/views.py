@@ -14,10 +14,10 @@ from queuey.api.values import Done
 from queuey.service import QueueAccess, Service
 from queuey.web import openapi
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Handler, Match, View
+from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
 from queuey.web.fields import Fields
 from queuey.web.openapi import JSON
-from queuey.web.requests import Request
+from queuey.web.requests import OWN_HEADER, Request
 from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -48,7 +48,14 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
         answer = getattr(owner, name)
         if self.action is not None:
             answer = owner.dispatch(self, answer)
-        return View(answer, asks=self.query is not None, page=self.page, reads=self.reads, waits=self.waits)
+        asks, waits, headers = self.query is not None, self.waits, self._headers()
+        return View(answer, asks=asks, page=self.page, reads=self.reads, waits=waits, headers=headers)
+
+    def _headers(self) -> frozenset[str]:
+        """Returns the names of known headers; a message in the body may have headers of its own."""
+        names = {parameter.name.lower() for parameter in self.parameters if parameter.place == "header"}
+        # A message refuses those that it cannot have, instead of ignoring them.
+        return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
 
 
 def by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
@@ -113,7 +120,7 @@ class Views:
         """Returns what reads the query or the body of an operation that has one."""
         if operation.query is not None:
             return self.fields(operation.query).query
-        return self.fields(operation.body[JSON]).given if JSON in operation.body else None
+        return self.fields(operation.body[JSON]).json if JSON in operation.body else None
 
     def enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
         """Admits the caller to the queue that a path names, in a thread."""

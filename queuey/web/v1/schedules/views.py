@@ -75,7 +75,7 @@ class ScheduleViews(Views):
         given = read_object(text)
         _check_names(name, given)
         queue = self._target(request, match, given, may_see)
-        build = self._builder(given, text, queue)
+        build = self._builder(request, given, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
 
     def _target(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
@@ -99,10 +99,11 @@ class ScheduleViews(Views):
         self._authorization.enter(request, queue, "admin")
         return self._authorization.enter(request, queue, "send").queue
 
-    def _builder(self, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
+    def _builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan; returns a function that merges them into the present plan.
 
         Args:
+            request: Where unknown fields of the message are recorded.
             given: The fields.
             text: The fields as JSON, because a message keeps the text of its values.
             queue: The row of the schedule's queue; None: it does not matter.
@@ -116,7 +117,7 @@ class ScheduleViews(Views):
         zone = errors.take("timezone", _zone, asked.timezone)
         message = None
         if given.get("message") is not None and queue is not None:
-            message = _read_message(text, queue, self._limits, errors)
+            message = _read_message(request, text, queue, self._limits, errors)
         errors.check()
 
         def build(before: Plan | None, now: float) -> Plan:
@@ -218,11 +219,11 @@ def _timetable(
     return new
 
 
-def _read_message(text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
+def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
     """Reads the message of a plan as an item of a batch."""
     item = bytes(_decode_message(text).message)
     try:
-        [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue)
+        [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
     except InvalidRequest as error:
         # Fields of the batch's only item, or the item itself.
         errors.update({f"message{field.removeprefix('0')}": each for field, each in error.fields.items()})
