@@ -398,13 +398,19 @@ def _place(
         errors["message_key"] = "Not together with partition"
 
 
-def _decode(decoders: tuple[Callable[..., T], Callable[..., T]], raw: bytes | msgspec.Raw, unknown: list[str]) -> T:
-    """Decodes an object; the first field that means nothing is appended to ``unknown``."""
+def _decode(
+    decoders: tuple[Callable[..., T], Callable[..., T]],
+    raw: bytes | msgspec.Raw,
+    unknown: list[str],
+    index: int | None = None,
+) -> T:
+    """Decodes a batch, or an item of one; the first field that means nothing is appended to ``unknown``."""
     exact, loose = decoders
     try:
         return exact(raw)
     except msgspec.ValidationError as error:
-        unknown += _UNKNOWN.findall(str(error))
+        prefix = "" if index is None else f"{index}."
+        unknown += [prefix + name for name in _UNKNOWN.findall(str(error))]
         return loose(raw)
 
 
@@ -481,9 +487,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
         if size > _BESIDE_BODY and size - memoryview(_decode_item_body(raw).body).nbytes > _BESIDE_BODY:
             errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes beside its body"
             return draft
-        found: list[str] = []
-        item = _decode(_ITEM_DECODERS, raw, found)
-        unknown += [f"{index}.{name}" for name in found]
+        item = _decode(_ITEM_DECODERS, raw, unknown, index)
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
