@@ -14,13 +14,13 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimCounts, ClaimDelivery, ClaimUseCases, PiggybackedAck, Size
+from queuey.service.claims import ClaimCounts, ClaimDelivery, ClaimUseCases, PiggybackedAck
 from queuey.service.core import Core
 from queuey.service.drafts import Draft
-from queuey.service.explaining import Explaining, Explanation
+from queuey.service.explaining import Explaining
 from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
-from queuey.service.moves import MoveReport, MoveUseCases
+from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
 from queuey.service.operating.audit import AuditLog
@@ -48,11 +48,9 @@ __all__ = [
     "Description",
     "Draft",
     "Explaining",
-    "Explanation",
     "Limits",
     "Location",
     "Mark",
-    "MoveReport",
     "MoveUseCases",
     "PiggybackedAck",
     "Progress",
@@ -62,7 +60,6 @@ __all__ = [
     "ScheduleReport",
     "ScheduleUseCases",
     "Service",
-    "Size",
     "Source",
     "Waiter",
     "Watchers",

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from queuey import ids
-from queuey.api.reads import Code
+from queuey.api.reads import Code, Explanation, Reason
 from queuey.claims import State, limited_key_of
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice
@@ -29,38 +29,6 @@ _NO_TRACE = (
 )
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding.
-
-    Attributes:
-        code: Its kind.
-        text: A sentence for people.
-        partition: None: it holds for the whole queue, or for all partitions that were looked at.
-        at: Its time, in seconds since 1970; None: it has none.
-    """
-
-    code: Code
-    text: str
-    partition: int | None = None
-    at: float | None = None
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All findings about a message.
-
-    Attributes:
-        position: Of its id.
-        stored: There is a message with this id that has not expired.
-        readable: Range reads that keep the read delay show it now.
-        reasons: The most important first.
-    """
-
-    position: Position
-    stored: bool
-    readable: bool
-    reasons: list[Reason]
-
-
 class Explaining:
     """Looks at a message: as it is stored, as range reads show it, and as the claim log knows it."""
 
@@ -77,13 +45,13 @@ class Explaining:
         if partition is not None and not 1 <= partition <= queue.partitions:
             text = f"The queue has no partition {partition}, only 1 to {queue.partitions}."
             reason = Reason(code="no_partition", text=text, partition=partition)
-            return Explanation(position=position, stored=False, readable=False, reasons=[reason])
+            return _explanation(position, [reason])
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
         found = self._find(queue, numbers, position)
         if not found:
             reasons = [*self._absence(queue, numbers, position), *self._traces(queue, numbers, position)]
             reasons.append(Reason(code="no_trace", text=_NO_TRACE))
-            return Explanation(position=position, stored=False, readable=False, reasons=reasons)
+            return _explanation(position, reasons)
         shown = {number: self._shows(queue, number, position) for number in found}
         reasons = []
         for number, message in found.items():
@@ -94,7 +62,7 @@ class Explaining:
         reasons += self._claiming(queue, found, position)
         if (warning := clock_warning(self._store.ids_ahead())) is not None:
             reasons.append(Reason(code="ahead", text=warning))
-        return Explanation(position=position, stored=True, readable=any(shown.values()), reasons=reasons)
+        return _explanation(position, reasons, stored=True, readable=any(shown.values()))
 
     def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
         """Returns the message by the partitions in which it is stored."""
@@ -243,6 +211,15 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
     number: int = 0
     rests: bool = False
+
+
+def _explanation(
+    position: Position, reasons: list[Reason], *, stored: bool = False, readable: bool = False
+) -> Explanation:
+    timestamp = ids.timestamp_text(position[0])
+    return Explanation(
+        id=ids.to_hex(position), timestamp=timestamp, stored=stored, readable=readable, reasons=tuple(reasons)
+    )
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:

@@ -4,29 +4,35 @@ A view is a coroutine function, which the event loop runs and which may not bloc
 is run in a thread. Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the
 original's answer as the original's did: other methods are 404, HEAD included, and requests without a credential get 403
 instead of 401.
+
+A path is percent-decoded once. No resource has a name with an encoded slash, which would become two names, or that is
+``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is encoded twice
+(``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote_to_bytes
 
 from queuey.metrics import Metrics
 from queuey.service.core import GivenUp
 from queuey.web.admission.long_polls import client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_stranger_sees, error_response
 from queuey.web.requests import (
+    OWN_HEADER,
     BodyWanted,
     Request,
     announced_length,
-    decode_path,
+    note_unknown,
     read_query,
-    with_warning,
 )
-from queuey.web.responses import Response, text_response
+from queuey.web.responses import Header, Response, text_response
 
 Match = dict[str, str]
 """The parts of the path that a route names."""
@@ -35,6 +41,22 @@ Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coro
 
 PATHS, SHORT_PATH = 1024, 200
 """Max cached routes, and max bytes of a cached path."""
+
+WARNING = "Warning"
+MAX_NAMES = 10
+MAX_NAME = 60
+"""Max ignored names in a warning, and max characters of each."""
+MESSAGE_HEADERS = (
+    *("x-ttl", "x-partition", "x-message-key", "x-delay", "x-after", "x-encoding"),
+    *("idempotency-key", "last-event-id"),
+)
+"""Headers that have a meaning at some operation."""
+COMMON_HEADERS = frozenset(
+    ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
+)
+"""Headers that nearly all requests have; they are known everywhere."""
+LIKENESS = 0.8
+"""Min likeness of a misspelt header to one that has a meaning, as difflib computes it."""
 
 
 class View:
@@ -46,19 +68,29 @@ class View:
         page: The response may have a page of messages, for which memory is reserved first.
         reads: It has messages, for which the view reserves memory; nobody needs it when the client has left. The view
             may wait for messages.
+        headers: The names of the headers that it knows; None: it warns of no others.
 
     Attributes:
         blocks: It has to run in a thread.
     """
 
-    __slots__ = ("answer", "asks", "blocks", "page", "reads")
+    __slots__ = ("answer", "asks", "blocks", "headers", "page", "reads")
 
-    def __init__(self, answer: Handler, *, asks: bool = False, page: bool = False, reads: bool = False) -> None:
+    def __init__(
+        self,
+        answer: Handler,
+        *,
+        asks: bool = False,
+        page: bool = False,
+        reads: bool = False,
+        headers: frozenset[str] | None = None,
+    ) -> None:
         self.answer: Any = answer
         self.asks = asks
         self.blocks = not iscoroutinefunction(answer)
         self.page = page
         self.reads = reads or self.blocks
+        self.headers = headers
 
 
 class Endpoint:
@@ -117,6 +149,8 @@ class Endpoint:
         try:
             if not view.asks and request.query:
                 read_query(request)
+            if view.headers is not None and not view.headers.issuperset(request.headers):
+                note_headers(request, view.headers)
             if view.blocks:
                 reads = request.method in {"GET", "HEAD"}
                 work = partial(view.answer, request, match)
@@ -131,8 +165,8 @@ class Endpoint:
             if isinstance(error, GivenUp) and request.is_left:
                 error = client_left()
             response = error_response(error, request)
-        if request.unknown:
-            response.headers = with_warning(response.headers, request.unknown)
+        if request.ignored:
+            response.headers = with_warning(response.headers, request.ignored)
         self.count(response, perf_counter() - start)
         return response
 
@@ -199,3 +233,58 @@ class Resources:
             if (match := matches(path)) is not None and not (path[-1:] == "\n" and matches(path[:-1]) == match):
                 return Found(path, endpoint, match)
         return Found(path, self._nowhere, {})
+
+
+def with_warning(headers: Sequence[Header], ignored: Mapping[str, Sequence[str]]) -> tuple[Header, ...]:
+    """Returns headers with warnings that name what was ignored, a few names of each kind, percent-encoded.
+
+    They stand behind a warning that is there already, in the same header: many clients keep one of each name.
+    """
+    before = [value for name, value in headers if name == WARNING]
+    texts = [_warning(kind, names) for kind, names in ignored.items()]
+    return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*before, *texts])))
+
+
+def _warning(kind: str, ignored: Sequence[str]) -> str:
+    names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored[:MAX_NAMES])
+    more = f" and {len(ignored) - MAX_NAMES} more" if len(ignored) > MAX_NAMES else ""
+    return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
+
+
+def note_headers(request: Request, allowed: frozenset[str]) -> None:
+    """Records headers that have a meaning elsewhere only, or that look like a misspelt one.
+
+    Clients and proxies may add any others.
+
+    Raises:
+        InvalidRequest: There is one, and the request asks for ``strict``.
+    """
+    keeps = OWN_HEADER in allowed
+    names = [name for name in request.headers if name not in allowed and _is_like_ours(name)]
+    if ignored := [name for name in names if not (keeps and name.startswith(OWN_HEADER))]:
+        shown = sorted(allowed.difference(COMMON_HEADERS))
+        note_unknown(request, ignored, "header", "operation", shown)
+
+
+@lru_cache(1024)
+def _is_like_ours(name: str) -> bool:
+    return name.startswith(OWN_HEADER[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, LIKENESS))
+
+
+_DOTS = frozenset({".", ".."})
+
+
+def decode_path(raw: bytes) -> str | None:
+    """Decodes the path of a request as it was sent; None: no resource has it.
+
+    That is one of which a name holds a slash, is ``.`` or ``..``, or is no UTF-8.
+    """
+    if b"%" in raw:
+        if b"%2f" in raw.lower():
+            return None
+        raw = unquote_to_bytes(raw)
+    try:
+        path = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    return path if "." not in path or _DOTS.isdisjoint(path.split("/")) else None

@@ -6,7 +6,7 @@ view reads it further.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from queuey.service import Limits
 from queuey.web import validators
-from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.requests import Request, note_unknown, read_body, read_object, read_query
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -32,10 +32,16 @@ class Fields(Generic[S]):
         assert isinstance(known, inspect.StructType)  # noqa: S101
         self.names = frozenset(each.encode_name for each in known.fields)
         self._parsers = {each.encode_name: (each.name, _parser(each.type, limits)) for each in known.fields}
+        self._inner = {each.encode_name: inner for each in known.fields if (inner := _inner(each.type)) is not None}
         self._required = {each.encode_name: each.name for each in known.fields if each.required}
 
-    def read(self, given: Mapping[str, object], errors: Errors) -> S:
-        """Reads the fields; None and blank text: not given. Bad and missing ones are None, and in ``errors``."""
+    def read(self, given: Mapping[str, object], errors: Errors, request: Request | None = None) -> S:
+        """Reads the fields; None and blank text: not given. Bad and missing ones are None, and in ``errors``.
+
+        Unknown fields are recorded in the request whose body they are.
+        """
+        if request is not None and not self.names.issuperset(given):
+            self.note_unknown(request, given)
         values: dict[str, Any] = {}
         for name, value in given.items():
             if value is None or value == "" or (known := self._parsers.get(name)) is None:
@@ -63,9 +69,31 @@ class Fields(Generic[S]):
         errors.check()
         return found
 
+    def json(self, request: Request, otherwise: bytes = b"") -> dict[str, Any]:
+        """Returns the JSON object in the body of a request; ``otherwise`` stands for an empty body."""
+        values = read_object(read_body(request, self._most) or otherwise)
+        self.note_unknown(request, values)
+        return values
+
     def body(self, request: Request, errors: Errors) -> S:
-        """Reads the JSON object in the body of a request."""
-        return self.read(read_object(read_body(request, self._most)), errors)
+        """Reads the struct in the body of a request."""
+        return self.read(self.json(request), errors)
+
+    def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
+        """Records fields of a body that mean nothing, for a warning; refuses them if the request is ``strict``."""
+        items = ((self.names, values), *self._items(values))
+        if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
+            allowed = self.names.union(*(names for names, _ in self._inner.values()))
+            note_unknown(request, list(unknown), "field", "body", allowed)
+
+    def _items(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
+        """Yields the structs within a struct, each with the names that it may have."""
+        for field, (names, is_map) in self._inner.items():
+            value = values.get(field)
+            if is_map and isinstance(value, dict):
+                value = list(value.values())
+            items = value if isinstance(value, list) else [value]
+            yield from ((names, item) for item in items if isinstance(item, dict))
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
@@ -79,6 +107,16 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
             forms = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
             kind = forms[0] if len(forms) == 1 else inspect.AnyType()
     return inspect.AnyType() if said.get("raw") else kind, said
+
+
+def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
+    """Returns the field names of the structs within a type, and whether they are the values of an object."""
+    kind, _ = _unwrapped(kind)
+    is_map = isinstance(kind, inspect.DictType)
+    item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", kind)
+    if not isinstance(item, inspect.StructType):
+        return None
+    return frozenset(each.encode_name for each in item.fields), is_map
 
 
 def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:

@@ -3,19 +3,16 @@
 Headers whose values are not ASCII are left out. Where such a header would have meant something, the request is refused:
 a key that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are
 refused, too.
-
-A path is percent-decoded once. No resource has a name with an encoded slash, which would become two names, or that is
-``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is encoded twice
-(``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
-from urllib.parse import quote, unquote_plus, unquote_to_bytes
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -129,7 +126,7 @@ class Request:
         known: What its facade has found out about it.
         connection: That it has come over; None: a server of somebody else's has it.
         address: That its connection comes from, without the port; blank: not known.
-        unknown: Fields of its query that mean nothing.
+        ignored: Names of what means nothing in it, by kind.
     """
 
     # Of most requests these stay as they are.
@@ -154,7 +151,7 @@ class Request:
     known: object = None
     connection: Connection | None = None
     address = ""
-    unknown: Sequence[str] = ()
+    ignored: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(
         self, server: Server, method: str, path: str, query: str, scheme: str, headers: dict[str, str]
@@ -196,7 +193,8 @@ class Request:
         Raises:
             TooManyRequests, StoreUnavailable: They were not free in time.
         """
-        await self.server.reserve(self, size)
+        if not self.server.reserve_at_once(self, size):
+            await self.server.reserve(self, size)
 
     def reserve_at_once(self, size: int) -> bool:
         """Reserves so many bytes of memory for the response if they are free; returns whether they are."""
@@ -451,10 +449,6 @@ _DIGITS = 18
 
 STRICT = "strict"
 """The field of any query that has unknown fields refused."""
-WARNING = "Warning"
-MOST_NAMED = 10
-MAX_NAMED = 60
-"""Max unknown fields named in a warning, and max characters of each."""
 
 decode_any = msgspec.json.Decoder().decode
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -541,30 +535,29 @@ def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[st
         InvalidRequest: The query is malformed, or names an unknown field and asks for ``strict``.
     """
     given = parse_form(request.query, "query")
-    if not known.issuperset(given):
-        _note_unknown(request, given, known)
+    if not known.issuperset(given) and (unknown := [name for name in given if name not in known and name != STRICT]):
+        note_unknown(request, unknown, "field", "query", known)
     return given
 
 
-def _note_unknown(request: Request, given: dict[str, str], known: frozenset[str]) -> None:
-    unknown = [name for name in given if name not in known and name != STRICT]
-    if unknown and validators.boolean(given.get(STRICT, "")):
-        others = f"The fields are: {', '.join(sorted(known))}." if known else "There are none."
-        raise InvalidRequest(dict.fromkeys(map(validators.show, unknown), f"No field of this query. {others}"))
-    if unknown:
-        request.unknown = unknown
+def note_unknown(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
+    """Records names that mean nothing, for a warning.
 
+    Args:
+        request: The request.
+        names: All that there are of this kind.
+        what: ``field`` or ``header``.
+        place: Where they stand: ``query``, ``body`` or ``operation``.
+        allowed: The names that mean something there.
 
-def with_warning(headers: Sequence[Header], unknown: Sequence[str]) -> tuple[Header, ...]:
-    """Returns headers with a warning that names fields which were ignored, a few of them, percent-encoded.
-
-    It stands behind a warning that is there already, in the same header: many clients keep one of each name.
+    Raises:
+        InvalidRequest: The request asks for ``strict``.
     """
-    names = ", ".join(quote(name, safe="")[:MAX_NAMED] for name in unknown[:MOST_NAMED])
-    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
-    text = f'299 - "Ignored, as they are no fields of this query: {names}{more}"'
-    before = [value for name, value in headers if name == WARNING]
-    return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*before, text])))
+    if validators.boolean(parse_form(request.query, "query").get(STRICT, "")):
+        others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
+        errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
+        raise InvalidRequest(errors)
+    request.ignored = {**request.ignored, f"{what}s of this {place}": names}
 
 
 def _unquote(text: str) -> str:
@@ -604,22 +597,3 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad_json("It is no object")
     return found
-
-
-_DOTS = frozenset({".", ".."})
-
-
-def decode_path(raw: bytes) -> str | None:
-    """Decodes the path of a request as it was sent; None: no resource has it.
-
-    That is one of which a name holds a slash, is ``.`` or ``..``, or is no UTF-8.
-    """
-    if b"%" in raw:
-        if b"%2f" in raw.lower():
-            return None
-        raw = unquote_to_bytes(raw)
-    try:
-        path = raw.decode()
-    except UnicodeDecodeError:
-        return None
-    return path if "." not in path or _DOTS.isdisjoint(path.split("/")) else None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.requests import decode_path
+from queuey.web.endpoint import decode_path
 from tests.web.caller import Caller
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(

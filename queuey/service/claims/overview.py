@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from queuey import ids
+from queuey.api.claims import Job, QueueSize
 from queuey.claims import State, digest_of
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
@@ -68,31 +69,6 @@ class Backlog(msgspec.Struct, frozen=True):
     resting: int = 0
 
 
-class Outstanding(msgspec.Struct, frozen=True):
-    """A message that was delivered and is not done.
-
-    Attributes:
-        deliveries: How many there were.
-        worker: Name of the caller that has it, or had it last; blank: none.
-        expires: End of its claim, or of the delay of its release (seconds since 1970); 0: it has ended.
-        state: The worker's note; None: none, or it was not asked for.
-    """
-
-    partition: int
-    position: Position
-    deliveries: int
-    worker: str
-    expires: float
-    state: JobState | None = None
-
-
-class Size(msgspec.Struct, frozen=True):
-    """Messages that are not done: counted up to the limit, estimated beyond."""
-
-    count: int
-    exact: bool
-
-
 class ClaimOverview(ABC):
     """Answers questions about claims; blocks."""
 
@@ -137,7 +113,7 @@ class ClaimOverview(ABC):
             delayed, all_counted = self._delayed(queue, limit)
             firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
             return Backlog(
-                waiting=max(0, size.count - claimed),
+                waiting=max(0, size.size - claimed),
                 exact=size.exact and all_counted,
                 delayed=delayed,
                 claimed=claimed,
@@ -150,7 +126,7 @@ class ClaimOverview(ABC):
 
         return access.use(backlog)
 
-    def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Outstanding]:
+    def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Job]:
         """Returns claims, those first that end first, or have ended; ``states``: with the workers' notes."""
 
         def look(state: State, expired: int) -> list[tuple[int, Position, int, str, int]]:
@@ -160,28 +136,28 @@ class ClaimOverview(ABC):
             )
             return nsmallest(limit, found)
 
-        def outstanding(queue: Queue) -> list[Outstanding]:
+        def outstanding(queue: Queue) -> list[Job]:
             found = self.core.run(self.look_at(queue, look))
             rows = ((one[0], number, one) for number, some in found.items() for one in some)
             return [
-                Outstanding(
-                    number,
-                    position,
-                    deliveries,
-                    worker,
-                    expires / 1000,
-                    self._attempts.state(queue, number, position, delivery) if states else None,
+                Job(
+                    message_id=ids.to_hex(position),
+                    partition=number,
+                    deliveries=deliveries,
+                    worker=worker,
+                    expires=expires / 1000 or None,
+                    **(_said(self._attempts.state(queue, number, position, delivery)) if states else {}),
                 )
                 for _, number, (expires, position, deliveries, worker, delivery) in nsmallest(limit, rows)
             ]
 
         return access.use(outstanding)
 
-    def size(self, access: QueueAccess, limit: int) -> Size:
+    def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
         return access.use(lambda queue: self._size(queue, self.core.run(self.look_at(queue, _View)), limit))
 
-    def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> Size:
+    def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
@@ -191,7 +167,7 @@ class ClaimOverview(ABC):
                     [lag] = self._store.lag(queue, [(number, page[-1].position)])
                     total, exact = total + lag.count, exact and lag.exact
                     break
-        return Size(total, exact)
+        return QueueSize(total, exact)
 
     def _delayed(self, queue: Queue, limit: int) -> tuple[int, bool]:
         """Counts messages that are not due, up to a limit; returns whether these are all."""
@@ -250,6 +226,14 @@ class ClaimOverview(ABC):
                 yield page.messages
             more = page.more and page.next is not None
             part = msgspec.structs.replace(part, lower=page.next or part.lower)
+
+
+def _said(state: JobState | None) -> dict[str, Any]:
+    """Returns the note of a worker as fields of a job."""
+    return {
+        "state": None if state is None else msgspec.Raw(state.json),
+        "state_at": None if state is None else state.at,
+    }
 
 
 class _View:

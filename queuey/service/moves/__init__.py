@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
-import msgspec
-
+from queuey.api.progress import Move, MoveState
 from queuey.errors import InvalidRequest, MoveNotFound
 from queuey.service.claims import ClaimUseCases
 from queuey.service.moves.records import MoveRecords, Record, began
@@ -18,34 +18,8 @@ from queuey.service.moves.runner import MoveRunner, MoveTiming
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
-__all__ = ["MoveReport", "MoveTiming", "MoveUseCases"]
-
-
-class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a move.
-
-    Attributes:
-        state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
-        moved: Messages.
-        total: Messages at the beginning, about; None: not known yet.
-        left: Messages that stay in the source because they are claimed.
-        began: Seconds since 1970.
-        updated: When a message was last moved; None: never.
-        ended: When it ended; None: it has not.
-        error: Reason of its failure; blank: it has not failed.
-    """
-
-    id: str
-    source: str
-    target: str
-    state: str
-    moved: int
-    total: int | None
-    left: int
-    began: float
-    updated: float | None
-    ended: float | None
-    error: str
+__all__ = ["MoveTiming", "MoveUseCases"]
+M = TypeVar("M", bound=Move)
 
 
 class MoveUseCases:
@@ -69,7 +43,7 @@ class MoveUseCases:
         """Returns the task in the background if it has begun; it ends once the service does."""
         return self._runner.end()
 
-    def begin(self, source: QueueAccess, target: QueueAccess) -> MoveReport:
+    def begin(self, source: QueueAccess, target: QueueAccess) -> MoveState:
         """Begins to move all messages that the source has now, or finds the move that does so already.
 
         The caller may read and delete in the source, and send to the target.
@@ -94,9 +68,9 @@ class MoveUseCases:
         self._claims.check(source.queue)
         move, _ = self._records.begin(source.queue, target.queue)
         self._runner.watch(move)
-        return _report(self._records.find(move.application, move.id))
+        return _report(MoveState, self._records.find(move.application, move.id))
 
-    def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
+    def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
         """Returns the state of a move; ``may_see`` tells if the caller may know of a queue of a name.
 
         Raises:
@@ -105,13 +79,13 @@ class MoveUseCases:
         record = self._records.find(application, name)
         if not _is_seen(record, may_see):
             raise MoveNotFound(name)
-        return _report(record)
+        return _report(MoveState, record)
 
-    def list(self, application: str, may_see: Callable[[str], bool]) -> list[MoveReport]:
+    def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return [_report(record) for record in self._records.listed(application) if _is_seen(record, may_see)]
+        return [_report(Move, record) for record in self._records.listed(application) if _is_seen(record, may_see)]
 
-    def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveReport:
+    def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveState:
         """Requests the end of a move: moved messages stay in the target. One that is over stays as it is.
 
         Args:
@@ -125,16 +99,16 @@ class MoveUseCases:
         record = self._records.find(application, name)
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return _report(self._records.cancel(record))
+        return _report(MoveState, self._records.cancel(record))
 
 
 def _is_seen(record: Record, may_see: Callable[[str], bool]) -> bool:
     return may_see(record.move.source) or may_see(record.move.target)
 
 
-def _report(record: Record) -> MoveReport:
+def _report(kind: type[M], record: Record) -> M:
     move, progress = record.move, record.progress
-    return MoveReport(
+    return kind(
         id=move.id,
         source=move.source,
         target=move.target,
@@ -145,5 +119,5 @@ def _report(record: Record) -> MoveReport:
         began=began(move),
         updated=progress.updated or None,
         ended=progress.ended or None,
-        error=progress.error,
+        error=progress.error or None,
     )

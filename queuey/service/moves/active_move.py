@@ -134,7 +134,7 @@ class ActiveMove:
 
         def size() -> int:
             access = QueueAccess(self._store, self._source(), lambda _: None)
-            return self._claims.size(access, COUNTED).count
+            return self._claims.size(access, COUNTED).size
 
         with suppress(QueueyError, SourceGone):
             self.progress = replace(self.progress, total=await self.in_thread(size))

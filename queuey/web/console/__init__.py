@@ -23,6 +23,7 @@ from queuey.web.console.login import LoginViews, ProviderViews
 from queuey.web.console.protocol import Console
 from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
+from queuey.web.v1.schedules.saving import ScheduleSaver
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider
@@ -41,7 +42,7 @@ def resources(
     providers: Sequence[Provider] = (),
 ) -> list[Resource]:
     """Returns name, pattern and views of every page."""
-    asks = Asks(service, authorization, callers)
+    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store, service.sessions, authorization, providers)

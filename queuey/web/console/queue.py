@@ -97,7 +97,7 @@ def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
         return found | {"refusal": str(refusal)}
     except NotAllowed as refusal:
         return found | {"hidden": refusal.args[0]}
-    return found | {"jobs": [(job, ids.to_hex(job.position)) for job in jobs]}
+    return found | {"jobs": [(job, bytes(job.state or b"").decode()) for job in jobs]}
 
 
 def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:

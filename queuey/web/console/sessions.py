@@ -25,6 +25,7 @@ from queuey.web.credentials.user_identity import identity_of_login
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
+from queuey.web.v1.schedules.saving import ScheduleSaver
 
 MAX_FORM = 8 * 1024
 """Max bytes of a form; the longest field is a key or an address."""
@@ -101,6 +102,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     service: Service
     authorization: Authorization
     callers: SessionCallers
+    schedules: ScheduleSaver
     request: Request
     match: Match
     caller: Caller
@@ -173,6 +175,7 @@ class Asks(NamedTuple):
     service: Service
     authorization: Authorization
     callers: SessionCallers
+    schedules: ScheduleSaver
 
     def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
         """Returns the caller with the request.
@@ -183,11 +186,12 @@ class Asks(NamedTuple):
         caller = self.authorization.caller(request)
         if caller.anonymous:
             raise NoCredential("Log in to see this page.")
-        service, authorization, callers = self
+        service, authorization, callers, schedules = self
         return Ask(
             service=service,
             authorization=authorization,
             callers=callers,
+            schedules=schedules,
             request=request,
             match=match,
             caller=caller,

@@ -390,29 +390,20 @@ class Gateway:
                 waits_for = work.send(None)
             except StopIteration as end:  # There was nothing to wait for.
                 return end.value  # type: ignore[no-any-return] # it has no type
-            request.call = Call(work, waits_for, time.monotonic() - request.turn_began)
+            call = request.call = Call(work, waits_for, time.monotonic() - request.turn_began)
             if not request.is_paused:
-                self._watch(request, request.turn_began)
-            return await request.call  # type: ignore[no-any-return] # as above
+                self._calls[call] = request.turn_began + self._deadline, request
+            if request.client is not None:
+                request.client.left = partial(_give_up, call, request)
+            return await call  # type: ignore[no-any-return] # as above
         finally:
             if request.weight:
                 self._leave_turn(request)
             if request.call is not None:
-                self._unwatch(request)
+                self._calls.pop(request.call, None)
                 request.call = None
-
-    def _watch(self, request: Request, began: float) -> None:
-        """Gives the running part of a request up when it takes too long or its client leaves."""
-        if (call := request.call) is not None:
-            self._calls[call] = began + self._deadline, request
-            if request.client is not None:
-                request.client.left = partial(_give_up, call, request)
-
-    def _unwatch(self, request: Request) -> None:
-        if request.call is not None:
-            self._calls.pop(request.call, None)
-            if request.client is not None:
-                request.client.left = None
+                if request.client is not None:
+                    request.client.left = None
 
     async def _take_turn(self, request: Request) -> None:
         """Waits until the loop's time is its tenant's."""
@@ -433,7 +424,8 @@ class Gateway:
         self._release_memory(request)
         self._leave(request)
         self._leave_turn(request)
-        self._unwatch(request)
+        if request.call is not None:
+            self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
         """Waits until a request may go on that has waited for messages."""
@@ -442,7 +434,8 @@ class Gateway:
             await self._take_turn(request)
         request.is_paused = False
         request.turn_began = time.monotonic()
-        self._watch(request, request.turn_began)
+        if request.call is not None:
+            self._calls[request.call] = request.turn_began + self._deadline, request
 
     # Services for requests
 
@@ -485,9 +478,8 @@ class Gateway:
                 self._turn.release()
 
     async def reserve(self, request: Request, size: int) -> None:
-        if not self.reserve_at_once(request, size):
-            await self._threads.run(request.tenant, lambda: None, size)
-            request.reserved += size
+        await self._threads.run(request.tenant, lambda: None, size)
+        request.reserved += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
         taken = self._memory.take(request.tenant, size)
@@ -544,8 +536,8 @@ async def _next_of(pieces: AsyncGenerator[Body, None]) -> Body | None:
 
 
 def _give_up(call: Call, request: Request) -> None:
-    """Cancels a request, unless a thread works for it: the store has a timeout for that."""
-    if not request.blocked:
+    """Cancels a request, unless it waits for messages or a thread works for it: these have limits of their own."""
+    if not request.blocked and not request.is_paused:
         call.give_up()
 
 

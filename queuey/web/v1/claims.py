@@ -8,17 +8,15 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import structs
 
-from queuey import ids
 from queuey.api import claims as api
 from queuey.api.reads import QueueReadError
-from queuey.api.values import Done
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess
-from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, JobState, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, ReleaseReason
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter
@@ -61,28 +59,28 @@ class _Claimed(msgspec.Struct):
         return bool(self.messages)
 
 
-def _terms(query: api.ClaimQuery) -> dict[str, Any]:
-    """Returns what a query asks for, as arguments of the use case."""
-    return {"limit": query.limit, "ttl": round(query.ttl, 3), "max_bytes": SHORT_BYTES, "worker": query.worker}
-
-
 class ClaimViews(Views):
     """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
 
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
-        access = await self._enter(request, match)
-        query, partitions = self._query(request)
+        access = await self._authorization.admit(request, match, "work")
+        wait, terms = self._terms(request)
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter(request, match)
             await request.reserve(SHORT_BYTES)
-            return await current.apply(partial(self._claim, request, query, partitions, ack, waiter))
+            return await current.apply(partial(claim, waiter=waiter))
+
+        async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
+            if ack.settled is None and request.body != b"":
+                await request.read(partial(self._read_acknowledged, request, queue, ack))
+            return _Claimed(mark_of(queue), await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack))
 
         try:
-            claimed = await request.until_found(query.wait, attempt, ClaimUndecided)
+            claimed = await request.until_found(wait, attempt, ClaimUndecided)
         except InvalidRequest as error:
             error.fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
             raise
@@ -91,28 +89,13 @@ class ClaimViews(Views):
         acknowledged = _results(ack.texts, ack.settled or ())
         return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged)), JSON)
 
-    async def _claim(
-        self,
-        request: Request,
-        query: api.ClaimQuery,
-        partitions: Sequence[int] | None,
-        ack: PiggybackedAck,
-        waiter: Waiter | None,
-        queue: Queue,
-    ) -> _Claimed:
-        if ack.settled is None and request.body != b"":
-            await request.read(partial(self._read_acknowledged, request, queue, ack))
-        terms = _terms(query)
-        messages = await self._service.claims.claim(queue, **terms, partitions=partitions, waiter=waiter, ack=ack)
-        return _Claimed(mark_of(queue), messages)
-
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
         names, receipts = await request.read(partial(self._several, request))
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        query, partitions = self._query(request)
-        if partitions is not None:
+        wait, terms = self._terms(request)
+        if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
 
@@ -121,12 +104,11 @@ class ClaimViews(Views):
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
             await request.reserve(SHORT_BYTES)
-            claims = self._service.claims
-            claim = partial(claims.claim, **_terms(query))
-            queue, messages = await claims.claim_first(current, claim, waiter, refused)
+            claim = partial(self._service.claims.claim, **terms)
+            queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue), messages, queue.name)
 
-        claimed = await request.until_found(query.wait, attempt, ClaimUndecided)
+        claimed = await request.until_found(wait, attempt, ClaimUndecided)
         more: dict[str, object] = {"queue_name": claimed.name}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
@@ -147,7 +129,7 @@ class ClaimViews(Views):
         return accesses
 
     def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
-        given = read_object(read_body(request, self._limits.max_body))
+        given = self.fields(api.ClaimOfSeveral).json(request)
         names, receipts = given.get("queues"), given.get("acknowledge")
         errors = Errors()
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -193,19 +175,25 @@ class ClaimViews(Views):
         """Reads the receipts to acknowledge."""
         if body := read_body(request, self._limits.max_body):
             errors = Errors()
-            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors).acknowledge or []
+            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors, request).acknowledge or []
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
 
-    def _query(self, request: Request) -> tuple[api.ClaimQuery, Sequence[int] | None]:
-        """Returns what the query asks for, and the partitions, or None for all."""
+    def _terms(self, request: Request) -> tuple[float, dict[str, Any]]:
+        """Returns the seconds to wait, and what else the query says as arguments of the use case."""
         query = self.fields(api.ClaimQuery).query(request)
         errors = Errors()
         partitions = errors.take("partitions", read_partitions, query.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
         errors.check()
-        return query, partitions
+        return query.wait, {
+            "limit": query.limit,
+            "ttl": round(query.ttl, 3),
+            "partitions": partitions,
+            "max_bytes": SHORT_BYTES,
+            "worker": query.worker,
+        }
 
     # Receipts
 
@@ -291,7 +279,7 @@ class ClaimViews(Views):
         return await access.apply(call)
 
     def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
-        given = read_object(read_body(request, self._limits.max_body)).get("states")
+        given = self.fields(api.States).json(request).get("states")
         if not isinstance(given, dict):
             text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
             raise InvalidRequest({"states": text})
@@ -310,55 +298,34 @@ class ClaimViews(Views):
 
     # The queue
 
-    async def release_all(self, request: Request, match: Match) -> Response:
-        access = await self._authorization.admit(request, match, "admin")
+    async def release_all(self, access: QueueAccess) -> None:
         await access.apply(self._service.claims.release_all)
-        return json_response(Done())
 
-    def counts(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
+    def counts(self, access: QueueAccess) -> api.ClaimCounts:
         partitions = {
             number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
             for number, each in self._service.claims.counts(access).items()
         }
         claimed = sum(each.claimed for each in partitions.values())
         waiting = sum(each.waiting for each in partitions.values())
-        return json_response(api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
+        return api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
 
-    def size(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        size = self._service.claims.size(access, self.fields(api.CountQuery).query(request).limit)
-        return json_response(api.QueueSize(size=size.count, exact=size.exact))
+    def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
+        return self._service.claims.size(access, query.limit)
 
-    def backlog(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        found = self._service.claims.backlog(access, self.fields(api.CountQuery).query(request).limit)
-        return json_response(api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__}))
+    def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
+        found = self._service.claims.backlog(access, query.limit)
+        return api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__})
 
-    def jobs(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "read")
-        asked = self.fields(api.JobsQuery).query(request)
-        if asked.states:
+    def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
+        if query.states:
             errors = Errors()
-            errors.take("limit", validators.integer, asked.limit, 1, api.MAX_STATES)
+            errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        found = self._service.claims.outstanding(access, asked.limit, states=asked.states)
-        jobs = [
-            api.Job(
-                message_id=ids.to_hex(one.position),
-                partition=one.partition,
-                deliveries=one.deliveries,
-                worker=one.worker,
-                expires=one.expires or None,
-                **(_said(one.state) if asked.states else {}),
-            )
-            for one in found
-        ]
-        return json_response(api.Jobs(jobs=jobs))
+        return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
 
-    def peek(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "read")
-        messages = self._service.claims.peek(access, self.fields(api.LimitQuery).query(request).limit)
+    def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
+        messages = self._service.claims.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
@@ -369,11 +336,6 @@ def _levels(value: object) -> int:
         nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
         levels += 1
     return levels
-
-
-def _said(state: JobState | None) -> dict[str, Any]:
-    """Returns the state that a worker has set, as fields of a job."""
-    return {"state": None if state is None else Raw(state.json), "state_at": None if state is None else state.at}
 
 
 def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:

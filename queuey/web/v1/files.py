@@ -1,45 +1,75 @@
-"""Views of files that are the same for everybody: the OpenAPI document, its page, and the client for browsers."""
+"""Views that are the same for everybody: of the service, its OpenAPI document, and the client for browsers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from typing import Any
 from urllib.parse import urlsplit
 
-from queuey.service import Limits
+from queuey import __version__
+from queuey.api.queues import Hello
+from queuey.service import Limits, Service
 from queuey.settings import is_loopback
 from queuey.web import api_page
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
-from queuey.web.responses import JSON, Response, encode
-from queuey.web.v1.spec import document
+from queuey.web.responses import JSON, Response, encode, json_response
+
+Describe = Callable[[Limits], dict[str, Any]]
+"""Returns the OpenAPI document with the limits in force."""
 
 
 @cache
-def _document(limits: Limits) -> bytes:
-    return encode(document(limits))
+def _document(describe: Describe, limits: Limits) -> bytes:
+    return encode(describe(limits))
 
 
 @cache
-def _page(limits: Limits, link: str, *, sends: bool) -> bytes:
-    return api_page.page(document(limits), link, sends=sends).encode()
+def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
+    return api_page.page(describe(limits), link, sends=sends).encode()
 
 
 _CLIENT = {name: (files("queuey.web.javascript") / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
 """The files of the client for browsers, read at the start: an installation beside a running service replaces them."""
 
+LINKS = {
+    "api": "/v1/",
+    "application": "/v1/{application}",
+    "openapi": "/v1/openapi.json",
+    "docs": "/docs",
+    "version": "/__version__",
+    "health": "/__heartbeat__",
+}
+
+
+class HelloView:
+    """View of ``/`` and of ``/v1/``."""
+
+    def __init__(self, service: Service) -> None:
+        self._store = service.store
+        self._id: str | None = None
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Returns what runs here. The store is asked once for its id."""
+        if self._id is None:
+            self._id = self._store.identity()
+        return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
+
 
 class FileViews:
     """Views of ``/v1/openapi.json``, ``/docs`` and ``/client``."""
 
-    def __init__(self, limits: Limits, *, on_loopback: bool) -> None:
+    def __init__(self, limits: Limits, describe: Describe, *, on_loopback: bool) -> None:
+        self._describe = describe
         self._limits = limits
         self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
         """Serves the OpenAPI document, with the address that the caller has used as the server's."""
         servers = encode([{"url": request.origin}])
-        return Response(200, b'{"servers":%b,%b' % (servers, _document(self._limits)[1:]), JSON)
+        return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
         """Serves the OpenAPI document as a page, with forms that send requests if only this machine can see it."""
@@ -49,7 +79,7 @@ class FileViews:
         keeping = "no-store" if sends else "public, max-age=3600"
         return Response(
             200,
-            _page(self._limits, link, sends=sends),
+            _page(self._describe, self._limits, link, sends=sends),
             ("Content-Type", "text/html; charset=utf-8"),
             ("Content-Security-Policy", api_page.policy(sends=sends)),
             ("Cache-Control", keeping),

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from queuey import ids
 from queuey.api.messages import FetchQuery
+from queuey.api.queues import Action
 from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
-from queuey.service import Draft, Limits, Location
+from queuey.service import Draft, Limits, Location, QueueAccess
 from queuey.service.messages import partition_error
 from queuey.web import validators
-from queuey.web.endpoint import Match
+from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import list_decoder, read_value
 from queuey.web.requests import (
     JSON_ERRORS,
     OWN_HEADER,
-    WARNING,
     Request,
     bad_json,
+    note_unknown,
     read_body,
     too_large,
 )
@@ -37,6 +38,7 @@ from queuey.web.v1.post_keys import REPLAYED, read_key
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
+T = TypeVar("T")
 _NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
@@ -126,7 +128,7 @@ def _posted(result: PostResult) -> Response:
 
 
 class MessageViews(Views):
-    """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
+    """Views of ``POST /v1/{app}/{queue}`` of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
@@ -162,14 +164,21 @@ class MessageViews(Views):
     def _drafts(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> list[Draft]:
         if not batch:
             return [read_single(request, body, self._limits, queue)]
-        drafts = read_batch(body, self._limits, queue)
+        if request.has_own_headers or not request.headers.keys().isdisjoint(_OF_ONE_MESSAGE):
+            own = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
+            note_unknown(request, own, "header", "batch", ("x-after", "idempotency-key"))
+        drafts = read_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
 
-    def fetch(self, request: Request, match: Match) -> Response:
+    def _located(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
+        """Returns the access to the queue, and the places of the messages, that a path names."""
         queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        access = self._authorization.enter(request, queue, "read")
+        return self._authorization.enter(request, queue, action), locations
+
+    def fetch(self, request: Request, match: Match) -> Response:
+        access, locations = self._located(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
@@ -181,18 +190,21 @@ class MessageViews(Views):
         return raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
-        queue = self._authorization.find(request, match)
-        locations = parse_locations(match["ids"], self._limits.max_ids)
-        access = self._authorization.enter(request, queue, "overwrite")
+        access, locations = self._located(request, match, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._service.messages.put(access, locations, draft)
         return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
-        queue = self._authorization.find(request, match)
-        locations = parse_locations(match["ids"], self._limits.max_ids)
-        self._service.messages.delete(self._authorization.enter(request, queue, "delete"), locations)
+        self._service.messages.delete(*self._located(request, match, "delete"))
         return json_response(Done())
+
+    def explain(self, request: Request, match: Match) -> Response:
+        """Explains why a message is not read or claimed."""
+        queue = self._authorization.find(request, match)
+        partition, position = parse_place(match["id"])
+        access = self._authorization.enter(request, queue, "read")
+        return json_response(self._service.explaining.explain(access, position, partition))
 
 
 # Reading messages from requests
@@ -202,7 +214,7 @@ _CACHED_TYPES = 1024
 _types: dict[str, Meta] = {}
 
 
-class _Item(msgspec.Struct, gc=False):
+class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """An item of the batches that most callers send. Any other one ends the decoding."""
 
     body: str
@@ -215,7 +227,7 @@ class _Item(msgspec.Struct, gc=False):
     encoding: None = None
 
 
-class _Batch(msgspec.Struct):
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[_Item]
 
 
@@ -237,8 +249,16 @@ class _LooseItem(_ItemBody):
     encoding: Any = None
 
 
+class _ExactItem(_LooseItem, forbid_unknown_fields=True):
+    """An item that has known fields alone."""
+
+
 class _LooseBatch(msgspec.Struct):
     messages: msgspec.Raw
+
+
+class _ExactBatch(_LooseBatch, forbid_unknown_fields=True):
+    """A batch that has nothing beside its messages."""
 
 
 _JSON = "application/json"
@@ -257,9 +277,10 @@ _BESIDE_BODY = 128 * 1024
 _WRITTEN, _WRITTEN_MORE = 8, 32
 """Max JSON bytes per body byte (escaped as ``\\u0041``, or base64 of it), and a constant on top."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
-_decode_loose_batch = msgspec.json.Decoder(_LooseBatch).decode
+_BATCH_DECODERS = msgspec.json.Decoder(_ExactBatch).decode, msgspec.json.Decoder(_LooseBatch).decode
 _decode_item_body = msgspec.json.Decoder(_ItemBody).decode
-_decode_loose_item = msgspec.json.Decoder(_LooseItem).decode
+_ITEM_DECODERS = msgspec.json.Decoder(_ExactItem).decode, msgspec.json.Decoder(_LooseItem).decode
+_UNKNOWN = re.compile("unknown field `(.*?)`", re.DOTALL)
 
 
 def text_or_bytes(body: bytes) -> str | bytes:
@@ -323,7 +344,8 @@ def _own_headers(request: Request) -> dict[str, str] | None:
     return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
 
 
-_ABOUT_MESSAGES = ("x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding")
+_OF_ONE_MESSAGE = frozenset({"x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding"})
+_OF_POSTS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempotency-key")
 
 
 def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
@@ -340,12 +362,16 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     """
     get = request.headers.get
     kind, headers = get("content-type"), _own_headers(request)
-    if body and headers is None and (not kind or kind in _types) and request.headers.keys().isdisjoint(_ABOUT_MESSAGES):
+    errors = Errors()
+    if queue is None:
+        text = "Is only for messages that are posted to the queue, which get new ids"
+        errors.update({name.removeprefix("x-").replace("-", "_"): text for name in _OF_POSTS if get(name)})
+    is_plain = not errors and headers is None and request.headers.keys().isdisjoint(_OF_ONE_MESSAGE)
+    if body and is_plain and (not kind or kind in _types):
         return Draft(text_or_bytes(body), meta=_meta(kind, None))
     asked = (get("x-ttl"), get("x-partition"), get("x-message-key"), get("x-delay"))
     encoding = get("x-encoding")
     draft = Draft(text_or_bytes(body))
-    errors = Errors()
     json = False
     if not body:
         errors["body"] = validators.REQUIRED
@@ -372,19 +398,35 @@ def _place(
         errors["message_key"] = "Not together with partition"
 
 
-def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
-    """Reads the messages of a JSON body.
+def _decode(
+    decoders: tuple[Callable[..., T], Callable[..., T]],
+    raw: bytes | msgspec.Raw,
+    unknown: list[str],
+    index: int | None = None,
+) -> T:
+    """Decodes a batch, or an item of one; the first field that means nothing is appended to ``unknown``."""
+    exact, loose = decoders
+    try:
+        return exact(raw)
+    except msgspec.ValidationError as error:
+        prefix = "" if index is None else f"{index}."
+        unknown += [prefix + name for name in _UNKNOWN.findall(str(error))]
+        return loose(raw)
+
+
+def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
+    """Reads the messages of a JSON body, and records in the request which fields mean nothing.
 
     Raises:
         InvalidRequest: Naming every bad field of every item.
         TooLarge: Too many messages, or one of them too long.
     """
     if len(body) > _LARGE and body.count(b"{") > _BRACES * limits.max_batch:
-        return _read_loose_batch(body, limits, queue)
+        return _read_loose_batch(body, limits, queue, request)
     try:
         batch = _decode_batch(body)
     except msgspec.ValidationError:
-        return _read_loose_batch(body, limits, queue)
+        return _read_loose_batch(body, limits, queue, request)
     except JSON_ERRORS as error:
         raise bad_json(error) from None
     if len(batch.messages) > limits.max_batch:
@@ -398,15 +440,16 @@ def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
             or (ttl is not None and not 0 < ttl <= MAX_TTL)
             or (partition is not None and not 0 < partition <= highest)
         ):
-            return _read_loose_batch(body, limits, queue)
+            return _read_loose_batch(body, limits, queue, request)
         drafts.append(Draft(text, ttl, partition))
     return drafts
 
 
-def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
+def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
     """Reads a batch item by item, taking numbers as text and any JSON value as a body."""
+    unknown: list[str] = []
     try:
-        raw = _decode_loose_batch(body).messages
+        raw = _decode(_BATCH_DECODERS, body, unknown).messages
     except msgspec.ValidationError:
         raise bad_json(
             'It has no "messages". A batch is {"messages": [{"body": ...}]}; send one message alone with another '
@@ -421,7 +464,9 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
     except msgspec.ValidationError:
         raise too_large("messages", limits.max_batch, unit="messages") from None
     errors = Errors()
-    drafts = [_read_item(item, index, limits, queue, errors) for index, item in enumerate(items)]
+    drafts = [_read_item(item, index, limits, queue, errors, unknown) for index, item in enumerate(items)]
+    if unknown:
+        note_unknown(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
     if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
         raise _over(errors)
     errors.check()
@@ -434,7 +479,7 @@ def _over(errors: Errors) -> InvalidRequest:
     return error
 
 
-def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors) -> Draft:
+def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors, unknown: list[str]) -> Draft:
     draft = Draft("")
     own = Errors()
     size = memoryview(raw).nbytes
@@ -442,7 +487,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
         if size > _BESIDE_BODY and size - memoryview(_decode_item_body(raw).body).nbytes > _BESIDE_BODY:
             errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes beside its body"
             return draft
-        item = _decode_loose_item(raw)
+        item = _decode(_ITEM_DECODERS, raw, unknown, index)
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from queuey.api.progress import Move, MoveList, MoveState, NewMove
-from queuey.service import MoveReport
+from queuey.api.progress import MoveList, MoveState, NewMove
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
@@ -27,28 +26,15 @@ class MoveViews(Views):
         enter(request, source, "read")
         way = enter(request, source, "delete")
         report = self._service.moves.begin(way, enter(request, target, "send"))
-        response = json_response(_shown(report), 202)
+        response = json_response(report, 202)
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response
 
-    def list(self, request: Request, match: Match) -> Response:
-        seen = self._authorization.matching(request, match["app"], "measure")
-        found = self._service.moves.list(match["app"], seen)
-        return json_response(MoveList(moves=tuple(Move(**_fields(report)) for report in found)))
+    def list(self, may_see: Callable[[str], bool], application: str) -> MoveList:
+        return MoveList(moves=tuple(self._service.moves.list(application, may_see)))
 
-    def show(self, request: Request, match: Match) -> Response:
-        seen = self._authorization.matching(request, match["app"], "measure")
-        return json_response(_shown(self._service.moves.show(match["app"], match["move"], seen)))
+    def show(self, may_see: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return self._service.moves.show(application, move, may_see)
 
-    def cancel(self, request: Request, match: Match) -> Response:
-        may_delete = self._authorization.matching(request, match["app"], "delete")
-        return json_response(_shown(self._service.moves.cancel(match["app"], match["move"], may_delete)))
-
-
-def _shown(report: MoveReport) -> MoveState:
-    return MoveState(**_fields(report))
-
-
-def _fields(report: MoveReport) -> dict[str, Any]:
-    shared = {name: getattr(report, name) for name in Move.__struct_fields__}
-    return shared | {"error": report.error or None}
+    def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return self._service.moves.cancel(application, move, may_delete)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from queuey import ids
 from queuey.api import progress as api
-from queuey.api.values import Done
 from queuey.messages import OffsetChange
+from queuey.service import QueueAccess
 from queuey.web import validators
-from queuey.web.endpoint import Match
-from queuey.web.requests import Request, bad_json, read_body, read_object
-from queuey.web.responses import Response, json_response
+from queuey.web.requests import bad_json
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
@@ -19,6 +19,14 @@ def _position(value: object) -> ids.Position:
         return ids.parse_position(validators.text(value))
     except ValueError:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
+
+
+def _partitions(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is asked of each partition."""
+    partitions = body.get("partitions")
+    if not isinstance(partitions, dict):
+        raise bad_json('It has no object "partitions"')
+    return partitions
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
@@ -48,13 +56,11 @@ def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
 class OffsetViews(Views):
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
-    def groups(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        return json_response(api.GroupList(groups=tuple(self._service.offsets.groups(access))))
+    def groups(self, access: QueueAccess) -> api.GroupList:
+        return api.GroupList(groups=tuple(self._service.offsets.groups(access)))
 
-    def show(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        progress = self._service.offsets.progress(access, match["group"])
+    def show(self, access: QueueAccess, group: str) -> api.Offsets:
+        progress = self._service.offsets.progress(access, group)
         partitions = {
             part.partition: api.GroupOffset(
                 offset=None if part.offset is None else ids.to_hex(part.offset.position),
@@ -66,32 +72,24 @@ class OffsetViews(Views):
             for part in progress
         }
         lag = sum(part.lag.count for part in progress)
-        return json_response(api.Offsets(group=match["group"], partitions=partitions, lag=lag))
+        return api.Offsets(group=group, partitions=partitions, lag=lag)
 
-    def record(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "claim")
-        given = read_object(read_body(request, self._limits.max_body)).get("partitions")
-        if not isinstance(given, dict):
-            raise bad_json('It has no object "partitions"')
+    def record(self, access: QueueAccess, group: str, body: dict[str, Any]) -> api.RecordedOffsets:
         errors = Errors()
-        read = (_change(number, item, errors) for number, item in given.items())
+        read = (_change(number, item, errors) for number, item in _partitions(body).items())
         changes = [change for change in read if change is not None]
         numbers = [change.partition for change in changes]
         if len(set(numbers)) < len(numbers):
             errors["partitions"] = "Names a partition twice"
         errors.check()
-        recorded = self._service.offsets.record(access, match["group"], changes)
+        recorded = self._service.offsets.record(access, group, changes)
         partitions = {o.partition: api.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
-        return json_response(api.RecordedOffsets(group=match["group"], partitions=partitions))
+        return api.RecordedOffsets(group=group, partitions=partitions)
 
-    def lag(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "measure")
-        given = read_object(read_body(request, self._limits.max_body)).get("partitions")
-        if not isinstance(given, dict):
-            raise bad_json('It has no object "partitions"')
+    def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
         errors = Errors()
         cursors: dict[int, ids.Position | None] = {}
-        for number, item in given.items():
+        for number, item in _partitions(body).items():
             field = f"partitions.{number[:40]}"
             if _is_number(number, field, errors):
                 if int(number) in cursors:
@@ -102,8 +100,7 @@ class OffsetViews(Views):
         partitions = {
             number: api.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds) for number, lag in lags
         }
-        return json_response(api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
+        return api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags))
 
-    def forget(self, request: Request, match: Match) -> Response:
-        self._service.offsets.forget(self.enter(request, match, "claim"), match["group"])
-        return json_response(Done())
+    def forget(self, access: QueueAccess, group: str) -> None:
+        self._service.offsets.forget(access, group)

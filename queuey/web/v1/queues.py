@@ -13,15 +13,14 @@ from msgspec.structs import fields
 from queuey import ids
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.api.values import Done
 from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
-from queuey.service import Limits
+from queuey.service import Limits, QueueAccess
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
-from queuey.web.requests import Request, read_body, read_fields, read_object
+from queuey.web.requests import Request, read_fields
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.message_json import horizon_id
 from queuey.web.v1.views import Views
@@ -107,6 +106,7 @@ class QueueViews(Views):
         """Creates a queue, or finds the one that has every field given."""
         check = self._authorization.creation(request, match["app"])
         given = read_fields(request, self._limits.max_body)
+        self.fields(api.NewQueue).note_unknown(request, given)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = read_spec(given, errors, self._limits)
@@ -134,7 +134,7 @@ class QueueViews(Views):
     def rights(self, request: Request, match: Match) -> Response:
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
-        names = read_object(read_body(request, self._limits.max_body)).get("queues")
+        names = self.fields(api.RightsAsked).json(request).get("queues")
         most = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > most or not all(map(_fits, names)):
             text = f"Not a list of at most {most} names of at most {api.MAX_ASKED} characters"
@@ -168,6 +168,7 @@ class QueueViews(Views):
         """Changes the given fields; null resets one."""
         access = self.enter(request, match, "admin")
         given = read_fields(request, self._limits.max_body)
+        self.fields(api.QueueFields).note_unknown(request, given)
         errors = Errors()
         spec = read_spec(given, errors, self._limits)
         errors.check()
@@ -176,16 +177,14 @@ class QueueViews(Views):
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
-    def delete(self, request: Request, match: Match) -> Response:
-        self._service.queues.delete(self.enter(request, match, "admin"))
-        return json_response(Done())
+    def delete(self, access: QueueAccess) -> None:
+        self._service.queues.delete(access)
 
-    def purge(self, request: Request, match: Match) -> Response:
-        self._service.queues.purge(self.enter(request, match, "admin"))
-        return json_response(Done())
+    def purge(self, access: QueueAccess) -> None:
+        self._service.queues.purge(access)
 
-    def info(self, request: Request, match: Match) -> Response:
-        about = self._service.queues.describe(self.enter(request, match, "measure"))
+    def info(self, access: QueueAccess) -> api.QueueInfo:
+        about = self._service.queues.describe(access)
         queue = about.queue
         partitions = {
             part.partition: api.PartitionInfo(
@@ -203,18 +202,16 @@ class QueueViews(Views):
             "backoff": queue.backoff or Backoff(),
             "dead_letter": target,
         }
-        return json_response(
-            api.QueueInfo(
-                **_state(queue) | in_force,
-                application=queue.application,
-                principals=tuple(map(format_principal, queue.principals)),
-                created=queue.created,
-                store=about.store,
-                guarantee=about.guarantee,
-                acknowledgement=about.acknowledgement,
-                horizon=horizon_id(about.horizon),
-                count=sum(part.count for part in about.partitions),
-                exact=all(part.exact for part in about.partitions),
-                partition_info=partitions,
-            )
+        return api.QueueInfo(
+            **_state(queue) | in_force,
+            application=queue.application,
+            principals=tuple(map(format_principal, queue.principals)),
+            created=queue.created,
+            store=about.store,
+            guarantee=about.guarantee,
+            acknowledgement=about.acknowledgement,
+            horizon=horizon_id(about.horizon),
+            count=sum(part.count for part in about.partitions),
+            exact=all(part.exact for part in about.partitions),
+            partition_info=partitions,
         )

@@ -14,7 +14,7 @@ from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
+from queuey.web.requests import Request, bad_json, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.v1.views import Views
@@ -139,19 +139,25 @@ class RangeViews(Views):
 
     async def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
-        ranges, wait = await request.in_thread(lambda: self._ranges(request, match), computes=True)
+
+        def begin() -> tuple[Ranges, float, _Answer | None]:
+            ranges, wait = self._ranges(request, match)
+            return ranges, wait, None if wait else self._read_each(request, match["app"], ranges, None)
 
         async def attempt(waiter: Waiter | None) -> _Answer:
             read = partial(self._read_each, request, match["app"], ranges, waiter)
             return await request.in_thread(read, computes=True, page=True)
 
-        return (await request.until_found(wait, attempt)).response
+        ranges, wait, answer = await request.in_thread(begin, computes=True, page=True)
+        if answer is None:
+            answer = await request.until_found(wait, attempt)
+        return answer.response
 
     def _ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
         """Returns the queues and ranges that the body asks for, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
-        given = read_object(read_body(request, self._limits.max_body))
+        given = self.fields(ManyRanges).json(request)
         if not isinstance(given.get("queues"), list):
             raise bad_json('It has no list "queues"')
         errors = Errors()

@@ -1,486 +1,408 @@
-"""The operations of version 1, of which its OpenAPI document is made."""
+"""The table of all operations of version 1. Its routes and its OpenAPI document are made from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from queuey import __version__
-from queuey.api import claims, errors, messages, progress, queues, reads, schedules, values
-from queuey.messages import LONGEST_NAME, MAX_TTL
-from queuey.partitions import MAX_PARTITIONS
+from queuey.api import claims, messages, progress, queues, reads, schedules, values
+from queuey.api.queues import Action
+from queuey.messages import OPERATORS
 from queuey.service import Limits
 from queuey.web import openapi
-from queuey.web.openapi import BOOLEAN, JSON, Api, Content, Example, Operation, Parameter, ResponseSpec
-from queuey.web.v1 import post_keys
+from queuey.web.openapi import JSON, Api, Example, ResponseSpec
+from queuey.web.v1 import parameters
+from queuey.web.v1.claims import ClaimViews
+from queuey.web.v1.files import FileViews, HelloView
+from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.moves import MoveViews
+from queuey.web.v1.names import NameViews
+from queuey.web.v1.offsets import OffsetViews
+from queuey.web.v1.parameters import (
+    ANY_BODY,
+    ANY_TEXT,
+    ENCODING,
+    EVENTS,
+    FORM,
+    KEPT_HEADERS,
+    LAST_EVENT,
+    OF_ALL,
+    POST_HEADERS,
+    RAW_HEADERS,
+    RAW_JSON,
+    STREAM,
+    TTL,
+    USUAL,
+    WITH_BODY,
+)
+from queuey.web.v1.queues import QueueViews
+from queuey.web.v1.ranges import RangeViews
+from queuey.web.v1.schedules.views import ScheduleViews
+from queuey.web.v1.streams import StreamViews
+from queuey.web.v1.unread import UnreadViews
+from queuey.web.v1.views import Operation
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
-ANY_TEXT: dict[str, Any] = {"type": "string"}
-FORM = "application/x-www-form-urlencoded"
-
-SECURITY = {
-    "type": "apiKey",
-    "in": "header",
-    "name": "Authorization",
-    "description": "`Application <key>`; several credentials are separated by `;`.",
-}
-
-ABOUT = (
-    "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
-    "one of those named here. The header `Warning` names unknown fields of a query; with `strict=1` they get 400. On a "
-    "post it says that a body that looks like a batch was stored as one message, because it was not sent as "
-    "`application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and `/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to "
-    "methods that are not named here, and 403 to requests without a credential. All other resources support OPTIONS, "
-    "and HEAD wherever there is GET; other methods get 405 with `Allow`, and requests without a credential get 401."
-)
-ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
-
-
-def _pattern(pattern: str) -> dict[str, Any]:
-    """Returns the schema of text that matches as a whole."""
-    return {"type": "string", "pattern": f"^{pattern}$"}
-
-
-PATH_PARAMETERS = (
-    Parameter(name="app", place="path", about="Application", schema=_pattern("[^/]+")),
-    Parameter(name="queue", place="path", about="Queue", schema=_pattern("[^/_][^/]*")),
-    Parameter(
-        name="ids",
-        place="path",
-        about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
-        schema=_pattern(f"{ID}(,{ID})*"),
-    ),
-    Parameter(name="id", place="path", about="`<id>`: in every partition; or `<partition>:<id>`", schema=_pattern(ID)),
-    Parameter(
-        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
-    ),
-    Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
-    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
-    Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
-)
-
-
-def _number(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
-    return {"type": kind, "minimum": least, "maximum": most}
-
-
-def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
-    return Parameter(name=name, place="header", about=about, schema=schema)
-
-
-STRICT = Parameter(
-    name="strict",
-    place="query",
-    about="1: unknown fields of the query get 400; else the header `Warning` names them",
-    schema=BOOLEAN,
-)
-TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
-KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
-ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
-ENCODING = _header(
-    "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
-)
-POST_HEADERS = (
-    TTL,
-    _header("X-Partition", "Partition to write to", _number(1, MAX_PARTITIONS)),
-    _header(
-        "X-Message-Key",
-        "Picks the partition by hash; not with X-Partition",
-        ANY_TEXT | {"x-limit": "max_message_key"},
-    ),
-    _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
-    _header("X-After", "The new ids are above this one", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
-    ENCODING,
-    _header(
-        "Idempotency-Key",
-        "A post repeated with its key stores nothing, and gets the first answer",
-        _pattern(f"({post_keys.PATTERN})"),
-    ),
-)
-LAST_EVENT = _header("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
-EVENTS: Content = {"text/event-stream": {}}
-STREAM = (
-    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
-    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
-    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
-)
-OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
-RAW_HEADERS = {
-    "X-Message-Id": "The message's id",
-    "X-Timestamp": "Its time",
-    "X-Partition": "Its partition",
-    "Content-Disposition": "`attachment`",
-    "X-Content-Type-Options": "`nosniff`",
-}
-
-RAW_JSON = {"description": "With raw: the JSON value that was posted"}
-
-PLAIN = {"text/plain": ANY_TEXT}
-PROBLEM = {"application/problem+json": errors.Problem}
-FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
-ERRORS = {
-    400: ResponseSpec(FAILURE),
-    401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
-    403: ResponseSpec({**PLAIN, **PROBLEM}),
-    404: ResponseSpec({**FAILURE, **PLAIN}),
-    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
-    413: ResponseSpec(FAILURE),
-    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),
-    422: ResponseSpec(FAILURE),
-    429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
-    500: ResponseSpec(FAILURE),
-    503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
-}
-USUAL = (400, 401, 403, 404, 429, 500, 503)
-TOO_LONG = (*USUAL, 413)
-WITH_BODY = (*TOO_LONG, 415)
+SCHEDULE = APP + "/_schedules/{schedule}"
+IDS, NAMED, GROUP, MOVE = QUEUE + "/{ids}", QUEUE + "/named/{name}", QUEUE + "/offsets/{group}", APP + "/_moves/{move}"
 
 
 def _operation(
     request: str,
     summary: str,
     answer: Any,  # noqa: ANN401 - a msgspec type
+    view: Callable[..., Any],
+    action: Action | None = None,
     *,
-    errors: Sequence[int] = USUAL,
+    body: Any = None,  # noqa: ANN401 - a msgspec type
+    also: Sequence[int] = (),
     **more: Any,  # noqa: ANN401 - other fields of an operation
 ) -> Operation:
     """Returns the operation of a request (``GET /path``).
 
-    ``answer`` is the type of the JSON that 200 comes with, or all answers by status.
+    ``answer`` is the type of the JSON that 200 comes with, or all answers by status; ``body`` that of a JSON body, or
+    all bodies by media type; ``also`` has statuses of errors beside the usual ones.
     """
     method, path = request.split(" ")
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
-    return Operation(method=method, path=path, summary=summary, success=success, errors=errors, **more)
+    more["body"] = {} if body is None else body if isinstance(body, dict) else {JSON: body}
+    more.setdefault("errors", (*(USUAL if body is None else WITH_BODY), *also))
+    return Operation(method=method, path=path, summary=summary, success=success, view=view, action=action, **more)
 
 
-def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
-    return {JSON: kind, FORM: kind}
+def _new(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
+    return {status: ResponseSpec({JSON: kind}) for status in statuses}
 
 
-def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Operation:  # noqa: ANN401 - msgspec types
-    """Returns a read-only operation whose parameters are a JSON body."""
-    return _operation(f"POST {path}", summary, answer, body={JSON: question}, errors=WITH_BODY)
+def _by_receipts(what: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+    about = "409: some messages were delivered again, moved or replaced (see `results`). All others succeeded."
+    path = f"POST {QUEUE}/claims/{what}"
+    return _operation(path, summary, claims.Settled, view, about=about, body=body, also=(409,))
 
 
-QUEUE_OPERATIONS = (
+def _open(path: str, summary: str, answer: Any, view: Callable[..., Any], *errors: int) -> Operation:  # noqa: ANN401 - a msgspec type
+    """Returns an operation for everybody, which needs no store but for the given errors."""
+    return _operation(f"GET {path}", summary, answer, view, errors=(400, *errors), anonymous=True)
+
+
+def _client(name: str, summary: str, kind: str) -> Operation:
+    headers = {"Access-Control-Allow-Origin": "`*`: pages of any origin may load it"}
+    return _open(f"/client/{name}", summary, {200: ResponseSpec({kind: ANY_TEXT}, headers)}, FileViews.client)
+
+
+MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
+STREAMED: dict[str, Any] = {"about": OF_ALL, "parameters": (LAST_EVENT,), "reads": True}
+STORED: dict[str, Any] = {"parameters": (TTL, ENCODING), "body": ANY_BODY}
+OPERATIONS = (
     _operation(
         f"POST {APP}",
         "Create queue",
-        {201: ResponseSpec({JSON: queues.CreatedQueue}), 200: ResponseSpec({JSON: queues.CreatedQueue})},
-        body=_bodies(queues.NewQueue),
+        _new(queues.CreatedQueue, 201, 200),
+        QueueViews.create,
+        body={JSON: queues.NewQueue, FORM: queues.NewQueue},
         body_may_be_empty=True,
-        errors=(*WITH_BODY, 409),
+        also=(409,),
     ),
-    _operation(f"GET {APP}", "List queues", queues.QueueList, query=queues.QueueListQuery),
-    _operation(f"GET {APP}/_me", "Describe caller", queues.Me),
-    _asked_by_post(APP + "/_rights", "List rights, of the caller in queues", queues.RightsAsked, queues.Rights),
+    _operation(f"GET {APP}", "List queues", queues.QueueList, QueueViews.list, query=queues.QueueListQuery),
+    _operation(f"GET {APP}/_me", "Describe caller", queues.Me, QueueViews.me),
+    _operation(
+        f"POST {APP}/_rights",
+        "List rights, of the caller in queues",
+        queues.Rights,
+        QueueViews.rights,
+        body=queues.RightsAsked,
+    ),
     _operation(
         f"PUT {QUEUE}",
         "Update queue",
         queues.UpdatedQueue,
-        body=_bodies(queues.QueueFields),
+        QueueViews.update,
+        body={JSON: queues.QueueFields, FORM: queues.QueueFields},
         body_may_be_empty=True,
-        errors=WITH_BODY,
     ),
-    _operation(f"DELETE {QUEUE}", "Delete queue", values.Done),
-    _operation(f"DELETE {QUEUE}/messages", "Purge queue", values.Done),
-    _operation(f"GET {QUEUE}/info", "Describe queue", queues.QueueInfo),
+    _operation(f"DELETE {QUEUE}", "Delete queue", values.Done, QueueViews.delete, "admin"),
+    _operation(f"DELETE {QUEUE}/messages", "Purge queue", values.Done, QueueViews.purge, "admin"),
+    _operation(f"GET {QUEUE}/info", "Describe queue", queues.QueueInfo, QueueViews.info, "measure"),
     _operation(
-        "GET /v1/@all",
+        f"GET /v1/{OPERATORS}",
         "List applications, for operators",
         queues.ApplicationList,
+        QueueViews.applications,
         query=queues.ListQuery,
     ),
-)
-MESSAGE_OPERATIONS = (
     _operation(
         f"POST {QUEUE}",
         "Post messages, one with any body or a batch as JSON",
         {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
+        MessageViews.post,
         about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with this key is being carried out; 422, the "
         "key belongs to another post.",
         parameters=POST_HEADERS,
         body={JSON: messages.MessagesToPost, **ANY_BODY},
-        errors=(*WITH_BODY, 409, 422),
+        also=(409, 422),
     ),
     _operation(
         f"GET {QUEUE}",
         "Read messages, or with `Accept: text/event-stream` follow the queue",
         {200: ResponseSpec({JSON: reads.RangeRead, **EVENTS})},
+        StreamViews.read,
         about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
         f"`read_marks` and `last_event_id`. {STREAM}",
         query=reads.RangeQuery,
         parameters=(LAST_EVENT,),
+        reads=True,
     ),
     _operation(
         f"GET {APP}/_stream",
         "Follow queues",
         {200: ResponseSpec(EVENTS)},
-        about=OF_ALL,
+        StreamViews.many,
         query=reads.StreamQuery,
-        parameters=(LAST_EVENT,),
+        **STREAMED,
     ),
     _operation(
         f"POST {APP}/_stream",
         "Follow many queues",
         {200: ResponseSpec(EVENTS)},
-        about=OF_ALL,
-        parameters=(LAST_EVENT,),
-        body={JSON: reads.StreamAsked},
+        StreamViews.many,
+        body=reads.StreamAsked,
         body_may_be_empty=True,
-        errors=WITH_BODY,
+        **STREAMED,
     ),
-    _asked_by_post(APP + "/_read", "Read several queues", reads.ManyRanges, reads.ManyRead),
     _operation(
-        "GET " + QUEUE + "/{ids}",
+        f"POST {APP}/_read",
+        "Read several queues",
+        reads.ManyRead,
+        RangeViews.read_many,
+        body=reads.ManyRanges,
+        reads=True,
+    ),
+    _operation(
+        f"GET {IDS}",
         "Get messages, by id",
-        {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        MESSAGE_OR_RAW,
+        MessageViews.fetch,
         query=messages.FetchQuery,
-        errors=TOO_LONG,
+        also=(413,),
+        page=True,
     ),
     _operation(
-        "PUT " + QUEUE + "/{ids}",
-        "Put messages, one body at all ids",
-        values.Done,
-        about=KEPT_HEADERS,
-        parameters=(TTL, ENCODING),
-        body=ANY_BODY,
-        errors=WITH_BODY,
+        f"PUT {IDS}", "Put messages, one body at all ids", values.Done, MessageViews.put, about=KEPT_HEADERS, **STORED
     ),
-    _operation("DELETE " + QUEUE + "/{ids}", "Delete messages, by id", values.Done),
-)
-NAME_OPERATIONS = (
+    _operation(f"DELETE {IDS}", "Delete messages, by id", values.Done, MessageViews.delete),
     _operation(
-        "POST " + QUEUE + "/named/{name}",
+        f"POST {NAMED}",
         "Create named message",
-        {201: ResponseSpec({JSON: messages.Posted}), 200: ResponseSpec({JSON: messages.Posted})},
+        _new(messages.Posted, 201, 200),
+        NameViews.create,
         about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
-        parameters=(TTL, ENCODING),
-        body=ANY_BODY,
-        errors=(*WITH_BODY, 409),
+        also=(409,),
+        **STORED,
     ),
     _operation(
-        "PUT " + QUEUE + "/named/{name}",
+        f"PUT {NAMED}",
         "Replace named message",
         messages.Posted,
+        NameViews.replace,
         about=f"The message that has the name is removed; a caller that has claimed it gets 409 at ack. {KEPT_HEADERS}",
-        parameters=(TTL, ENCODING),
-        body=ANY_BODY,
-        errors=(*WITH_BODY, 409),
+        also=(409,),
+        **STORED,
     ),
     _operation(
-        "GET " + QUEUE + "/named/{name}",
+        f"GET {NAMED}",
         "Get named message",
-        {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        MESSAGE_OR_RAW,
+        NameViews.fetch,
         query=messages.FetchQuery,
-        errors=(*USUAL, 409),
+        also=(409,),
+        reads=True,
     ),
-    _operation("DELETE " + QUEUE + "/named/{name}", "Delete named message", values.Done, errors=(*USUAL, 409)),
-)
-OFFSET_OPERATIONS = (
-    _asked_by_post(QUEUE + "/lag", "Measure lag, behind cursors", progress.Cursors, progress.LagRead),
-    _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList),
-    _operation("GET " + QUEUE + "/offsets/{group}", "Show offsets", progress.Offsets),
+    _operation(f"DELETE {NAMED}", "Delete named message", values.Done, NameViews.delete, also=(409,)),
     _operation(
-        "PUT " + QUEUE + "/offsets/{group}",
+        f"POST {QUEUE}/lag",
+        "Measure lag, behind cursors",
+        progress.LagRead,
+        OffsetViews.lag,
+        "measure",
+        body=progress.Cursors,
+    ),
+    _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList, OffsetViews.groups, "measure"),
+    _operation(f"GET {GROUP}", "Show offsets", progress.Offsets, OffsetViews.show, "measure"),
+    _operation(
+        f"PUT {GROUP}",
         "Record offsets",
         progress.RecordedOffsets,
+        OffsetViews.record,
+        "claim",
         about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups.",
-        body={JSON: progress.NewOffsets},
-        errors=(*WITH_BODY, 409),
+        body=progress.NewOffsets,
+        also=(409,),
     ),
-    _operation("DELETE " + QUEUE + "/offsets/{group}", "Delete group", values.Done),
-)
-UNREAD_OPERATIONS = (
+    _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim"),
     _operation(
         f"PUT {QUEUE}/read",
         "Mark messages as read",
         reads.ReadMark,
+        UnreadViews.mark,
         about="The mark is the caller's own. It does not go back without `back`. 409: 10,000 others have a mark.",
-        body={JSON: reads.NewReadMark},
-        errors=(*WITH_BODY, 409),
+        body=reads.NewReadMark,
+        also=(409,),
     ),
     _operation(
         f"POST {APP}/_unread",
         "Count unread messages",
         reads.UnreadQueues,
+        UnreadViews.count,
         about="Without `queues`: all that the credential may read, up to {max_queues_per_stream}.",
-        body={JSON: reads.UnreadAsked},
+        body=reads.UnreadAsked,
         body_may_be_empty=True,
-        errors=WITH_BODY,
+        page=True,
     ),
-)
-
-
-def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
-    return _operation(
-        f"POST {QUEUE}/claims/{what}",
-        summary,
-        claims.Settled,
-        about="409: some messages were delivered again, moved or replaced (see `results`). All others succeeded.",
-        body={JSON: body},
-        errors=(*WITH_BODY, 409),
-    )
-
-
-CLAIM_OPERATIONS = (
     _operation(
         f"POST {QUEUE}/claims",
         "Claim messages",
         claims.Claims,
+        ClaimViews.claim,
         about="409: the queue's consistency level does not allow claims. A superseded receipt fails no request. "
         "Repeating the request is safe.",
         query=claims.ClaimQuery,
-        body={JSON: claims.ClaimRequest},
+        body=claims.ClaimRequest,
         body_may_be_empty=True,
-        errors=(*WITH_BODY, 409),
+        also=(409,),
+        reads=True,
     ),
     _operation(
         f"POST {APP}/_claims",
         "Claim from several queues, the first that has messages",
         claims.ClaimsOfOne,
+        ClaimViews.claim_first,
         about="Up to 10 queues, in order of preference. `wait` waits for all of them. `refused` has those that cannot "
         "be claimed from; if that is all of them, the status is that of the first.",
         query=claims.SeveralClaimsQuery,
-        body={JSON: claims.ClaimOfSeveral},
-        errors=(*WITH_BODY, 409),
+        body=claims.ClaimOfSeveral,
+        also=(409,),
+        reads=True,
     ),
-    _by_receipts("ack", "Acknowledge messages", claims.SomeReceipts),
-    _by_receipts("renew", "Renew claims", claims.Renewal),
-    _by_receipts("release", "Release claims", claims.Release),
-    _by_receipts("state", "Set job states", claims.States),
-    _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, errors=(*USUAL, 409)),
-    _operation(f"DELETE {QUEUE}/claims", "Release all claims", values.Done, errors=(*USUAL, 409)),
+    _by_receipts("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.SomeReceipts),
+    _by_receipts("renew", "Renew claims", ClaimViews.renew, claims.Renewal),
+    _by_receipts("release", "Release claims", ClaimViews.release, claims.Release),
+    _by_receipts("state", "Set job states", ClaimViews.set_states, claims.States),
+    _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, ClaimViews.counts, "measure", also=(409,)),
+    _operation(
+        f"DELETE {QUEUE}/claims", "Release all claims", values.Done, ClaimViews.release_all, "admin", also=(409,)
+    ),
     _operation(
         f"GET {QUEUE}/size",
         "Count messages, without acknowledged ones",
         claims.QueueSize,
+        ClaimViews.size,
+        "measure",
         query=claims.CountQuery,
-        errors=(*USUAL, 409),
+        also=(409,),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
         "Count backlog, by what messages wait for",
         claims.Backlog,
+        ClaimViews.backlog,
+        "measure",
         query=claims.CountQuery,
-        errors=(*USUAL, 409),
+        also=(409,),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
         "List jobs, claimed messages and their workers",
         claims.Jobs,
+        ClaimViews.jobs,
+        "read",
         query=claims.JobsQuery,
-        errors=(*USUAL, 409),
+        also=(409,),
     ),
     _operation(
         f"GET {QUEUE}/peek",
         "Peek at messages, the oldest without acknowledged ones",
         reads.Fetched,
+        ClaimViews.peek,
+        "read",
         query=claims.LimitQuery,
-        errors=(*USUAL, 409),
+        also=(409,),
+        page=True,
     ),
-)
-EXPLAIN_OPERATION = _operation(
-    "GET " + QUEUE + "/explain/{id}",
-    "Explain message",
-    reads.Explanation,
-    about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
-)
-MOVE_OPERATIONS = (
+    _operation(
+        "GET " + QUEUE + "/explain/{id}",
+        "Explain message",
+        reads.Explanation,
+        MessageViews.explain,
+        about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
+    ),
     _operation(
         f"POST {APP}/_moves",
         "Move messages to another queue",
         {202: ResponseSpec({JSON: progress.MoveState}, {"Location": "Address of the move"})},
+        MoveViews.begin,
         about="Starts a job that moves the messages that the queue has now. While it runs, the same request returns "
         "the same job. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
-        body={JSON: progress.NewMove},
-        errors=(*WITH_BODY, 409),
+        body=progress.NewMove,
+        also=(409,),
     ),
-    _operation(f"GET {APP}/_moves", "List moves", progress.MoveList),
-    _operation("GET " + APP + "/_moves/{move}", "Show move", progress.MoveState),
+    _operation(f"GET {APP}/_moves", "List moves", progress.MoveList, MoveViews.list, "measure"),
+    _operation(f"GET {MOVE}", "Show move", progress.MoveState, MoveViews.show, "measure"),
     _operation(
-        "DELETE " + APP + "/_moves/{move}",
+        f"DELETE {MOVE}",
         "Cancel move",
         progress.MoveState,
+        MoveViews.cancel,
+        "delete",
         about="Moved messages stay in the target. A move that has ended does not change.",
     ),
-)
-SCHEDULE = APP + "/_schedules/{schedule}"
-SCHEDULE_OPERATIONS = (
     _operation(
         f"PUT {SCHEDULE}",
         "Create or change schedule",
-        {201: ResponseSpec({JSON: schedules.ScheduleState}), 200: ResponseSpec({JSON: schedules.ScheduleState})},
+        _new(schedules.ScheduleState, 201, 200),
+        ScheduleViews.put,
         about="Posts a message at certain times, even after the credential that created it has expired. "
         "409: another request changes it at the same moment. 429: the application has 1,000 schedules.",
-        body={JSON: schedules.SchedulePlan},
-        errors=(*WITH_BODY, 409),
+        body=schedules.SchedulePlan,
+        also=(409,),
     ),
-    _operation(f"GET {SCHEDULE}", "Show schedule", schedules.ScheduleState),
+    _operation(f"GET {SCHEDULE}", "Show schedule", schedules.ScheduleState, ScheduleViews.show, "admin"),
     _operation(
         f"GET {APP}/_schedules",
         "List schedules, up to 100",
         schedules.ScheduleList,
+        ScheduleViews.list,
+        "admin",
         query=schedules.ScheduleQuery,
     ),
-    _operation(f"DELETE {SCHEDULE}", "Delete schedule", values.Done, errors=(*USUAL, 409)),
+    _operation(f"DELETE {SCHEDULE}", "Delete schedule", values.Done, ScheduleViews.remove, "admin", also=(409,)),
     _operation(
         f"POST {SCHEDULE}/run",
         "Run schedule now",
         schedules.ScheduleState,
+        ScheduleViews.run,
         about="Posts its message once more, even if it is paused. `last` has the outcome.",
     ),
+    _open("/", "Show service", queues.Hello, HelloView.show, 500, 503),
+    _open("/v1", "Show API", queues.Hello, HelloView.show, 500, 503),
+    _open(
+        "/v1/openapi.json", "Get OpenAPI document", {200: ResponseSpec({JSON: {"type": "object"}})}, FileViews.document
+    ),
+    _open(
+        "/docs",
+        "Get API page, made of the OpenAPI document",
+        {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Only what is in the page"})},
+        FileViews.page,
+    ),
+    _client("queuey.js", "Get browser client", "text/javascript"),
+    _client("queuey.d.ts", "Get browser client types", "application/typescript"),
 )
-HELLO_OPERATIONS = tuple(
-    _operation(f"GET {path}", summary, queues.Hello, errors=(400, 500, 503), anonymous=True)
-    for path, summary in (("/", "Show service"), ("/v1", "Show API"))
-)
-DOCUMENT_OPERATION = _operation(
-    "GET /v1/openapi.json",
-    "Get OpenAPI document",
-    {200: ResponseSpec({JSON: {"type": "object"}})},
-    errors=(400,),
-    anonymous=True,
-)
-PAGE_OPERATION = _operation(
-    "GET /docs",
-    "Get API page, made of the OpenAPI document",
-    {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Only what is in the page"})},
-    errors=(400,),
-    anonymous=True,
-)
-CLIENT_OPERATIONS = tuple(
-    _operation(
-        f"GET /client/{name}",
-        summary,
-        {200: ResponseSpec({kind: ANY_TEXT}, {"Access-Control-Allow-Origin": "`*`: pages of any origin may load it"})},
-        errors=(400,),
-        anonymous=True,
-    )
-    for name, summary, kind in (
-        ("queuey.js", "Get browser client", "text/javascript"),
-        ("queuey.d.ts", "Get browser client types", "application/typescript"),
-    )
-)
-OPERATIONS = (
-    *QUEUE_OPERATIONS,
-    *MESSAGE_OPERATIONS,
-    *NAME_OPERATIONS,
-    *OFFSET_OPERATIONS,
-    *UNREAD_OPERATIONS,
-    *CLAIM_OPERATIONS,
-    EXPLAIN_OPERATION,
-    *MOVE_OPERATIONS,
-    *SCHEDULE_OPERATIONS,
-    *HELLO_OPERATIONS,
-    DOCUMENT_OPERATION,
-    PAGE_OPERATION,
-    *CLIENT_OPERATIONS,
-)
+VIEWS = (ClaimViews, MessageViews, MoveViews, NameViews, OffsetViews, QueueViews, ScheduleViews, UnreadViews)
+"""The classes of views that need a service and its authorization alone."""
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
 """Of every operation one, in an order in which they can be sent."""
 
@@ -490,12 +412,12 @@ def document(limits: Limits | None = None) -> dict[str, Any]:
     api = Api(
         title="Queuey",
         version=__version__,
-        about=ABOUT,
-        security=SECURITY,
-        path_parameters=PATH_PARAMETERS,
-        strict=STRICT,
+        about=parameters.ABOUT,
+        security=parameters.SECURITY,
+        path_parameters=parameters.PATH_PARAMETERS,
+        strict=parameters.STRICT,
         operations=OPERATIONS,
-        errors=ERRORS,
+        errors=parameters.ERRORS,
         examples=EXAMPLES,
     )
     return openapi.document(api, limits or Limits())

@@ -25,7 +25,7 @@ from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_stranger_sees, error_response, error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
+from queuey.web.requests import Request, bad_json, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
@@ -84,7 +84,7 @@ class StreamViews(Views):
 
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
-            return read_object(read_body(request, self._limits.max_body) or b"{}")
+            return self.fields(StreamAsked).json(request, b"{}")
         given: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
         if given.get("queues"):
             given["queues"] = [unquote(name) for name in given["queues"].split(",")]
@@ -189,7 +189,7 @@ class QueueEvents(ABC):
 
     @abstractmethod
     async def _admit(self, turn: LongPoll) -> Refused:
-        """Admits the reader to the queues, as they are now. Returns those that are gone, or that it may not read."""
+        """Admits the reader to the queues, as they are now. Returns queues that are gone, or that it may not read."""
 
     async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         """Returns the events since the last try."""

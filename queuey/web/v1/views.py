@@ -1,23 +1,77 @@
-"""The beginning of all views of version 1."""
+"""Operations of version 1, and the views that answer them."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar
 
 import msgspec
 
 from queuey.api.queues import Action
+from queuey.api.values import Done
 from queuey.service import QueueAccess, Service
+from queuey.web import openapi
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Match
+from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
 from queuey.web.fields import Fields
-from queuey.web.requests import Request
+from queuey.web.openapi import JSON
+from queuey.web.requests import OWN_HEADER, Request
+from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
+class Operation(openapi.Operation, frozen=True, kw_only=True):
+    """A method of a path.
+
+    Attributes:
+        view: A method of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
+            returns the struct of the answer, or a response: see :meth:`Views.dispatch`. Without
+            one it takes a request and the parts of its path, authorizes the caller itself, and returns a response.
+        action: What the caller must be allowed to do with the queue that the path names, or with some queue of the
+            application.
+        page, reads: As of :class:`~queuey.web.endpoint.View`.
+    """
+
+    view: Callable[..., Any]
+    action: Action | None = None
+    page: bool = False
+    reads: bool = False
+
+    def bind(self, owners: Iterable[Any]) -> View:
+        """Returns the view of one of the owners, as the endpoint wants it."""
+        name = self.view.__name__
+        [owner] = [owner for owner in owners if getattr(type(owner), name, None) is self.view]
+        answer = getattr(owner, name)
+        if self.action is not None:
+            answer = owner.dispatch(self, answer)
+        asks = self.query is not None
+        return View(answer, asks=asks, page=self.page, reads=self.reads, headers=self._headers())
+
+    def _headers(self) -> frozenset[str]:
+        """Returns the names of known headers; a message in the body may have headers of its own."""
+        names = {parameter.name.lower() for parameter in self.parameters if parameter.place == "header"}
+        # A message refuses those that it cannot have, instead of ignoring them.
+        return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
+
+
+def by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
+    """Returns the views of each path by method, in the order of matching: fixed words before names in braces.
+
+    Args:
+        operations: In any order.
+        owners: Has an object of each class of views.
+    """
+    views: dict[str, dict[str, View]] = {}
+    for operation in operations:
+        views.setdefault(operation.path, {})[operation.method] = operation.bind(owners)
+    return sorted(views.items(), key=lambda path_and_views: ["{" in part for part in path_and_views[0].split("/")])
+
+
 class Views:
-    """Views that share a service."""
+    """Views that share a service; the beginning of all that need one."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
@@ -32,6 +86,45 @@ class Views:
             found = self._fields[kind] = Fields(kind, self._limits)
         return found  # type: ignore[return-value] # of this kind
 
+    def dispatch(self, operation: Operation, view: Callable[..., Any]) -> Handler:
+        """Returns what authorizes the caller, reads the request, calls the view, and answers with its result.
+
+        The view gets the access to the queue that the path names; of an application a test of queue names, and the
+        application's name. Then follow the other names in the path, and the struct of the query or the JSON object in
+        the body. A coroutine reads no body: its callers are looked up, and its rows used, on the event loop.
+        """
+        action, of_queue = operation.action, "{queue}" in operation.path
+        assert action is not None  # noqa: S101 - only such operations are dispatched
+        names = re.findall(r"{(\w+)}", operation.path)[2 * of_queue :]
+        read = self._reader(operation)
+
+        def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
+            if of_queue:
+                return self.enter(request, match, action)
+            return self._authorization.matching(request, match["app"], action)
+
+        def call(access: object, request: Request, match: Match) -> Any:  # noqa: ANN401 - what a view returns
+            return view(access, *map(match.__getitem__, names), *(() if read is None else (read(request),)))
+
+        def answer(request: Request, match: Match) -> Response:
+            return _response(call(enter(request, match), request, match))
+
+        async def answer_on_loop(request: Request, match: Match) -> Response:
+            access = await self._authorization.admit(request, match, action)
+            return _response(await call(access, request, match))
+
+        return answer_on_loop if iscoroutinefunction(view) else answer
+
+    def _reader(self, operation: Operation) -> Callable[[Request], Any] | None:
+        """Returns what reads the query or the body of an operation that has one."""
+        if operation.query is not None:
+            return self.fields(operation.query).query
+        return self.fields(operation.body[JSON]).json if JSON in operation.body else None
+
     def enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
         """Admits the caller to the queue that a path names, in a thread."""
         return self._authorization.enter(request, self._authorization.find(request, match), action)
+
+
+def _response(result: Any) -> Response:  # noqa: ANN401 - the struct of an answer
+    return result if isinstance(result, Response) else json_response(Done() if result is None else result)

@@ -277,7 +277,7 @@ def test_whole_queues(store: Store, other: Store) -> None:
     counts = two.claims.counts(there)
     assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
     size = two.claims.size(there, 100)
-    assert (size.count, size.exact) == (3, True)
+    assert (size.size, size.exact) == (3, True)
     assert [message.body for message in two.claims.peek(there, 100)] == ["b", "c", "d"]
     assert [message.body for message in two.claims.peek(there, 1)] == ["b"]
     blocking(two.claims).release_all(there)
@@ -385,7 +385,7 @@ def test_many_callers(store: Store, other: Store) -> None:
     with ThreadPoolExecutor(6) as pool:
         found = [body for bodies in pool.map(work, range(6)) for body in bodies]
     assert sorted(map(int, map(str, found))) == list(range(60))
-    assert ways[0][0].claims.size(ways[0][1], 100).count == 0
+    assert ways[0][0].claims.size(ways[0][1], 100).size == 0
 
 
 def test_snapshots(store: Store, other: Store) -> None:

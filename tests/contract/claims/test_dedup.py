@@ -68,15 +68,15 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
     clock.advance(3)
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
-    assert service.claims.size(access, 100).count == 4
+    assert service.claims.size(access, 100).size == 4
     say(store, queue, "a")
     blocking(service.claims).acknowledge(access, [claimed.receipt])
-    assert service.claims.size(access, 100).count == 2
+    assert service.claims.size(access, 100).size == 2
     assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
     given = blocking(service.claims).claim(access, limit=9, ttl=60)
     assert texts(given) == ["b", "a"]
     blocking(service.claims).acknowledge(access, [one.receipt for one in given])
-    assert service.claims.size(access, 100).count == 0
+    assert service.claims.size(access, 100).size == 0
 
 
 def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
@@ -86,7 +86,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
     service, access = enter(store, queue)
     while found := blocking(service.claims).claim(access, limit=1, ttl=60):
         blocking(service.claims).acknowledge(access, [found[0].receipt])
-    assert service.claims.size(access, 100).count == 0
+    assert service.claims.size(access, 100).size == 0
     entries = store.read_log(queue, 1, 1).last
 
     def forgotten() -> bool:
@@ -177,7 +177,7 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     [second] = blocking(service.claims).claim(access, limit=9, ttl=600)
     blocking(service.claims).acknowledge(access, [second.receipt])
     assert [message.id for message in service.claims.peek(access, 9)] == [first.message.id]
-    assert service.claims.size(access, 9).count == 1
+    assert service.claims.size(access, 9).size == 1
     blocking(service.claims).acknowledge(access, [first.receipt])
     assert service.claims.peek(access, 9) == []
 

@@ -100,7 +100,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     assert texts(last) == ["a3", "a4"]
     acknowledge(here, *last, *third)
     assert claim(here) == claim(there) == []
-    assert here[0].claims.size(here[1], 100).count == 0
+    assert here[0].claims.size(here[1], 100).size == 0
 
 
 @pytest.mark.slow_on("cassandra")
@@ -155,7 +155,7 @@ def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
     return [
         ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
         for one in service.claims.outstanding(access, 9)
-        for message in store.fetch(queue, [(1, one.position)])
+        for message in store.fetch(queue, [(1, ids.parse_id(one.message_id))])
     ]
 
 

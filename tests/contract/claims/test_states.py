@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
+from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
@@ -17,8 +20,8 @@ from tests.contract.samples import make_queue, say
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
     """The states of what is claimed, in the order of messages."""
-    found = sorted(service.claims.outstanding(access, 9, states=True), key=lambda one: one.position)
-    return [None if one.state is None else one.state.json for one in found]
+    found = sorted(service.claims.outstanding(access, 9, states=True), key=lambda one: ids.parse_id(one.message_id))
+    return [None if one.state is None else bytes(one.state) for one in found]
 
 
 def explained(service: Service, access: QueueAccess, place: Position) -> list[str]:
@@ -44,7 +47,7 @@ def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
     assert put(two, there, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
     assert shown(one, access) == [b'{"done":2}', None]
     assert explained(one, access, first) == ['{"done":2}']
-    assert [each.state for each in one.claims.outstanding(access, 9)] == [None, None]
+    assert [each.state for each in one.claims.outstanding(access, 9)] == [UNSET, UNSET]
     blocking(one.claims).acknowledge(access, [a.receipt, b.receipt])
     assert shown(two, there) == []
     assert explained(two, there, first) == []

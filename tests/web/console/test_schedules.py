@@ -10,7 +10,7 @@ import pytest
 from queuey.access import parse_scope
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.v1.schedules.views import ScheduleViews
+from queuey.web.v1.schedules.saving import ScheduleSaver
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
 from tests.web.console.acting import act, form, said
@@ -133,13 +133,13 @@ def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) 
 
 def test_a_schedule_that_goes_in_the_middle(browser: Browser, owner: ApiCaller) -> None:
     """A schedule that is removed between the entry and the act is not made anew."""
-    save = ScheduleViews.save
+    save = ScheduleSaver.save
 
     def late(*args: Any, **more: Any) -> Any:  # noqa: ANN401
         owner("DELETE", "_schedules/s")
         return save(*args, **more)
 
-    with replace_in(ScheduleViews, save, late):
+    with replace_in(ScheduleSaver, save, late):
         assert act(browser, acts("resume"), "schedule=s").status in {400, 404}
     assert owner.get("_schedules").json["schedules"] == []
 

@@ -6,14 +6,19 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
+from operator import attrgetter
+from types import NoneType
+from typing import Any, get_type_hints
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pyramid.interfaces import IRoutesMapper
 
+from queuey.api.values import Done
 from queuey.service import Limits
+from queuey.web.responses import Response
 from queuey.web.v1.spec import OPERATIONS, document
+from queuey.web.v1.views import Operation
 from tests.web.caller import Caller
 
 
@@ -45,6 +50,15 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
                 served.add((method, path))
     operations = {(method, path) for method, path in served if not path.startswith(("/__", "/metrics"))}
     assert operations == {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.action], ids=attrgetter("id"))
+def test_a_view_says_what_the_table_says(operation: Operation) -> None:
+    """A view that gets what was asked takes the struct of the query, and returns that of the answer, or a response."""
+    hints = get_type_hints(operation.view)
+    assert hints.get("query", hints.get("body")) in {operation.query, dict[str, Any]}
+    answered = Done if hints["return"] is NoneType else hints["return"]
+    assert answered in {operation.success[200].content["application/json"], Response}
 
 
 def test_limits_are_those_in_force() -> None:

@@ -43,13 +43,14 @@ def test_partitions_beyond_the_queue(owner: Caller, queue: str, partition: int) 
 
 
 def test_put_refuses_like_post(owner: Caller, queue: str) -> None:
-    """Empty bodies, bad TTLs and long bodies are refused; X-Partition and the like do not count."""
+    """Empty bodies, bad TTLs and long bodies are refused, and so are headers for posts alone, such as X-Partition."""
     assert owner("PUT", f"{queue}/{ID}", "", headers={"X-TTL": "0"}).errors == {
         "body": "Required",
         "ttl": "0 is less than minimum value 1",
     }
     assert owner("PUT", f"{queue}/{ID}", b"x" * (256 * 1024 + 1)).status == 413
-    assert owner("PUT", f"{queue}/{ID}", "x", headers={"X-Partition": "77", "X-Delay": "?"}).status == 200
+    refused = owner("PUT", f"{queue}/{ID}", "x", headers={"X-Partition": "77", "X-Delay": "?"})
+    assert (refused.status, list(refused.errors)) == (400, ["partition", "delay"])
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_list_is_read_up_to_its_longest() -> None:
 
 def batch(body: bytes) -> object:
     """Reads a batch of version 1."""
-    return read_batch(body, LIMITS, QUEUE)
+    return read_batch(body, LIMITS, QUEUE, blank_request())
 
 
 def _sent(body: bytes) -> Request:
@@ -156,8 +156,10 @@ def test_every_text_of_a_body_that_is_not_too_long() -> None:
     """A body as long as allowed is taken however it is written: escaped, and in base64."""
     limits = Limits(max_body=10)
     escaped = "".join(f"\\u{ord(char):04x}" for char in "0123456789")
-    [draft] = read_batch(b'{"messages":[{"body":"%b","delay":0}]}' % escaped.encode(), limits, QUEUE)
+    [draft] = read_batch(b'{"messages":[{"body":"%b","delay":0}]}' % escaped.encode(), limits, QUEUE, blank_request())
     assert draft.body == "0123456789"
     base64 = "".join(f"\\u{ord(char):04x}" for char in "MDEyMzQ1Njc4OQ==")
-    [draft] = read_batch(b'{"messages":[{"body":"%b","encoding":"base64"}]}' % base64.encode(), limits, QUEUE)
+    [draft] = read_batch(
+        b'{"messages":[{"body":"%b","encoding":"base64"}]}' % base64.encode(), limits, QUEUE, blank_request()
+    )
     assert draft.body == "0123456789"

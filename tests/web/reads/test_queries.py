@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.requests import with_warning
+from queuey.web.endpoint import with_warning
 from tests.web.caller import Caller
 
 ID = "ab" * 6 + "1bcd8" + "0" * 15
@@ -63,7 +63,7 @@ def test_known_fields(owner: Caller) -> None:
 @given(st.lists(st.text(), min_size=1, max_size=200))
 def test_a_warning_is_one_short_line(names: list[str]) -> None:
     """Whatever somebody names a field, the header is a short text that no reader takes for anything else."""
-    [(name, value)] = with_warning((), names)
+    [(name, value)] = with_warning((), {"fields of this query": names})
     assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
         "Warning",
         True,

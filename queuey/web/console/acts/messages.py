@@ -57,7 +57,8 @@ class SendMessage(Act):
     def do(self, ask: Ask) -> Deed:
         access = ask.enter("send")
         service = ask.service
-        (draft,) = read_batch(msgspec.json.encode({"messages": [item_of(ask)]}), service.limits, access.queue)
+        batch = msgspec.json.encode({"messages": [item_of(ask)]})
+        (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
         posted = service.core.use(access, lambda queue: service.messages.post(queue, [draft]))
         place = format_place(*posted.locations[0])
         return Deed(text=f"Stored message {place}.", details={"message": place})

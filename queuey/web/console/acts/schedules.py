@@ -15,7 +15,6 @@ from queuey.web.console import pages
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.acts.messages import SendMessage, item_of
 from queuey.web.console.sessions import Ask
-from queuey.web.v1.schedules.views import ScheduleViews
 
 
 class OfSchedule(Act):
@@ -59,9 +58,8 @@ class OfSchedule(Act):
 
     def save(self, ask: Ask, **given: object) -> None:
         """Changes the given fields, as the API does."""
-        views = ScheduleViews(ask.service, ask.authorization)
         match = {"app": ask.application, "schedule": ask.get("schedule")}
-        views.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
+        ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 
 
 class RunSchedule(OfSchedule):

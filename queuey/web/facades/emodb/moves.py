@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import b32decode, b32encode
 
-from queuey.service import MoveReport
+from queuey.api.progress import Move
 from queuey.web.facades.emodb.names import shown_name
 
 _STATUS = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
@@ -23,7 +23,7 @@ def move_of(reference: str) -> str | None:
         return None
 
 
-def shown_move(report: MoveReport) -> dict[str, str]:
+def shown_move(report: Move) -> dict[str, str]:
     return {
         "from": shown_name(report.source),
         "to": shown_name(report.target),

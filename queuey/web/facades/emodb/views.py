@@ -238,7 +238,7 @@ class EmodbFacade(Facade):
     def size(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).count))
+        return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")

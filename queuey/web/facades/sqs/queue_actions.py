@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from queuey.api.progress import Move
 from queuey.errors import QueueExists, QueueNotFound
 from queuey.messages import Queue, QueueSpec
-from queuey.service import MoveReport, QueueAccess, Service
+from queuey.service import QueueAccess, Service
 from queuey.web.authorization import Authorization
 from queuey.web.facades.sqs import attributes, requests
 from queuey.web.facades.sqs.asked import Asked, Result
@@ -267,7 +268,7 @@ class QueueActions:
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 
 
-def _shown(report: MoveReport, region: str) -> Result:
+def _shown(report: Move, region: str) -> Result:
     running = report.state in {"running", "cancelling"}
     found = {
         "TaskHandle": _token(report.id) if running else None,
@@ -276,7 +277,7 @@ def _shown(report: MoveReport, region: str) -> Result:
         "DestinationArn": arn_of(report.target, region),
         "ApproximateNumberOfMessagesMoved": report.moved,
         "ApproximateNumberOfMessagesToMove": report.total,
-        "FailureReason": report.error or None,
+        "FailureReason": report.error,
         "StartedTimestamp": round(report.began * 1000),
     }
     return {name: value for name, value in found.items() if value is not None}

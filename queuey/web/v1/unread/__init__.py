@@ -15,7 +15,7 @@ from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object
+from queuey.web.requests import Request, bad_json
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
@@ -71,7 +71,7 @@ class UnreadViews(Views):
         """Counts unread messages of several queues; an error of one does not keep the rest from being counted."""
         self._service.queues.require_application(match["app"])
         reader = self._authorization.reader(request, match["app"])
-        given = read_object(read_body(request, self._limits.max_body) or b"{}")
+        given = self.fields(reads.UnreadAsked).json(request, b"{}")
         errors = Errors()
         limit = self.fields(reads.UnreadAsked).read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
         names = self._names(request, match["app"], given.get("queues"), errors)

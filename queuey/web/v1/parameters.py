@@ -1,0 +1,132 @@
+"""What operations of version 1 share in its OpenAPI document: parameters, headers, bodies and error responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.api import errors
+from queuey.messages import LONGEST_NAME, MAX_TTL
+from queuey.partitions import MAX_PARTITIONS
+from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
+from queuey.web.v1 import post_keys
+
+ANY_TEXT: dict[str, Any] = {"type": "string"}
+FORM = "application/x-www-form-urlencoded"
+
+SECURITY = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "Authorization",
+    "description": "`Application <key>`; several credentials are separated by `;`.",
+}
+
+ABOUT = (
+    "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
+    "one of those named here. The header `Warning` names unknown fields of a query or body, and headers without a "
+    "meaning at an operation; with `strict=1` they get 400. On a post it says that a body that looks like a batch was "
+    "stored as one message, because it was not sent as `application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and "
+    "`/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to methods that are not named here, and 403 to requests "
+    "without a credential. All other resources support OPTIONS, and HEAD wherever there is GET; other methods get 405 "
+    "with `Allow`, and requests without a credential get 401."
+)
+ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
+
+
+def _pattern(pattern: str) -> dict[str, Any]:
+    """Returns the schema of text that matches as a whole."""
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+PATH_PARAMETERS = (
+    Parameter(name="app", place="path", about="Application", schema=_pattern("[^/]+")),
+    Parameter(name="queue", place="path", about="Queue", schema=_pattern("[^/_][^/]*")),
+    Parameter(
+        name="ids",
+        place="path",
+        about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
+        schema=_pattern(f"{ID}(,{ID})*"),
+    ),
+    Parameter(name="id", place="path", about="`<id>`: in every partition; or `<partition>:<id>`", schema=_pattern(ID)),
+    Parameter(
+        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
+    ),
+    Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
+    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
+)
+
+
+def _number(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
+    return {"type": kind, "minimum": least, "maximum": most}
+
+
+def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
+    return Parameter(name=name, place="header", about=about, schema=schema)
+
+
+STRICT = Parameter(
+    name="strict",
+    place="query",
+    about="1: unknown fields of the query get 400; else the header `Warning` names them",
+    schema=BOOLEAN,
+)
+TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
+KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
+ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
+ENCODING = _header(
+    "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
+)
+POST_HEADERS = (
+    TTL,
+    _header("X-Partition", "Partition to write to", _number(1, MAX_PARTITIONS)),
+    _header(
+        "X-Message-Key",
+        "Picks the partition by hash; not with X-Partition",
+        ANY_TEXT | {"x-limit": "max_message_key"},
+    ),
+    _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
+    _header("X-After", "The new ids are above this one", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
+    ENCODING,
+    _header(
+        "Idempotency-Key",
+        "A post repeated with its key stores nothing, and gets the first answer",
+        _pattern(f"({post_keys.PATTERN})"),
+    ),
+)
+LAST_EVENT = _header("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
+EVENTS: Content = {"text/event-stream": {}}
+STREAM = (
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
+    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
+    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
+)
+OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
+RAW_HEADERS = {
+    "X-Message-Id": "The message's id",
+    "X-Timestamp": "Its time",
+    "X-Partition": "Its partition",
+    "Content-Disposition": "`attachment`",
+    "X-Content-Type-Options": "`nosniff`",
+}
+
+RAW_JSON = {"description": "With raw: the JSON value that was posted"}
+
+PLAIN = {"text/plain": ANY_TEXT}
+PROBLEM = {"application/problem+json": errors.Problem}
+FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
+ERRORS = {
+    400: ResponseSpec(FAILURE),
+    401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
+    403: ResponseSpec({**PLAIN, **PROBLEM}),
+    404: ResponseSpec({**FAILURE, **PLAIN}),
+    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
+    413: ResponseSpec(FAILURE),
+    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),
+    422: ResponseSpec(FAILURE),
+    429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+    500: ResponseSpec(FAILURE),
+    503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+}
+USUAL = (400, 401, 403, 404, 429, 500, 503)
+TOO_LONG = (*USUAL, 413)
+WITH_BODY = (*TOO_LONG, 415)
