@@ -105,7 +105,7 @@ def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     [first] = claim(here, limit=1)
     for ending, way in (("acknowledge", there), ("acknowledge", here), ("delay", there)):
         with closing(Woken(here[0].reader.watchers)) as waiter:
-            assert claim(here, limit=1, wait=60, waiter=waiter) == []
+            assert claim(here, limit=1, waiter=waiter) == []
             if ending == "delay":
                 blocking(way[0].claims).release(way[1], [first.receipt], delay=500)
             else:
@@ -122,7 +122,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
     send(*here, "a1", "a2")
     [first] = claim(here, limit=1, ttl=0.2)
     with closing(Woken(there[0].reader.watchers)) as waiter:
-        assert claim(there, limit=1, wait=60, waiter=waiter) == []
+        assert claim(there, limit=1, waiter=waiter) == []
         [again] = claim_when_woken(there, waiter)
     assert (again.message.body, again.deliveries) == ("a1", 2)
     assert statuses(blocking(here[0].claims).renew(here[1], [first.receipt], 60)) == [ReceiptStatus.SUPERSEDED]
