@@ -85,7 +85,11 @@ class InvalidRequest(QueueyError):
             self.code = code
 
 
-class TooLarge(InvalidRequest):
+class Malformed(InvalidRequest):
+    """Bad input whatever the row of its queue says. Nothing was stored."""
+
+
+class TooLarge(Malformed):
     """A body, message or batch over its limit. Nothing was stored."""
 
     code = "TooLarge"

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.errors import ApplicationNotFound, InvalidRequest, NotAllowed, QueueChanged, QueueNotFound, StoreBusy
+from queuey.errors import (
+    ApplicationNotFound,
+    InvalidRequest,
+    Malformed,
+    NotAllowed,
+    QueueChanged,
+    QueueNotFound,
+    StoreBusy,
+)
 from queuey.messages import Queue
 from queuey.storage import Store
 
@@ -91,7 +99,7 @@ class QueueAccess:
         """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
 
         Raises:
-            InvalidRequest: ``call`` raised it, with a row that is up to date.
+            InvalidRequest: ``call`` raised it, with a row that is up to date; ``Malformed`` with any row.
             QueueNotFound: The queue is gone.
             NotAllowed: The caller may no longer do this.
             StoreBusy: The row changes too fast.
@@ -101,8 +109,8 @@ class QueueAccess:
                 return call(self.queue)
             except QueueChanged:
                 self.refresh()
-            except InvalidRequest:
-                if not self.renew():
+            except InvalidRequest as error:
+                if isinstance(error, Malformed) or not self.renew():
                     raise
         raise self._busy()
 
@@ -114,8 +122,8 @@ class QueueAccess:
                 return await call(self.queue)
             except QueueChanged:
                 await self.in_thread(self.refresh)
-            except InvalidRequest:
-                if not await self.in_thread(self.renew):
+            except InvalidRequest as error:
+                if isinstance(error, Malformed) or not await self.in_thread(self.renew):
                     raise
         raise self._busy()
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from queuey.access import Caller
-from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
+from queuey.errors import InvalidRequest, Malformed, QueueyError, TooLarge, UnknownCoding
 from queuey.service.core import Call
 from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
@@ -496,7 +496,7 @@ def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
 
 def bad_json(why: object) -> InvalidRequest:
     """Returns the error of a body that is not the JSON it should be, in the original's words and with the reason."""
-    return InvalidRequest({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
+    return Malformed({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:

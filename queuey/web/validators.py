@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, Malformed
 from queuey.web.responses import encode
 
 P = ParamSpec("P")
@@ -31,8 +31,18 @@ class BadField(ValueError):
     """A value that a field cannot have; the message is for the client."""
 
 
+class Misfit(BadField):
+    """A value that the row of a queue does not allow; the row may have changed since it was read."""
+
+
 class Errors(dict[str, str]):
-    """Errors of a request by field, collected so that one answer reports all of them."""
+    """Errors of a request by field, collected so that one answer reports all of them.
+
+    Attributes:
+        depend_on_row: True if one of them is about a value that the row of a queue does not allow.
+    """
+
+    depend_on_row = False
 
     def take(
         self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
@@ -44,11 +54,23 @@ class Errors(dict[str, str]):
             return parse(value, *args, **kwargs)
         except ValueError as error:
             self[name] = str(error)
+            self.depend_on_row = self.depend_on_row or isinstance(error, Misfit)
             return None
 
+    def include(self, inner: Errors, prefix: str) -> None:
+        """Adds the errors of a part of the request, whose fields get a prefix."""
+        self.update({prefix + name: text for name, text in inner.items()})
+        self.depend_on_row = self.depend_on_row or inner.depend_on_row
+
     def check(self) -> None:
+        """Raises an error that names every bad field, if there are any.
+
+        Raises:
+            Malformed: No row of a queue could make the request right.
+            InvalidRequest: Another row might.
+        """
         if self:
-            raise InvalidRequest(self)
+            raise InvalidRequest(self) if self.depend_on_row else Malformed(self)
 
 
 def show(value: object) -> str:

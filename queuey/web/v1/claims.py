@@ -265,7 +265,7 @@ class ClaimViews(Views):
             errors["reason"] = f"Is for at most {api.MAX_WITH_REASON} receipts at a time"
         own = Errors()
         reason = self.fields(api.ReleaseReason).read(asked.reason, own)
-        errors.update({f"reason.{name}": text for name, text in own.items()})
+        errors.include(own, "reason.")
         return structs.replace(asked, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
@@ -353,6 +353,7 @@ def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[C
             errors[f"{name}.{index}"] = f'"{item}" is of a claim with ttl=0, which only shows messages'
         elif marked != mark or receipt.partition > queue.partitions:
             errors[f"{name}.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
+            errors.depend_on_row = True
         found.append(receipt)
     return found
 

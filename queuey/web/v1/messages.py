@@ -294,7 +294,7 @@ def text_or_bytes(body: bytes) -> str | bytes:
 def _number(value: object, queue: Queue) -> int:
     number = validators.integer(value, -(10**18), 10**18)
     if (error := partition_error(number, queue)) is not None:
-        raise validators.BadField(error)
+        raise validators.Misfit(error)
     return number
 
 
@@ -497,7 +497,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
     kind = own.take("content_type", _content_type, item.content_type, limits.max_content_type)
     draft.meta = _meta(kind, own.take("headers", _headers, item.headers, limits), json=json)
-    errors.update({f"{index}.{field}": text for field, text in own.items()})
+    errors.include(own, f"{index}.")
     return draft
 
 

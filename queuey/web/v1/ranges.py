@@ -192,7 +192,7 @@ class RangeViews(Views):
         own = Errors()
         named = self.fields(QueueRange).read(item, own)
         wanted = read_range(named, item, self._limits, own)
-        errors.update({prefix + field: text for field, text in own.items()})
+        errors.include(own, prefix)
         return named.queue_name, wanted
 
 
