@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
+from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -25,8 +26,10 @@ from queuey.service.core import GivenUp
 from queuey.web.admission.long_polls import client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_stranger_sees, error_response
 from queuey.web.requests import (
+    MAX_NAME,
     OWN_HEADER,
     BodyWanted,
+    Ignored,
     Request,
     announced_length,
     note_unknown,
@@ -43,9 +46,6 @@ PATHS, SHORT_PATH = 1024, 200
 """Max cached routes, and max bytes of a cached path."""
 
 WARNING = "Warning"
-MAX_NAMES = 10
-MAX_NAME = 60
-"""Max ignored names in a warning, and max characters of each."""
 MESSAGE_HEADERS = (
     *("x-ttl", "x-partition", "x-message-key", "x-delay", "x-after", "x-encoding"),
     *("idempotency-key", "last-event-id"),
@@ -55,6 +55,8 @@ COMMON_HEADERS = frozenset(
     ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
 )
 """Headers that nearly all requests have; they are known everywhere."""
+LONGEST, MOST_COMPARED = 20, 24
+"""Max characters of a header's name, and max names of a request, that are compared with ours."""
 LIKENESS = 0.8
 """Min likeness of a misspelt header to one that has a meaning, as difflib computes it."""
 
@@ -235,19 +237,19 @@ class Resources:
         return Found(path, self._nowhere, {})
 
 
-def with_warning(headers: Sequence[Header], ignored: Mapping[str, Sequence[str]]) -> tuple[Header, ...]:
+def with_warning(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:
     """Returns headers with warnings that name what was ignored, a few names of each kind, percent-encoded.
 
     They stand behind a warning that is there already, in the same header: many clients keep one of each name.
     """
     before = [value for name, value in headers if name == WARNING]
-    texts = [_warning(kind, names) for kind, names in ignored.items()]
+    texts = [_warning(kind, each) for kind, each in ignored.items()]
     return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*before, *texts])))
 
 
-def _warning(kind: str, ignored: Sequence[str]) -> str:
-    names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored[:MAX_NAMES])
-    more = f" and {len(ignored) - MAX_NAMES} more" if len(ignored) > MAX_NAMES else ""
+def _warning(kind: str, ignored: Ignored) -> str:
+    names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored.names)
+    more = f" and {ignored.total - len(ignored.names)} more" if ignored.total > len(ignored.names) else ""
     return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
 
 
@@ -260,7 +262,8 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
         InvalidRequest: There is one, and the request asks for ``strict``.
     """
     keeps = OWN_HEADER in allowed
-    names = [name for name in request.headers if name not in allowed and _is_like_ours(name)]
+    others = (name for name in request.headers if name not in allowed and len(name) <= LONGEST)
+    names = [name for name in islice(others, MOST_COMPARED) if _is_like_ours(name)]
     if ignored := [name for name in names if not (keeps and name.startswith(OWN_HEADER))]:
         shown = sorted(allowed.difference(COMMON_HEADERS))
         note_unknown(request, ignored, "header", "operation", shown)

@@ -15,8 +15,8 @@ from msgspec import inspect
 
 from queuey.service import Limits
 from queuey.web import validators
-from queuey.web.requests import Request, note_unknown, read_body, read_object, read_query
-from queuey.web.validators import Errors
+from queuey.web.requests import Request, note_unknown, read_body, read_query
+from queuey.web.validators import Errors, read_object
 
 S = TypeVar("S", bound=msgspec.Struct)
 Parse = Callable[[object], Any]

@@ -9,8 +9,7 @@ from itertools import accumulate
 
 import msgspec
 
-from queuey.web.requests import JSON_ERRORS, decode_any
-from queuey.web.validators import BadField
+from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 
 MAX_DEPTH = 200
 """Max depth of a JSON body: readers in any language must be able to parse it."""

@@ -14,10 +14,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import unquote_plus
 
-import msgspec
-
 from queuey.access import Caller
-from queuey.errors import InvalidRequest, Malformed, QueueyError, TooLarge, UnknownCoding
+from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.service.core import Call
 from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
@@ -126,7 +124,7 @@ class Request:
         known: What its facade has found out about it.
         connection: That it has come over; None: a server of somebody else's has it.
         address: That its connection comes from, without the port; blank: not known.
-        ignored: Names of what means nothing in it, by kind.
+        ignored: What means nothing in it, by kind.
     """
 
     # Of most requests these stay as they are.
@@ -151,7 +149,7 @@ class Request:
     known: object = None
     connection: Connection | None = None
     address = ""
-    ignored: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ignored: Mapping[str, Ignored] = MappingProxyType({})
 
     def __init__(
         self, server: Server, method: str, path: str, query: str, scheme: str, headers: dict[str, str]
@@ -250,6 +248,13 @@ class Request:
     async def read(self, work: Callable[[], T]) -> T:
         """Does work that takes the body apart; in a thread if that is long."""
         return work() if len(self.body or b"") <= SHORT_BODY else await self.in_thread(work)
+
+
+class Ignored(NamedTuple):
+    """The first names of what means nothing in a request, cut, and the number of all."""
+
+    names: Sequence[str]
+    total: int
 
 
 class Fields(NamedTuple):
@@ -444,15 +449,13 @@ class BodyReader:
             task.cancel()
 
 
+MAX_NAMES, MAX_NAME = 10, 60
+"""Max ignored names in a warning, and max characters of each."""
 MAX_FIELDS = 200
 _DIGITS = 18
 
 STRICT = "strict"
 """The field of any query that has unknown fields refused."""
-
-decode_any = msgspec.json.Decoder().decode
-JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding text that is not JSON or is too deep."""
 
 
 class BodyWanted(Exception):
@@ -492,11 +495,6 @@ def _check_coding(coding: str) -> None:
 def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
     """Returns the error of something longer than allowed."""
     return TooLarge({field: f"Longer than maximum length {most} {unit}"})
-
-
-def bad_json(why: object) -> InvalidRequest:
-    """Returns the error of a body that is not the JSON it should be, in the original's words and with the reason."""
-    return Malformed({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:
@@ -545,7 +543,7 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
 
     Args:
         request: The request.
-        names: All that there are of this kind.
+        names: The names.
         what: ``field`` or ``header``.
         place: Where they stand: ``query``, ``body`` or ``operation``.
         allowed: The names that mean something there.
@@ -557,7 +555,8 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
         errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
         raise InvalidRequest(errors)
-    request.ignored = {**request.ignored, f"{what}s of this {place}": names}
+    shown = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
+    request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(shown, len(names))}
 
 
 def _unquote(text: str) -> str:
@@ -578,22 +577,7 @@ def read_fields(request: Request, most: int) -> dict[str, Any]:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        return read_object(body)
+        return validators.read_object(body)
     if kind not in {"", "application/x-www-form-urlencoded"}:
         raise InvalidRequest({"Content-Type": f'"{kind[:100]}" is neither a form nor application/json'})
     return dict(parse_form(body.decode("latin-1"), "body"))
-
-
-def read_object(body: bytes) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-        InvalidRequest: It is none.
-    """
-    try:
-        found = decode_any(body)
-    except JSON_ERRORS as error:
-        raise bad_json(error) from None
-    if not isinstance(found, dict):
-        raise bad_json("It is no object")
-    return found

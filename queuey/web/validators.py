@@ -11,8 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import msgspec
+
 from queuey.errors import InvalidRequest, Malformed
 from queuey.web.responses import encode
+
+decode_any = msgspec.json.Decoder().decode
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of decoding text that is not JSON or is too deep."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -168,3 +174,23 @@ def true_or_false(value: object) -> bool:
     if not isinstance(value, bool):
         raise BadField("Is not true or false")
     return value
+
+
+def bad_json(why: object) -> InvalidRequest:
+    """Returns the error of a body that is not the JSON it should be, in the original's words and with the reason."""
+    return Malformed({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        found = decode_any(body)
+    except JSON_ERRORS as error:
+        raise bad_json(error) from None
+    if not isinstance(found, dict):
+        raise bad_json("It is no object")
+    return found

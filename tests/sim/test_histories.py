@@ -382,11 +382,13 @@ def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates
     return True
 
 
-def cut_unseen(log: PartitionLog, found: Candidates | None, draft: EntryDraft, passed: int) -> bool:
+def cut_unseen(
+    log: PartitionLog, found: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
+) -> bool:
     """Takes what a scan has not reached for nothing."""
     if found is not None:
         found.scan.end = None
-    return REAL_MUST_SEARCH_AGAIN(log, found, draft, passed)
+    return REAL_MUST_SEARCH_AGAIN(log, found, draft, passed, is_written=is_written)
 
 
 @contextmanager

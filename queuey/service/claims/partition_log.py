@@ -224,7 +224,7 @@ class PartitionLog:
                 if await self._catch_up_for(queue, taken):
                     candidates = None
                     continue
-                end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, passed=0))
+                end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
                 self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, candidates, end)
                 # This round has left nothing to do, but perhaps another process died before it did its part.
@@ -238,7 +238,7 @@ class PartitionLog:
                 continue
             entry, number = self._complete(queue, draft), state.number + 1
             if await self._append(queue, entry, taken):
-                end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed))
+                end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed, is_written=True))
                 self._totals.ended(taken, entry, self.state)
                 if self.state.pending_deletes:
                     await self._delete(queue, number)
@@ -338,7 +338,9 @@ class PartitionLog:
         secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
         return draft.entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
-    def _must_search_again(self, candidates: Candidates | None, draft: EntryDraft, passed: int) -> bool:
+    def _must_search_again(
+        self, candidates: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
+    ) -> bool:
         """Returns whether another round may find messages for the polls that this one gives none.
 
         It may if messages were found that others got or that are gone; if not all whose claims have ended were read; if
@@ -348,11 +350,14 @@ class PartitionLog:
             candidates: Messages that this round has read; None if it had no polls.
             draft: The entry of the round.
             passed: Number of messages that the cursor has passed.
+            is_written: Whether the entry was written; then the next scan begins where this one ended.
         """
         if candidates is None:
             return False
-        gets_further = self._finder.passed(self.state, candidates.scan) or passed > 0
-        return candidates.has_any or candidates.unread or draft.withdraws or (candidates.scan.is_cut and gets_further)
+        scan = candidates.scan
+        gets_further = (is_written or scan.is_cut) and self._finder.passed(self.state, scan)
+        is_cut_short = scan.is_cut and (gets_further or passed > 0)
+        return candidates.has_any or candidates.unread or draft.withdraws or is_cut_short
 
     # Answers
 

@@ -77,6 +77,7 @@ async def stream_events(
     async with turn:
         events = await source.first(turn)
         turn.begin_stream(caller, source.queues)
+        turn.end_try()
         retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - it only spreads them
         yield body_of([retry, *events])
         spoke = time.monotonic()
@@ -95,10 +96,13 @@ async def stream_events(
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     events, ends = [event("expiring", {"expires": ends})], None
                 elif woken or source.looks_unwoken:
+                    if not woken:
+                        await turn.resume()
                     events = await source.further(turn, woken=woken) or events
             except Exception as error:  # noqa: BLE001 - of any kind, it ends the stream
                 yield event("bye", source.explain(error))
                 return
             if events:
+                turn.end_try()  # Its client may take long for them.
                 yield body_of(events)
                 spoke = time.monotonic()

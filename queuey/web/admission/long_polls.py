@@ -235,11 +235,24 @@ class LongPoll(Waiter):
         return await self._paused(turn) and not self.client.has_left
 
     async def _paused(self, turn: asyncio.Future[bool]) -> bool:
-        """Waits for a turn, without anything that others could use."""
+        """Waits for a turn, without anything that others could use. What is to be answered as it is needs none."""
         self._polls.pause(self._request)
         again = await turn
-        await self._polls.resume(self._request)
+        if again:
+            await self.resume()
         return again
+
+    def end_try(self) -> None:
+        """Lets other requests of its tenant try."""
+        self._polls.end_try(self)
+
+    async def resume(self) -> None:
+        """Waits until a request may go on that has waited.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: It did not get its turn in time.
+        """
+        await self._polls.resume(self._request)
 
     @property
     def is_stopped(self) -> bool:
@@ -386,7 +399,7 @@ class LongPolls:
         Raises:
             TooManyWaiters: It has no place, and there is none for it.
         """
-        self._tried(poll)
+        self.end_try(poll)
         self._require_places(poll)
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
@@ -434,7 +447,7 @@ class LongPolls:
     def leave(self, poll: LongPoll) -> None:
         """Ends a poll, in whatever way."""
         poll.close()
-        self._tried(poll)
+        self.end_try(poll)
         if poll.places:
             self.places.change(poll.tenant, -poll.places)
             poll.places = 0
@@ -480,7 +493,8 @@ class LongPolls:
     def _fits(self, tenant: str, _poll: LongPoll) -> bool:
         return self.trying.fits(tenant, 1)
 
-    def _tried(self, poll: LongPoll) -> None:
+    def end_try(self, poll: LongPoll) -> None:
+        """Ends a try, if one is under way."""
         if poll.trying:
             poll.trying = False
             self.trying.change(poll.tenant, -1)

@@ -24,10 +24,10 @@ from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.facades.facade import Mount, OpenFacade, Resource
 from queuey.web.json_values import check_value
-from queuey.web.requests import JSON_ERRORS, Request, parse_form, read_body
+from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
-from queuey.web.validators import Errors
+from queuey.web.validators import JSON_ERRORS, Errors
 
 FETCH_TIMEOUT = 0.25
 """Timeout of a fetch while no item is free, in seconds, as in the original's program. Its manual says about two."""

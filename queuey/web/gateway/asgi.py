@@ -206,9 +206,12 @@ class Gateway:
     async def _advance(self, request: Request, pieces: AsyncGenerator[Body, None]) -> Body | None:
         """Returns the next piece of a response that goes on, or None after the last one."""
         try:
-            return await self._drive(request, _next_of(pieces))
+            piece = await self._drive(request, _next_of(pieces))
         except GivenUp as error:
             return event("bye", error_response(error, request).body)
+        if request.reserved and piece is not None:
+            self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
+        return piece
 
     async def answer(self, head: Head, exchange: Connection) -> None:
         """Answers a request that has come over one of our own connections."""
@@ -379,7 +382,7 @@ class Gateway:
             response = error_response(client_left() if client is not None and client.has_left else error, request)
             endpoint.count(response, time.monotonic() - began)
         if request.reserved:
-            self._keep_memory(request, response)
+            self._keep_memory(request, 0 if request.method == "HEAD" else response.size)
         return response
 
     async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -409,12 +412,16 @@ class Gateway:
         """Waits until the loop's time is its tenant's."""
         request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
+        if request.call is not None:
+            request.call.take_used()
 
     def _leave_turn(self, request: Request) -> None:
         """Yields to the other requests of its tenant."""
         if request.weight:
             call = request.call
-            used = time.monotonic() - request.turn_began if call is None else call.take_used()
+            now = time.monotonic()
+            used = now - request.turn_began if call is None else call.take_used()
+            request.turn_began = now
             self._scheduler.leave(request.tenant, request.weight, used)
             request.weight = 0
 
@@ -487,9 +494,9 @@ class Gateway:
             request.reserved += size
         return taken
 
-    def _keep_memory(self, request: Request, response: Response) -> None:
-        """Gives back what was reserved for a response, but for the response itself."""
-        size = response.size if response.size > PIECE_SIZE and request.method != "HEAD" else 0
+    def _keep_memory(self, request: Request, size: int) -> None:
+        """Gives back what was reserved for a body, but for the body itself if that is long."""
+        size = size if size > PIECE_SIZE else 0
         self._change_memory(request.tenant, size - request.reserved)
         request.reserved = size
 

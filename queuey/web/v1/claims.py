@@ -23,12 +23,12 @@ from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, read_body, read_object
+from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, read_object
 
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]

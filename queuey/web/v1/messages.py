@@ -23,20 +23,12 @@ from queuey.service.messages import partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import list_decoder, read_value
-from queuey.web.requests import (
-    JSON_ERRORS,
-    OWN_HEADER,
-    Request,
-    bad_json,
-    note_unknown,
-    read_body,
-    too_large,
-)
+from queuey.web.requests import OWN_HEADER, Request, note_unknown, read_body, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.post_keys import REPLAYED, read_key
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 
 T = TypeVar("T")
 _NOT_IN_HEADER = re.compile(r"[^ -~]+")

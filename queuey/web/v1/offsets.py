@@ -9,9 +9,8 @@ from queuey.api import progress as api
 from queuey.messages import OffsetChange
 from queuey.service import QueueAccess
 from queuey.web import validators
-from queuey.web.requests import bad_json
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, bad_json
 
 
 def _position(value: object) -> ids.Position:

@@ -14,11 +14,11 @@ from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_query
+from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, bad_json
 
 Ranges = list[tuple[str, Range]]
 """Names of queues, and what is read of each."""

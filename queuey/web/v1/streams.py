@@ -25,13 +25,13 @@ from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_stranger_sees, error_response, error_texts
-from queuey.web.requests import Request, bad_json, read_query, wants_events
+from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.v1.unread import unread_fields
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, bad_json
 
 LAST_EVENT = "last_event_id"
 HEADERS = (
@@ -175,7 +175,9 @@ class QueueEvents(ABC):
             await self._authorization.identify(self.request)
             reader = self._authorization.reader(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
-        return [event(identity=self._stream.text), *await self._next(turn, refused)]
+        events = [event(identity=self._stream.text), *await self._next(turn, refused)]
+        self.request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
+        return events
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
         if self._stream.is_of_all and (not woken or monotonic() - self._listed >= self._beat):
@@ -184,7 +186,6 @@ class QueueEvents(ABC):
 
     def explain(self, error: Exception) -> Body:
         """Returns why the stream ends, as a problem (RFC 9457)."""
-        self.request.headers["accept"] = "application/problem+json"
         return error_response(error, self.request).body
 
     @abstractmethod

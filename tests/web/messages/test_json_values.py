@@ -18,9 +18,9 @@ from queuey.web.facades import rqms
 from queuey.web.facades.emodb import payloads
 from queuey.web.facades.emodb.errors import BadArgument, BadBody
 from queuey.web.json_values import MAX_DEPTH, check_value, list_decoder
-from queuey.web.requests import JSON_ERRORS, Request, decode_any
+from queuey.web.requests import Request
 from queuey.web.v1.messages import read_batch
-from queuey.web.validators import BadField
+from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 from tests.web.gateway_calls import blank_request
 
 LIMITS = Limits()

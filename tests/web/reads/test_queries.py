@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.web.endpoint import with_warning
+from queuey.web.requests import note_unknown
 from tests.web.caller import Caller
+from tests.web.gateway_calls import blank_request
 
 ID = "ab" * 6 + "1bcd8" + "0" * 15
 
@@ -63,7 +65,9 @@ def test_known_fields(owner: Caller) -> None:
 @given(st.lists(st.text(), min_size=1, max_size=200))
 def test_a_warning_is_one_short_line(names: list[str]) -> None:
     """Whatever somebody names a field, the header is a short text that no reader takes for anything else."""
-    [(name, value)] = with_warning((), {"fields of this query": names})
+    request = blank_request()
+    note_unknown(request, names, "field", "query", ())
+    [(name, value)] = with_warning((), request.ignored)
     assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
         "Warning",
         True,

@@ -13,9 +13,9 @@ from queuey.service import Draft, Limits
 from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
 from queuey.web.facades.emodb.message_ids import ID_LENGTH, MessageIds
 from queuey.web.json_values import check_value
-from queuey.web.requests import JSON_ERRORS, Request, read_body, too_large
+from queuey.web.requests import Request, read_body, too_large
 from queuey.web.responses import encode
-from queuey.web.validators import BadField
+from queuey.web.validators import JSON_ERRORS, BadField
 
 MAX_MESSAGE = 30_720
 """Max bytes of a message without white space between its parts."""

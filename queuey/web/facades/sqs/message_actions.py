@@ -134,9 +134,7 @@ class MessageActions:
         limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MAX_ENTRIES)
         where = asked.where(given.queue_url)
         access = await self._authorization.admit(asked.request, where, "work")
-        kept = kept_of(access.queue)
-        seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-        wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept.wait)
+        wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept_of(access.queue).wait)
 
         async def attempt(waiter: Waiter | None) -> Result:
             current = access if waiter is None else await self._authorization.admit(asked.request, where, "work")
@@ -144,6 +142,8 @@ class MessageActions:
             return await current.apply(partial(receive, waiter=waiter))
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:
+            visibility = kept_of(queue).visibility
+            seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, visibility)
             claimed = await self._claims.claim(
                 queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=SHORT_BYTES, gather=True
             )

@@ -12,8 +12,9 @@ import msgspec
 
 from queuey.errors import InvalidRequest
 from queuey.web.facades.sqs.errors import AWAY, THROTTLED, SqsError
-from queuey.web.requests import Request, read_object
+from queuey.web.requests import Request
 from queuey.web.responses import Header, Response, encode
+from queuey.web.validators import read_object
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
-from queuey.web.requests import Request, read_object
+from queuey.web.requests import Request
 from queuey.web.v1.messages import read_batch
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, read_object
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
 _NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")

@@ -15,10 +15,10 @@ from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json
+from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors
+from queuey.web.validators import Errors, bad_json
 
 
 def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:

@@ -1,0 +1,114 @@
+"""What a request that waits for messages gives back, and what it needs when it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from queuey.service.core import Call
+from queuey.storage import Store
+from queuey.web.admission.scheduling import Contention, LoopScheduler
+from queuey.web.gateway.asgi import Gateway
+from tests.contract.samples import new
+from tests.replacing import replace
+from tests.web.caller import Caller
+from tests.web.gateway_calls import Request, Run, blank_request, running, until
+from tests.web.reads.test_streams import Reader, reading
+
+TENANT = "app:queuey"
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app, waiters=50, beat=0.2)
+
+
+def crowd(gateway: Gateway) -> None:
+    """Has another tenant ask at the same moment, and many requests of this one be under way."""
+    gateway._contention.enter("app:other")
+    gateway._contention.enter(TENANT)
+    gateway._scheduler._under_way.change(TENANT, gateway._scheduler._most)
+
+
+@pytest.mark.parametrize("path", ["q", "q/claims"])
+def test_a_request_whose_time_is_over_needs_no_turn(owner: Caller, run: Run, path: str) -> None:
+    """It says that there is nothing, however many others wait for their turns."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> int:
+        waiting = Request("POST" if "/" in path else "GET", f"/v1/queuey/{path}", query="wait=0.3")
+        task = asyncio.create_task(waiting.to(gateway))
+        await until(lambda: gateway._polls.places.held(TENANT) == 1)
+        crowd(gateway)
+        reply = await asyncio.wait_for(task, 20)
+        assert reply.messages == []
+        return reply.status
+
+    assert run(work) == 200
+
+
+def test_an_idle_stream_makes_no_crowd(owner: Caller, run: Run) -> None:
+    """Its signs of life need no turn, and are not counted as requests of its application."""
+    owner.create("q")
+    entered: list[str] = []
+    enter = Contention.enter
+
+    def noting(contention: Contention, tenant: str) -> None:
+        entered.append(tenant)
+        enter(contention, tenant)
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as reader:
+            await until(lambda: bool(gateway._polls._waiting) and not gateway._polls.trying.held(TENANT))
+            with replace(Contention.enter, noting):
+                await until(lambda: reader.response.count(b"\n:\n") > 2)
+
+    run(work)
+    assert not entered
+
+
+def test_a_stream_holds_no_page_while_its_client_takes_an_event(owner: Caller, run: Run, store: Store) -> None:
+    """Memory for a page is reserved to read it; a short event then is what is left of it."""
+    owner.create("q", partitions=2)
+    queue = store.queue("queuey", "q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as reader:
+            reader.takes.clear()
+            store.append(queue, [new("a")])
+            await until(lambda: bool(gateway._contention._requests))
+            await until(lambda: not gateway._polls.trying.held(TENANT) and not gateway._threads._hand.held(TENANT))
+            assert gateway._memory.free == gateway._memory.total
+            reader.takes.set()
+            await until(lambda: reader.bodies == ["a"])
+
+    run(work)
+
+
+def test_time_of_the_loop_is_charged_once(run: Run) -> None:
+    """Time used while no other tenant asked is not charged, and that of one turn not again with the next one."""
+    charged: list[float] = []
+    leave = LoopScheduler.leave
+
+    def noting(scheduler: LoopScheduler, tenant: str, weight: int, seconds: float = 0.0) -> None:
+        charged.append(seconds)
+        leave(scheduler, tenant, weight, seconds)
+
+    async def work(gateway: Gateway) -> None:
+        async def nothing() -> None:
+            await asyncio.sleep(0)
+
+        request, part = blank_request(), nothing()
+        request.call = Call(part, part.send(None), used=1000.0)
+        for _ in range(2):
+            await gateway._take_turn(request)
+            request.call._used = 10.0
+            gateway._leave_turn(request)
+        await request.call
+
+    with replace(LoopScheduler.leave, noting):
+        run(work)
+    assert charged == [10.0, 10.0]
