@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
-from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -55,7 +54,7 @@ COMMON_HEADERS = frozenset(
     ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
 )
 """Headers that nearly all requests have; they are known everywhere."""
-LONGEST, MOST_COMPARED = 20, 24
+MAX_LENGTH, MAX_COMPARED = 20, 24
 """Max characters of a header's name, and max names of a request, that are compared with ours."""
 LIKENESS = 0.8
 """Min likeness of a misspelt header to one that has a meaning, as difflib computes it."""
@@ -262,8 +261,8 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
         InvalidRequest: There is one, and the request asks for ``strict``.
     """
     keeps = OWN_HEADER in allowed
-    others = (name for name in request.headers if name not in allowed and len(name) <= LONGEST)
-    names = [name for name in islice(others, MOST_COMPARED) if _is_like_ours(name)]
+    others = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
+    names = [name for name in others if len(name) <= MAX_LENGTH and _is_like_ours(name)]
     if ignored := [name for name in names if not (keeps and name.startswith(OWN_HEADER))]:
         shown = sorted(allowed.difference(COMMON_HEADERS))
         note_unknown(request, ignored, "header", "operation", shown)
