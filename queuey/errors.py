@@ -4,7 +4,8 @@
 
     QueueyError
     ├── InvalidRequest            bad input; ``fields`` names what is wrong
-    │   ├── TooLarge              a body or a batch over its limit
+    │   ├── Malformed             bad whatever the queue's row says
+    │   │   └── TooLarge          a body or a batch over its limit
     │   ├── KeyReused             another post was made under this idempotency key
     │   └── UnknownCoding         a body that is compressed
     ├── NotAuthenticated          a credential that is not known
