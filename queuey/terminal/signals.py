@@ -7,6 +7,9 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+_PAUSES = (0.05, 0.5, 2.0)
+"""Seconds until the main thread is interrupted: meanwhile it has entered the system call that it was about to enter."""
+
 
 def end_by(number: int, _frame: object = None) -> None:
     """Ends the process by a signal; as process 1 of a container, which no signal ends by itself, with 128 + number."""
@@ -26,10 +29,48 @@ def end_at_once() -> None:
 def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
     """Calls a function at signals. A signal that the process was started to ignore stays ignored."""
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
-    try:
-        for number in before:
-            signal.signal(number, handler)
+    with _main_thread_interrupted():
+        try:
+            for number in before:
+                signal.signal(number, handler)
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+
+@contextmanager
+def _main_thread_interrupted() -> Iterator[None]:
+    """Has each signal end the system call in which the main thread waits.
+
+    Python runs handlers between two instructions of the main thread. A signal that comes after the last of them and
+    just before a ``recv`` of 20 s, or is delivered to another thread, would be heard of when the call returns.
+    """
+    if not hasattr(signal, "pthread_kill"):
         yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        return
+    import socket
+    import threading
+
+    main, ended, (received, sent) = threading.get_ident(), threading.Event(), socket.socketpair()
+
+    def interrupt() -> None:
+        while signals := received.recv(64):
+            for pause in _PAUSES if signals.strip(bytes([signal.SIGURG])) else ():
+                if not ended.wait(pause):
+                    signal.pthread_kill(main, signal.SIGURG)
+
+    interrupting = threading.Thread(target=interrupt, name="signals", daemon=True)
+    with received, sent:
+        sent.settimeout(0)
+        before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+        urgent = signal.signal(signal.SIGURG, lambda _number, _frame: None)
+        interrupting.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            ended.set()
+            sent.shutdown(socket.SHUT_WR)
+            interrupting.join()
+            signal.signal(signal.SIGURG, urgent)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import signal
 import sys
+import threading
 import unicodedata
 
 import pytest
 
 from queuey.terminal import output, texts
+from queuey.terminal.signals import handled
 
 EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -97,3 +101,30 @@ def test_how_a_command_ends(
         output.run("prog", command, (Oops,), lambda error: str(error) == "usage")
     assert ended.value.code == code
     assert capsys.readouterr().err == said
+
+
+def test_a_signal_is_heard_in_a_system_call() -> None:
+    """Another thread gets it: the main thread is not interrupted, as if it had come just before the call."""
+    heard, (read, write) = [], os.pipe()
+
+    def stop(number: int, _frame: object) -> None:
+        heard.append(number)
+        raise SystemExit(number)
+
+    def signalled() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+        ended.wait(60)  # the signal is this thread's
+        os.write(write, b"late")
+
+    ended, before = threading.Event(), signal.getsignal(signal.SIGURG)
+    thread = threading.Timer(0.1, signalled)
+    with handled(stop, (signal.SIGHUP,)):
+        thread.start()
+        with pytest.raises(SystemExit, match="1"):
+            os.read(read, 10)
+    ended.set()
+    thread.join()
+    assert (heard, os.read(read, 10)) == ([signal.SIGHUP], b"late")
+    assert signal.getsignal(signal.SIGURG) is before
+    os.close(read)
+    os.close(write)
