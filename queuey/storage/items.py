@@ -18,14 +18,20 @@ def checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
     for item in items:
         if item.delay and not 0 <= item.delay <= MAX_TTL:
             raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
-        check_partition(queue, item.partition)
-        check_text(item.body)
+        if not 0 < item.partition <= queue.partitions:
+            raise _no_partition(queue, item.partition)
+        if not item.body.isascii():
+            check_text(item.body)
     return items
 
 
 def check_partition(queue: Queue, partition: int) -> None:
     if not 0 < partition <= queue.partitions:
-        raise InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
+        raise _no_partition(queue, partition)
+
+
+def _no_partition(queue: Queue, partition: int) -> InvalidRequest:
+    return InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
 
 
 def check_text(body: str | bytes) -> None:

@@ -19,7 +19,11 @@ from queuey.web.requests import Request, note_unknown, read_body, read_query
 from queuey.web.validators import Errors, read_object
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 Parse = Callable[[object], Any]
+
+MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 200
+"""Max queries of one kind that are remembered, and max characters of each."""
 
 
 class Fields(Generic[S]):
@@ -94,6 +98,32 @@ class Fields(Generic[S]):
                 value = list(value.values())
             items = value if isinstance(value, list) else [value]
             yield from ((names, item) for item in items if isinstance(item, dict))
+
+
+class Queries(Generic[T]):
+    """Reads queries of one kind, each text once: clients send the same ones again and again.
+
+    Args:
+        read: Reads the query of a request, and looks at nothing else. Its result is shared by requests.
+    """
+
+    def __init__(self, read: Callable[[Request], T]) -> None:
+        self._read = read
+        self._known: dict[str, T] = {}
+
+    def read(self, request: Request) -> T:
+        """Returns what the query of a request says; raises as the given function."""
+        text = request.query
+        found = self._known.get(text)
+        if found is None:
+            noted = request.ignored
+            found = self._read(request)
+            # One with unknown fields is read each time, so that each response has its warning.
+            if request.ignored is noted and len(text) <= LONGEST_REMEMBERED:
+                if len(self._known) >= MOST_REMEMBERED:
+                    self._known.clear()
+                self._known[text] = found
+        return found
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:

@@ -379,6 +379,16 @@ class BodyReader:
             return 0
         if announced is not None and announced > self._most:
             return announced
+        if request.connection is not None and announced is not None and announced <= SMALL_BODY:
+            request.body = request.connection.take_whole(announced)
+            if request.body is not None:
+                return announced
+        return await self._arrived(request, receive, loop, announced)
+
+    async def _arrived(
+        self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
+    ) -> int:
+        """Reads a body that has not come yet; see :meth:`take`."""
         task = asyncio.current_task(loop)
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival

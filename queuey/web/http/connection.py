@@ -231,13 +231,13 @@ class Connection(asyncio.BufferedProtocol):
         if leaving is not None and not leaving.done():
             leaving.set_result(message)
 
-    async def _more(self) -> None:
-        """Waits for bytes, the end, or a deadline."""
+    def _more(self) -> asyncio.Future[None]:
+        """Returns what ends with more bytes, the end of the connection, or a deadline."""
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
         self._waiter = self.all.loop.create_future()
-        await self._waiter
+        return self._waiter
 
     # From the first request to the last
 
@@ -305,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._unfinished:
             self.transport.abort()  # Whoever reads it sees that it broke off.
             self.keeps = False
-        else:
+        elif self._full is not None:
             await self._drain()
 
     def _refuse(self, refused: Refused) -> None:
@@ -334,6 +334,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.abort()
 
     # The body
+
+    def take_whole(self, size: int) -> bytes | None:
+        """Returns the body if all of its bytes have come, whose number the head has announced."""
+        raw = self._raw
+        if self._started or len(raw) < size:
+            return None
+        self._raw, self._left, self._has_body = raw[size:], 0, False
+        return raw[:size]
 
     def receive(self) -> Awaitable[dict[str, Any]]:
         """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""

@@ -15,14 +15,16 @@ from queuey.api.reads import QueueReadError
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
-from queuey.service import PiggybackedAck, QueueAccess
+from queuey.service import PiggybackedAck, QueueAccess, Service
 from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, ReleaseReason
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.fields import Queries
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
@@ -61,6 +63,10 @@ class _Claimed(msgspec.Struct):
 
 class ClaimViews(Views):
     """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        super().__init__(service, authorization)
+        self._terms = Queries(self._read_terms).read
 
     # Claims
 
@@ -179,7 +185,7 @@ class ClaimViews(Views):
             ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
             errors.check()
 
-    def _terms(self, request: Request) -> tuple[float, dict[str, Any]]:
+    def _read_terms(self, request: Request) -> tuple[float, dict[str, Any]]:
         """Returns the seconds to wait, and what else the query says as arguments of the use case."""
         query = self.fields(api.ClaimQuery).query(request)
         errors = Errors()

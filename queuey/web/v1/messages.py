@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -130,7 +131,7 @@ class MessageViews(Views):
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
         async def post(queue: Queue) -> PostResult:
-            drafts, after = await request.read(lambda: self._read(request, body, queue, batch=batch))
+            drafts, after = await request.read(partial(self._read, request, body, queue, batch=batch))
             return await self._service.messages.post(queue, drafts, after=after, key=key)
 
         response = _posted(await access.apply(post))
@@ -330,9 +331,7 @@ def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json
     return meta
 
 
-def _own_headers(request: Request) -> dict[str, str] | None:
-    if not request.has_own_headers:
-        return None
+def _own_headers(request: Request) -> dict[str, str]:
     return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
 
 
@@ -353,7 +352,7 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
         InvalidRequest: Naming every bad field.
     """
     get = request.headers.get
-    kind, headers = get("content-type"), _own_headers(request)
+    kind, headers = get("content-type"), _own_headers(request) if request.has_own_headers else None
     errors = Errors()
     if queue is None:
         text = "Is only for messages that are posted to the queue, which get new ids"

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from queuey.api.reads import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
-from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Source, parse_bound
+from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
 from queuey.service.reading import SHORT_BYTES, is_fruitless
 from queuey.service.watching import Waiter
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.fields import Queries
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
@@ -106,6 +108,10 @@ class _Answer(NamedTuple):
 class RangeViews(Views):
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
 
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        super().__init__(service, authorization)
+        self._asked = Queries(self._read_query).read
+
     async def read(self, request: Request, match: Match) -> Response:
         """Reads a range of one queue, and waits for messages if it is to."""
         access = await self._authorization.admit(request, match, "read")
@@ -126,7 +132,7 @@ class RangeViews(Views):
 
         return (await request.until_found(wait, attempt)).response
 
-    def _asked(self, request: Request) -> tuple[Range, float]:
+    def _read_query(self, request: Request) -> tuple[Range, float]:
         """Returns the range that the query asks for, and the seconds to wait for messages."""
         given = read_query(request, self.fields(RangeQuery).names)
         if not given:

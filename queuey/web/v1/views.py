@@ -15,7 +15,7 @@ from queuey.service import QueueAccess, Service
 from queuey.web import openapi
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
-from queuey.web.fields import Fields
+from queuey.web.fields import Fields, Queries
 from queuey.web.openapi import JSON
 from queuey.web.requests import OWN_HEADER, Request
 from queuey.web.responses import Response, json_response
@@ -118,7 +118,7 @@ class Views:
     def _reader(self, operation: Operation) -> Callable[[Request], Any] | None:
         """Returns what reads the query or the body of an operation that has one."""
         if operation.query is not None:
-            return self.fields(operation.query).query
+            return Queries(self.fields(operation.query).query).read
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None
 
     def enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
