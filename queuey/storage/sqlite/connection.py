@@ -165,25 +165,6 @@ _HASTY_STEPS, _HASTY_ASKED = 5_000, 4
 It goes by the steps of a statement since that was prepared, so a short one may happen to ask once."""
 
 
-@contextlib.contextmanager
-def hastily(connection: Connection) -> Iterator[None]:
-    """Makes reads in this thread neither wait for another process nor go through very many rows.
-
-    Raises:
-        TooLong: It would have to.
-    """
-    _haste.on, _haste.asked = True, 0
-    connection.set_progress_handler(_stop, _HASTY_STEPS)
-    try:
-        yield
-    except (apsw.InterruptError, apsw.BusyError) as error:
-        message = "this takes longer than it may"
-        raise TooLong(message) from error
-    finally:
-        connection.set_progress_handler(None)
-        _haste.on = False
-
-
 def _stop() -> bool:
     _haste.asked += 1
     return _haste.asked > _HASTY_ASKED
@@ -201,10 +182,10 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def take(self, *, wait: bool = True) -> Connection:
+    def take(self, *, hasty: bool = False) -> Connection:
         """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
 
-        ``wait``: up to the deadline until one is free, and until it is open.
+        It waits up to the deadline until one is free, and until it is open; if ``hasty``, for neither.
 
         Raises:
             StoreBusy: None is free.
@@ -212,7 +193,9 @@ class Readers:
             StoreClosed: The store is closed.
         """
         try:
-            connection = self._free.get(timeout=self._deadline.left(self._options.deadline)) if wait else self._opened()
+            connection = (
+                self._opened() if hasty else self._free.get(timeout=self._deadline.left(self._options.deadline))
+            )
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error
@@ -251,20 +234,36 @@ class Readers:
         self._free.put(None)
 
     @contextlib.contextmanager
-    def reading(self, *, wait: bool = True) -> Iterator[Connection]:
+    def reading(self, *, hasty: bool = False) -> Iterator[Connection]:
         """Lends a connection; translates driver errors.
+
+        Args:
+            hasty: Reads neither wait for a connection or another process nor go through very many rows.
 
         Raises:
             StoreBusy: None is free (see :meth:`take`).
+            TooLong: A hasty read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.take(wait=wait)
+        connection = self.take(hasty=hasty)
+        if hasty:
+            _haste.on, _haste.asked = True, 0
+            connection.set_progress_handler(_stop, _HASTY_STEPS)
         try:
-            yield connection
+            try:
+                yield connection
+            finally:
+                if hasty:
+                    connection.set_progress_handler(None)
+                    _haste.on = False
         except QueueyError:
             self.give(connection)
             raise
         except BaseException as error:
+            if hasty and isinstance(error, apsw.InterruptError | apsw.BusyError):
+                self.give(connection)
+                message = "this takes longer than it may"
+                raise TooLong(message) from error
             # The error may keep a statement open, in whose snapshot the next caller would read.
             self.drop(connection)
             if isinstance(error, apsw.Error):

@@ -13,7 +13,7 @@ from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue
 from queuey.storage import items as items_of
 from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
-from queuey.storage.sqlite.connection import Connection, TooLong, hastily
+from queuey.storage.sqlite.connection import Connection, TooLong
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.read.arrivals import CommittedArrivals
 from queuey.storage.sqlite.read.expiry_windows import estimate, live_windows, lowest_live
@@ -134,7 +134,7 @@ class SqliteMessages(Scanning):
         page: Page | None = None
         error: QueueyError | None = None
         try:
-            with self._db.readers.reading(wait=False) as connection, hastily(connection):
+            with self._db.readers.reading(hasty=True) as connection:
                 safe = self._sample(connection, queue, [part.partition], wait=False)
                 page = _page(connection, queue, part, safe, self._db.clock())
         except TooLong:

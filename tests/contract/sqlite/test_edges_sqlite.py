@@ -17,7 +17,7 @@ from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreFull, 
 from queuey.messages import Page, Queue, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.connection import _patience, hastily
+from queuey.storage.sqlite.connection import _patience
 from queuey.storage.sqlite.messages import AVOIDED, SLOW
 from queuey.storage.sqlite.read.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
@@ -287,7 +287,8 @@ class TestReadsBegun:
 
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
         """A file that somebody has locked whole stops no thread that must not be held up."""
-        with store._db.readers.reading() as connection, hastily(connection):
+        assert shown_bodies(store, make_queue(store)) == []
+        with store._db.readers.reading(hasty=True):
             patience = _patience(60.0)
             assert not patience(0)
         assert patience(0)
