@@ -242,6 +242,8 @@ class ClaimUseCases(ClaimOverview):
 
     def _order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
         """Returns partitions in the order in which they are asked. The next entry of the first has room for more."""
+        if queue.partitions == 1:
+            return (1,)
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._turns.order(queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number)))

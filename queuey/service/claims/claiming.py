@@ -155,6 +155,8 @@ class ClaimSearch:
         return refused
 
     def _wanted(self) -> Poll:
+        if not self._found:
+            return self._poll
         poll, weight = self._poll, bytes_of(each.message for each in self._found)
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 

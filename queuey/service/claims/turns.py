@@ -47,8 +47,6 @@ class PartitionRotation:
 
     def order(self, qid: int, partitions: int, refused: Refused) -> Sequence[int]:
         """Returns the partitions of a queue in the order in which a claim asks them; it must not be changed."""
-        if partitions == 1:
-            return (1,)
         now = self._boottime()
         with self._lock:
             turn = self._turns.get(qid)

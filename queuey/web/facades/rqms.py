@@ -229,7 +229,7 @@ def _number(text: object, least: float) -> float:
 
 def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
     """Returns items, ascending by their ids."""
-    mark = mark_of(queue)
+    mark = mark_of(queue.qid)
     items = []
     for each in claimed:
         name = _id_of(each.message)
@@ -281,7 +281,7 @@ def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     except ValueError:
         return None
     # Number 0 would be a lock that nobody has.
-    return receipt if mark == mark_of(queue) and receipt.partition <= queue.partitions and receipt.number else None
+    return receipt if mark == mark_of(queue.qid) and receipt.partition <= queue.partitions and receipt.number else None
 
 
 def _finished(settlements: Sequence[Settlement]) -> Response:

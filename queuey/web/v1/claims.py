@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
@@ -83,7 +83,8 @@ class ClaimViews(Views):
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
             if ack.settled is None and request.body != b"":
                 await request.read(partial(self._read_acknowledged, request, queue, ack))
-            return _Claimed(mark_of(queue), await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack))
+            found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
+            return _Claimed(mark_of(queue.qid), found)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -112,7 +113,7 @@ class ClaimViews(Views):
             await request.reserve(SHORT_BYTES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
-            return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue), messages, queue.name)
+            return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue.qid), messages, queue.name)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
         more: dict[str, object] = {"queue_name": claimed.name}
@@ -347,7 +348,7 @@ def _levels(value: object) -> int:
 def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
     """Reads receipts; bad ones are in ``errors`` by their index."""
     found = []
-    mark = mark_of(queue)
+    mark = mark_of(queue.qid)
     for index, item in enumerate(texts):
         text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
@@ -364,9 +365,10 @@ def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[C
     return found
 
 
-def mark_of(queue: Queue) -> str:
+@lru_cache(1024)
+def mark_of(qid: int) -> str:
     """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
-    return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
+    return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 
 
 def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:

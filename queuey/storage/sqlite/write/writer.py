@@ -293,7 +293,7 @@ class SqliteWriter:
 
 
 def _weight(append: Append) -> int:
-    return sum([body_bytes(item.body) for item in append.items])
+    return sum([len(item.body) if item.body.isascii() else body_bytes(item.body) for item in append.items])
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:

@@ -265,7 +265,7 @@ def _receipt(handle: str, queue: Queue) -> ClaimReceipt:
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
         )
-    if mark != mark_of(queue) or receipt.partition > queue.partitions:
+    if mark != mark_of(queue.qid) or receipt.partition > queue.partitions:
         text = "The receipt handle is of another queue, or of before this one was purged."
         raise SqsError("ReceiptHandleIsInvalid", text)
     return receipt

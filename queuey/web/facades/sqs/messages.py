@@ -236,7 +236,7 @@ def received(
     attributes = _system(one, beside, queue, (source, location[1]), region, now, system) if system else {}
     found = {
         "MessageId": message_id(location),
-        "ReceiptHandle": f"{one.receipt}-{mark_of(queue)}",
+        "ReceiptHandle": f"{one.receipt}-{mark_of(queue.qid)}",
         "MD5OfBody": md5_of(text),
         "Body": text,
         "Attributes": attributes,
