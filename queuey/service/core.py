@@ -226,7 +226,7 @@ class Core:
             Exception: The one that it calls back with, or that ``start`` raises.
             GivenUp: The caller has cancelled this, and the work was given up.
         """
-        calls = self._calls or _process_calls()
+        calls = self.calls
         end = _End(calls)
         try:
             begun = start(end)
