@@ -13,6 +13,7 @@ from pyramid.interfaces import IRoutesMapper
 
 from queuey.metrics import Metrics
 from queuey.service.core import Core
+from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
@@ -183,7 +184,7 @@ class Request:
 
     async def to(self, gateway: Gateway) -> Reply:
         """Has the gateway answer."""
-        await asyncio.wait_for(gateway(self.scope, self.receive, self.send), ALWAYS)
+        await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), ALWAYS)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)
 

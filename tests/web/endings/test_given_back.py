@@ -15,6 +15,7 @@ import pytest
 from queuey.service import Limits
 from queuey.web.admission import long_polls
 from queuey.web.admission.scheduling import SharedQuota
+from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import Gateway
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -98,7 +99,7 @@ async def storm(gateway: Gateway, seed: int) -> None:
 
     async def send(request: Fickle) -> None:
         with suppress(Gone):
-            await gateway(request.scope, request.receive, request.send)
+            await answer(gateway, request.scope, request.receive, request.send)
 
     tasks = []
     for _ in range(REQUESTS):
@@ -180,7 +181,7 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -
     async def work(gateway: Gateway) -> None:
         request = Request("POST", body=b"x" * LONG)
         request.hold = asyncio.Event()
-        task = asyncio.create_task(gateway(request.scope, request.receive, request.send))
+        task = asyncio.create_task(answer(gateway, request.scope, request.receive, request.send))
         await until(lambda: bool(gateway._bodies._arriving))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
