@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
@@ -16,11 +16,11 @@ from queuey.storage import Store
 from queuey.web import facades, ops, v1
 from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.backlogs import Backlogs
-from queuey.web.bridge import REQUEST, Bridge
+from queuey.web.bridge import Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
-from queuey.web.errors import NoSuchResource, error_response
+from queuey.web.errors import NoSuchResource
 from queuey.web.facades.callers import FacadeCallers, SignedCallers
 from queuey.web.requests import Request
 from queuey.web.responses import Response
@@ -31,16 +31,12 @@ with warnings.catch_warnings():
     from pyramid.config import Configurator
 
 
-def _not_found(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    return error_response(NoSuchResource("The resource could not be found."), request.environ[REQUEST])
-
-
-def _failed(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    return error_response(context, request.environ[REQUEST])
-
-
-async def _nowhere(_request: Request, _match: Match) -> Response:
+def _not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
     raise NoSuchResource("The resource could not be found.")
+
+
+async def _nowhere(request: Request, _match: Match) -> Response:
+    _not_found(request)
 
 
 def _add_resource(
@@ -119,9 +115,9 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     for include in includes:
         config.include(include)
     config.add_notfound_view(_not_found)
-    config.add_exception_view(_failed, context=Exception)
     router = config.make_wsgi_app()
-    bridge = Endpoint("bridge", service.metrics, {}, otherwise=Bridge(router, service.limits.longest).answer)
+    bridge = Bridge(router, service.limits.longest)
+    elsewhere = Endpoint("bridge", service.metrics, {}, otherwise=bridge.answer, original=True)
     nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_nowhere, original=True)
-    registry.resources = Resources(config.get_routes_mapper().get_routes(), registry.endpoints, bridge, nowhere)
+    registry.resources = Resources(config.get_routes_mapper().get_routes(), registry.endpoints, elsewhere, nowhere)
     return router

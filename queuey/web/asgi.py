@@ -17,10 +17,14 @@ from queuey.settings import load
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.assembly import make_gateway
 from queuey.web.gateway.serve import LEAVE_SECONDS, Include, Opened, open_service
+from queuey.web.http.heads import Head
+from queuey.web.responses import Response, with_cache_control
 
 Scope = dict[str, Any]
+"""A request without its body."""
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+"""Sends the next part of a response."""
 
 CLOSE_TIMEOUT = 10.0
 """Timeout for the store to finish accepted writes, in seconds."""
@@ -41,8 +45,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by the server, once for its lifespan and with each request."""
         if scope["type"] == "http":
-            # Of its own, as the gateway empties it.
-            await self._gateway({"raw_path": quote(scope["path"]).encode(), **scope}, receive, send)
+            await answer(self._gateway, scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -74,6 +77,47 @@ class Application:
         await self._opened.app.registry.service.end(LEAVE_SECONDS)
         self._gateway.stop()
         await asyncio.to_thread(self._opened.store.close, CLOSE_TIMEOUT)
+
+
+class AsgiExchange:
+    """A request of a server of another kind. See :class:`~queuey.web.responses.Exchange`."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scheme: str = scope.get("scheme", "http")
+        self.peer: str = (scope.get("client") or ("",))[0]
+        self.receive = receive
+        self._send = send
+        self._due: tuple[Response, bool] | None = None
+
+    def respond(self, response: Response, *, head: bool) -> None:
+        self._due = response, head
+
+    async def send_due(self) -> None:
+        """Sends a response of one piece, if there is one."""
+        if self._due is not None:
+            response, head = self._due
+            size, body = response.at_hand(head=head)
+            await self.begin(response, size)
+            await self.send(body, more=False)
+
+    async def begin(self, response: Response, size: int | None) -> None:
+        length = () if size is None else (("content-length", str(size)),)
+        headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in (*with_cache_control(response.headers), *length)
+        ]
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+
+    async def send(self, piece: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+    """Has a gateway answer a request of a server of another kind."""
+    path = scope.get("raw_path") or quote(scope["path"]).encode()
+    exchange = AsgiExchange(scope, receive, send)
+    await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)
+    await exchange.send_due()
 
 
 app = Application()

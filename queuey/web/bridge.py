@@ -13,8 +13,6 @@ from typing import Any
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Header, Response, body_of
 
-REQUEST = "queuey.request"
-"""In the environ: the :class:`~queuey.web.requests.Request`."""
 _NO_PREFIX = frozenset({"content-type", "content-length"})
 
 
@@ -31,7 +29,7 @@ class Bridge:
         self._max_body = max_body
 
     def answer(self, request: Request, _match: object) -> Response:
-        """Answers one; blocks."""
+        """Answers one; blocks. Errors without a view of their own are raised."""
         started: list[Any] = [500, []]
 
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
@@ -66,7 +64,6 @@ def environ_of(request: Request, body: bytes) -> dict[str, Any]:
         "wsgi.multithread": True,
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
-        REQUEST: request,
     }
     for name, value in request.headers.items():
         key = name.upper().replace("-", "_")

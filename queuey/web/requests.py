@@ -1,4 +1,4 @@
-"""Requests: taken in from a server (ASGI), and read by views: paths, queries and bodies, never more than allowed.
+"""Requests: taken in from a connection, and read by views: paths, queries and bodies, never more than allowed.
 
 Headers whose values are not ASCII are left out. Where such a header would have meant something, the request is refused:
 a key that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are
@@ -21,12 +21,9 @@ from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
 from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota
-from queuey.web.http.connection import Connection
 from queuey.web.responses import Header, Response, accepts
 
 T = TypeVar("T")
-Scope = dict[str, Any]
-"""A request without its body, as ASGI has it."""
 
 SMALL_BODY = 16 * 1024
 """Max bytes of a small body: the number of connections bounds these."""
@@ -122,7 +119,6 @@ class Request:
         batch: How many messages it is to store, once that is known.
         in_doubt: Something of it may have been done before it failed, so that the error has the outcome ``unknown``.
         known: What its facade has found out about it.
-        connection: That it has come over; None: a server of somebody else's has it.
         address: That its connection comes from, without the port; blank: not known.
         ignored: What means nothing in it, by kind.
     """
@@ -147,7 +143,6 @@ class Request:
     batch = 0
     in_doubt = False
     known: object = None
-    connection: Connection | None = None
     address = ""
     ignored: Mapping[str, Ignored] = MappingProxyType({})
 
@@ -269,22 +264,6 @@ class Fields(NamedTuple):
     headers: dict[str, str]
     own: bool
     foreign: list[str]
-
-
-def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
-    """Returns a request of an ASGI server without its path and body, and the names of headers that cannot be read."""
-    query = scope["query_string"].decode("latin-1")
-    request, foreign = new_request(server, scope["method"], query, scope["scheme"], read_headers(scope["headers"]))
-    request.address = (scope.get("client") or ("",))[0]
-    return request, foreign
-
-
-def new_request(server: Server, method: str, query: str, scheme: str, fields: Fields) -> tuple[Request, list[str]]:
-    """Returns a request without its path and body, and the names of headers that cannot be read."""
-    request = Request(server, method, "", query, scheme, fields.headers.copy())
-    if fields.own:
-        request.has_own_headers = True
-    return request, fields.foreign
 
 
 def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:

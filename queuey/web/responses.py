@@ -1,7 +1,7 @@
 """Responses: what a view returns, and how they are sent.
 
-A :class:`Response` has a status, headers and the whole body, nothing else. Pyramid takes any object that provides
-``IResponse``; this one costs a fifth of a general response object.
+A :class:`Response` has a status, headers and the whole body, nothing else. It is sent over an :class:`Exchange`: one of
+our own connections, or a server of another kind.
 
 A response may go on after its head: what it has more comes from an iterator, as soon as the client takes it.
 
@@ -14,28 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
 from functools import lru_cache
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-from pyramid.interfaces import IResponse
-from zope.interface import implementer
 
-Environ = dict[str, Any]
 Header = tuple[str, str]
 Body = bytes | list[bytes]
-StartResponse = Callable[[str, list[Header]], object]
 
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
 # Clients that find no charset guess one, and guess wrong: the original client lets its HTTP library do that.
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
-NO_CONTENT = 204
+WITHOUT_BODY = frozenset({204, 304})
+"""Statuses whose responses have no body, so no length."""
 _NO_WEIGHT = re.compile(r"q\s*=\s*0(\.0*)?")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 NO_STORE: Header = ("Cache-Control", "no-store")
@@ -47,7 +44,6 @@ PIECE_SIZE = 64 * 1024
 encode = msgspec.json.Encoder().encode
 
 
-@implementer(IResponse)
 class Response:
     """A response, ready to be sent. ``headers`` has no Content-Length.
 
@@ -66,13 +62,51 @@ class Response:
         self.size = sum(map(len, body)) if isinstance(body, list) else len(body)
         self.headers = headers
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answers the server, as WSGI wants it."""
-        headers = [*with_cache_control(self.headers), ("Content-Length", str(self.size))]
-        start_response(STATUS_LINES[self.status], headers)
-        if environ["REQUEST_METHOD"] == "HEAD":
-            return ()
-        return self.body if isinstance(self.body, list) else (self.body,)
+    def at_hand(self, *, head: bool) -> tuple[int | None, bytes]:
+        """Returns the length to announce, or None, and the bytes to send of a response of one piece.
+
+        Args:
+            head: Only the head was asked for, which says how long the body would be.
+        """
+        # A HEAD that Pyramid has answered says its length already, and has no body.
+        size = None if self.status in WITHOUT_BODY or (head and not self.size) else self.size
+        if head:
+            return size, b""
+        return size, self.body if isinstance(self.body, bytes) else b"".join(self.body)
+
+
+class Exchange(Protocol):
+    """A request's connection, as the gateway uses it.
+
+    Attributes:
+        scheme: ``http`` or ``https``.
+        peer: The address of the other end, without the port, or blank if it is not known.
+    """
+
+    scheme: str
+    peer: str
+
+    def receive(self) -> Awaitable[dict[str, Any]]:
+        """Returns the next piece of the body, or says that the client is gone, as in ASGI."""
+
+    def respond(self, response: Response, *, head: bool) -> None:
+        """Sends a response of one piece.
+
+        Args:
+            response: The response.
+            head: Only its head is asked for.
+        """
+
+    async def begin(self, response: Response, size: int | None) -> None:
+        """Sends the head of a response whose body follows in pieces.
+
+        Args:
+            response: The response.
+            size: Bytes of its body, or None if it goes on.
+        """
+
+    async def send(self, piece: bytes, *, more: bool) -> None:
+        """Sends a piece, and waits until there is room for the next."""
 
 
 def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
@@ -118,112 +152,28 @@ def text_response(text: str, status: int = 200) -> Response:
     return Response(status, text.encode(), TEXT)
 
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-"""Sends the next part of a response, as in ASGI."""
-
 SEND_TIMEOUT = 20.0
 """Timeout for a client to receive a piece, in seconds."""
 MIN_RATE = 32 * 1024
 """Min mean rate of a client in bytes a second, after the first ``SEND_TIMEOUT`` seconds."""
 
 
-def _raw(header: Header) -> tuple[bytes, bytes]:
-    return header[0].lower().encode("latin-1"), header[1].encode("latin-1")
-
-
-_USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {
-    headers: [_raw(kind), _raw(NO_STORE)] for kind in (JSON, TEXT) for headers in ((kind,), (kind, NO_STORE))
-}
-
-
-def _raw_headers(response: Response) -> list[tuple[bytes, bytes]]:
-    return _USUAL.get(response.headers) or [_raw(header) for header in with_cache_control(response.headers)]
-
-
-def _content_length(size: int) -> tuple[bytes, bytes]:
-    return b"content-length", str(size).encode()
-
-
-def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the start and the body of a response of one piece, as ASGI has them.
-
-    Without its body if the request was a HEAD, whose answer says how long that would be.
-    """
-    headers = _raw_headers(response)
-    # A HEAD that Pyramid has answered says its length already, and has no body.
-    if response.status != NO_CONTENT and (response.size or not head):
-        headers = [*headers, _content_length(response.size)]
-    start = {"type": "http.response.start", "status": response.status, "headers": headers}
-    return start, {"type": "http.response.body", "body": b"" if head else response.body, "more_body": False}
-
-
 class ResponseSender:
     """Sends answers. Used in the loop's thread alone."""
 
-    def __init__(
-        self,
-        change: Callable[[str, int], None],
-        pause: Callable[[str], Awaitable[None]],
-        *,
-        stall: float = SEND_TIMEOUT,
-    ) -> None:
+    def __init__(self, pause: Callable[[str], Awaitable[None]], *, stall: float = SEND_TIMEOUT) -> None:
         """Prepares.
 
         Args:
-            change: Notes that a tenant has more or fewer bytes than before.
             pause: Is awaited before each further piece, with the tenant.
             stall: Seconds within which a client has to take a piece.
         """
-        self._change = change
         self._pause = pause
         self._stall = stall
 
-    async def send(self, response: Response, send: Send, tenant: str, reserved: int = 0) -> None:
-        """Sends a long response.
-
-        Args:
-            response: What to send.
-            send: The server's.
-            tenant: The tenant that it counts for.
-            reserved: Bytes that it has been counted with already.
-        """
-        self._change(tenant, response.size - reserved)
-        try:
-            headers = [*_raw_headers(response), _content_length(response.size)]
-            await send({"type": "http.response.start", "status": response.status, "headers": headers})
-            await self._send_pieces(response, send, tenant)
-        finally:
-            self._change(tenant, -response.size)
-
-    async def go_on(
-        self, response: Response, send: Send, advance: Callable[[AsyncGenerator[Body, None]], Awaitable[Body | None]]
-    ) -> None:
-        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
-
-        A client that takes none for a while is given up.
-
-        Args:
-            response: Has ``pieces``, which have begun: closing them gives back what they hold.
-            send: The server's.
-            advance: Returns the next piece, or None after the last one.
-        """
-        assert response.pieces is not None  # noqa: S101 - see above
-        async with aclosing(response.pieces) as pieces:
-            await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
-            with suppress(TimeoutError):
-                await self._send_part(response.body, send)
-                while (body := await advance(pieces)) is not None:
-                    await self._send_part(body, send)
-                async with asyncio.timeout(self._stall):
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send_part(self, body: Body, send: Send) -> None:
-        for piece in _pieces(body):
-            async with asyncio.timeout(self._stall):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
-        """Sends a body piece by piece; without its end, the server drops the response and the connection."""
+    async def send(self, response: Response, exchange: Exchange, tenant: str) -> None:
+        """Sends a long response piece by piece; without its end, the server drops it and the connection."""
+        await exchange.begin(response, response.size)
         left = response.size
         seconds = self._stall + left / MIN_RATE
         with suppress(TimeoutError):
@@ -233,8 +183,38 @@ class ResponseSender:
                 left -= len(piece)
                 began = monotonic()
                 async with asyncio.timeout(min(self._stall, seconds)):
-                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                    await exchange.send(piece, more=left > 0)
                 seconds -= monotonic() - began
+
+    async def go_on(
+        self,
+        response: Response,
+        exchange: Exchange,
+        advance: Callable[[AsyncGenerator[Body, None]], Awaitable[Body | None]],
+    ) -> None:
+        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
+
+        A client that takes none for a while is given up.
+
+        Args:
+            response: Has ``pieces``, which have begun: closing them gives back what they hold.
+            exchange: Takes it.
+            advance: Returns the next piece, or None after the last one.
+        """
+        assert response.pieces is not None  # noqa: S101 - see above
+        async with aclosing(response.pieces) as pieces:
+            await exchange.begin(response, None)
+            with suppress(TimeoutError):
+                await self._send_part(response.body, exchange)
+                while (body := await advance(pieces)) is not None:
+                    await self._send_part(body, exchange)
+                async with asyncio.timeout(self._stall):
+                    await exchange.send(b"", more=False)
+
+    async def _send_part(self, body: Body, exchange: Exchange) -> None:
+        for piece in _pieces(body):
+            async with asyncio.timeout(self._stall):
+                await exchange.send(piece, more=True)
 
 
 def _pieces(body: Body) -> Iterator[bytes]:

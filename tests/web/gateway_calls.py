@@ -13,6 +13,8 @@ from pyramid.interfaces import IRoutesMapper
 
 from queuey.metrics import Metrics
 from queuey.service.core import Core
+from queuey.web.admission.scheduling import SharedQuota
+from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
@@ -183,7 +185,7 @@ class Request:
 
     async def to(self, gateway: Gateway) -> Reply:
         """Has the gateway answer."""
-        await asyncio.wait_for(gateway(self.scope, self.receive, self.send), ALWAYS)
+        await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), ALWAYS)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)
 
@@ -193,6 +195,32 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(ALWAYS):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0.01)
+
+
+def held(gateway: Gateway) -> dict[str, object]:
+    """What is held and under way, by what it is; nothing without requests."""
+    polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
+    quotas: dict[str, SharedQuota] = {
+        "memory": gateway._memory,
+        "places": polls.places,
+        "tries": polls.trying,
+        "threads": threads._hand,
+        "under way": scheduler._under_way,
+    }
+    some: dict[str, object] = {
+        "streams of users": dict(polls._streams),
+        "waiting": polls._waiting,
+        "in turn": len(polls._turns) + len(threads._turns) + len(scheduler._turns) + len(scheduler._pieces),
+        "computing": dict(threads._making),
+        "present": gateway._contention._requests,
+        "clients": gateway._clients._unheard,
+        "calls": gateway._calls,
+        "bodies": gateway._bodies._arriving,
+        "watching": len(polls.watchers),
+    }
+    some |= {name: quota._held for name, quota in quotas.items()}
+    some |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
+    return {name: each for name, each in some.items() if each}
 
 
 def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application

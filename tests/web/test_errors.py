@@ -122,7 +122,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
     """A row out of date says that nothing was stored; of a format that is not known nothing can be said."""
     response = error_response(error, blank_request())
-    body = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None))
+    _, body = response.at_hand(head=False)
     assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
     assert str(error) in body.decode()
     assert ("Retry-After", "1") in response.headers

@@ -1,7 +1,7 @@
-"""Serves requests in a server's event loop (ASGI): the one way from a request to its response.
+"""Serves requests in a server's event loop: the one way from a request to its response.
 
-:meth:`Gateway.serve` reads from top to bottom: which resource, whose request, how many it may make, its turn, its body,
-the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
+:meth:`Gateway.answer` reads from top to bottom: which resource, whose request, how many it may make, its turn, its
+body, the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
 (:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
 
 A view that finds nothing to answer may wait (:mod:`queuey.web.admission.long_polls`), and a response may go on as a
@@ -41,7 +41,6 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
-from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
     BODY_TIMEOUT,
@@ -50,22 +49,18 @@ from queuey.web.requests import (
     BodyWanted,
     Protocol,
     Request,
-    Scope,
     announced_length,
-    new_request,
     read_headers,
-    read_scope,
     refuse_unreadable,
 )
 from queuey.web.responses import (
     PIECE_SIZE,
     SEND_TIMEOUT,
     Body,
+    Exchange,
     Response,
     ResponseSender,
-    Send,
     event,
-    short_messages,
 )
 
 NAME = "gateway"
@@ -81,7 +76,7 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """An ASGI application: serves what :func:`queuey.web.make_app` makes."""
+    """Serves what :func:`queuey.web.make_app` makes."""
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
@@ -151,7 +146,7 @@ class Gateway:
             user_streams,
         )
         self._clients = Clients()
-        self._sender = ResponseSender(self._change_memory, self._yield_between_pieces, stall=stall)
+        self._sender = ResponseSender(self._yield_between_pieces, stall=stall)
         self._stopping: Event = service.stopping
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -182,27 +177,6 @@ class Gateway:
         self._store.adopt(None)
         self._core.adopt(None)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, foreign = read_scope(self, scope)
-        path = scope["raw_path"]
-        scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
-        response = await self.serve(request, path, receive, foreign)
-        if response.pieces is not None:
-            await self._stream(request, response, send)
-        elif request.method == "HEAD" or response.size <= PIECE_SIZE:
-            for message in short_messages(response, head=request.method == "HEAD"):
-                await send(message)
-        else:
-            await self._sender.send(response, send, request.tenant, request.reserved)
-
-    async def _stream(self, request: Request, response: Response, send: Send) -> None:
-        """Sends a response that goes on."""
-        try:
-            await self._sender.go_on(response, send, partial(self._advance, request))
-        finally:
-            self._release_memory(request)
-            self._release(request)
-
     async def _advance(self, request: Request, pieces: AsyncGenerator[Body, None]) -> Body | None:
         """Returns the next piece of a response that goes on, or None after the last one."""
         try:
@@ -213,21 +187,31 @@ class Gateway:
             self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
         return piece
 
-    async def answer(self, head: Head, exchange: Connection) -> None:
-        """Answers a request that has come over one of our own connections."""
+    async def answer(self, head: Head, exchange: Exchange) -> None:
+        """Answers a request. However it ends, nothing of what it has held stays taken."""
         if head.known is None:
             head.known = head.query.decode("latin-1"), read_headers(head.fields)
         query, fields = head.known
-        request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
-        request.connection = exchange
+        request = Request(self, head.method, "", query, exchange.scheme, fields.headers.copy())
         request.address = exchange.peer
-        response = await self.serve(request, head.path, exchange.receive, foreign)
-        if response.pieces is not None:
-            await self._stream(request, response, exchange.send)
-        elif head.method == "HEAD" or response.size <= PIECE_SIZE:
-            exchange.respond(response, head=head.method == "HEAD")
-        else:
-            await self._sender.send(response, exchange.send, request.tenant, request.reserved)
+        if fields.own:
+            request.has_own_headers = True
+        try:
+            response = await self.serve(request, head.path, exchange.receive, fields.foreign)
+            if response.pieces is not None:
+                self._leave(request)
+                self._drop_body(request)
+                await self._sender.go_on(response, exchange, partial(self._advance, request))
+            elif head.method == "HEAD" or response.size <= PIECE_SIZE:
+                exchange.respond(response, head=head.method == "HEAD")
+            else:
+                self._release(request)
+                self._keep_memory(request, response.size)
+                await self._sender.send(response, exchange, request.tenant)
+        finally:
+            if request.reserved:
+                self._release_memory(request)
+            self._release(request)
 
     async def serve(self, request: Request, path: bytes, receive: Receive, foreign: list[str]) -> Response:
         """Answers a request.
@@ -249,7 +233,7 @@ class Gateway:
             response.headers += self._origins.headers(request, response.headers)
         return response
 
-    async def _serve(  # noqa: C901 - the one way of a request; every request goes through it, and calls cost
+    async def _serve(
         self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
     ) -> Response:
         try:
@@ -272,17 +256,8 @@ class Gateway:
                 await self._bodies.take(request, receive, self._loop)
             response = await self._answer(endpoint, endpoint.view(request.method), request, match, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            self._release_memory(request)
             response = error_response(error, request)
             self._metrics.observe(NAME, response.status, 0.0)
-        except BaseException:  # A server of another kind cancels requests whose clients have left.
-            self._release_memory(request)
-            self._release(request)
-            raise
-        if response.pieces is None:
-            self._release(request)
-        else:
-            self._leave(request)
         response.headers += request.counted
         return response
 
@@ -323,12 +298,10 @@ class Gateway:
                 request.client.receive = receive
             self._enter(request)
             response = await self._run(endpoint, view, request, match)
-        if response.pieces is not None:
-            self._drop_body(request)
         return response
 
     def _release(self, request: Request) -> None:
-        """Gives back what a request has held until its response was made, or sent if that goes on."""
+        """Gives back what a request holds, but for the memory of its response."""
         self._leave(request)
         if request.client is not None:
             self._clients.end(request.client)

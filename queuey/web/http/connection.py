@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Literal, Protocol, cast
 
@@ -42,7 +42,7 @@ MAX_LINE = 256
 LEFT: dict[str, Any] = {"type": "http.disconnect"}
 HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 """The client sends no more, and may still read."""
-NO_CONTENT, NOT_MODIFIED = 204, 304
+NO_CONTENT = 204
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _BAD = re.compile(r"[\r\n\0]")
@@ -125,11 +125,13 @@ class Connection(asyncio.BufferedProtocol):
         "keeps",
         "late",
         "peer",
+        "scheme",
         "transport",
     )
 
     def __init__(self, connections: Host) -> None:
         self.all = connections
+        self.scheme = connections.scheme
         self.transport: asyncio.Transport
         self.keeps = True
         """Another request may come."""
@@ -408,17 +410,11 @@ class Connection(asyncio.BufferedProtocol):
     # The answer
 
     def respond(self, response: Response, *, head: bool) -> None:
-        """Sends an answer whose body is at hand.
-
-        Args:
-            response: It.
-            head: Only its head is asked for.
-        """
+        """See :class:`~queuey.web.responses.Exchange`."""
         if self._lost:
             return
-        body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
-        size = response.size if response.status not in {NO_CONTENT, NOT_MODIFIED} and (body or not head) else None
-        self._write(self._head_of(response.status, response.headers, size) + (b"" if head else body))
+        size, body = response.at_hand(head=head)
+        self._write(self._head_of(response, size) + body)
 
     def _write(self, data: bytes) -> None:
         """Sends something when all that is ready in this turn of the loop has been answered.
@@ -437,15 +433,14 @@ class Connection(asyncio.BufferedProtocol):
         if data and not self._lost:
             self.transport.write(data)
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Sends a part of an answer, as ASGI has it, and waits until there is room for the next."""
-        if message["type"] == "http.response.start":
-            headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
-            self._open_ended = all(name != "content-length" for name, _ in headers)
-            self._unfinished = True
-            self._write(self._head_of(message["status"], headers, None))
-            return
-        piece, more = message["body"], message["more_body"]
+    async def begin(self, response: Response, size: int | None) -> None:
+        """See :class:`~queuey.web.responses.Exchange`."""
+        self._open_ended = size is None
+        self._unfinished = True
+        self._write(self._head_of(response, size))
+
+    async def send(self, piece: bytes, *, more: bool) -> None:
+        """See :class:`~queuey.web.responses.Exchange`."""
         self._unfinished = more
         if self._open_ended and self._head is not None and not self._head.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
@@ -461,13 +456,14 @@ class Connection(asyncio.BufferedProtocol):
             await self._full
             self.all.wait(self, None)
 
-    def _head_of(self, status: int, headers: tuple[Header, ...], size: int | None) -> bytes:
+    def _head_of(self, response: Response, size: int | None) -> bytes:
         head = self._head
         if self._has_body and not self._take_rest():
             self.keeps = False
         if self._open_ended and (head is None or head.is_old):
             self.keeps = False
-        lines = _heads.get((status, headers)) or _note_head(status, headers)
+        key = response.status, response.headers
+        lines = _heads.get(key) or _note_head(*key)
         length = b"" if size is None else b"content-length: %d\r\n" % size
         if self._open_ended and head is not None and not head.is_old:
             length = b"transfer-encoding: chunked\r\n"
@@ -487,17 +483,16 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
 
-def _note_head(status: int, headers: Iterable[Header]) -> bytes:
+def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
     """Returns the first lines of an answer, and remembers them.
 
     Raises:
         ValueError: A header would end its line.
     """
-    key = status, tuple(headers)
-    if any(_BAD.search(name) or _BAD.search(value) for name, value in key[1]):
-        raise ValueError(f"a header of {key[1]!r} holds the end of a line")
+    if any(_BAD.search(name) or _BAD.search(value) for name, value in headers):
+        raise ValueError(f"a header of {headers!r} holds the end of a line")
     if len(_heads) >= _MOST_HEADS:
         _heads.clear()
-    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in with_cache_control(key[1]))
-    found = _heads[key] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
+    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in with_cache_control(headers))
+    found = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
     return found

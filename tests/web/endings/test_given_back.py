@@ -14,12 +14,12 @@ import pytest
 
 from queuey.service import Limits
 from queuey.web.admission import long_polls
-from queuey.web.admission.scheduling import SharedQuota
+from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import Gateway
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import MOST, Request, running, until
+from tests.web.gateway_calls import MOST, Request, held, running, until
 
 QUEUES = [f"q{number}" for number in range(40)]
 REQUESTS = 60
@@ -68,21 +68,22 @@ class Fickle(Request):
 def drawn(rng: random.Random) -> Fickle:
     """A request of any kind, with a valid credential or not, and a client of any kind."""
     queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
-    some = ",".join(rng.sample(QUEUES, rng.randrange(1, len(QUEUES))))
+    names = rng.sample(QUEUES, rng.randrange(1, len(QUEUES)))
+    several = json.dumps({"queues": [{"queue_name": name} for name in names], "wait": SHORT_WAIT}).encode()
     whole = rng.randbytes(rng.choice((0, 20, LONG)))
     batch = json.dumps({"messages": [{"body": "x" * 50}] * 20}).encode()
-    stream = [("accept", "text/event-stream")]
+    stream, kind = [("accept", "text/event-stream")], [("content-type", "application/json")]
     kinds: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         (("GET", "/v1/queuey/full"), {"query": "limit=100"}),
-        (("HEAD", "/v1/queuey/full"), {"query": "limit=100"}),
+        (("HEAD", "/v1/queuey/full/peek"), {"query": "limit=100"}),
         (("GET", f"/v1/queuey/{queue}"), {"query": waits}),
-        (("GET", "/v1/queuey/_messages"), {"query": f"queues={some}&{waits}"}),
-        (("GET", "/v1/queuey/_stream"), {"query": f"queues={some}", "headers": stream}),
-        (("GET", "/v1/queuey/_stream"), {"query": "queues=*", "headers": stream}),
-        (("GET", f"/v1/queuey/{queue}"), {"query": "from=end", "headers": stream}),
+        (("POST", "/v1/queuey/_read", several), {"headers": kind}),
+        (("GET", "/v1/queuey/_stream"), {"query": f"queues={','.join(names)}", "headers": stream}),
+        (("GET", "/v1/queuey/_stream"), {"headers": stream}),
+        (("GET", f"/v1/queuey/{queue}"), {"query": "since=now", "headers": stream}),
         (("POST", f"/v1/queuey/{queue}", whole), {}),
         (("POST", f"/v1/queuey/{queue}", [whole or b"x", b"y"]), {"broken": rng.random() < 0.5}),
-        (("POST", f"/v1/queuey/{queue}", batch), {"headers": [("content-type", "application/json")]}),
+        (("POST", f"/v1/queuey/{queue}", batch), {"headers": kind}),
         (("POST", f"/v1/queuey/{queue}/claims"), {"query": rng.choice((waits, "ttl=2"))}),
         (("GET", f"/v1/queuey/{queue}/info"), {}),
         (("GET", "/v1/queuey/none"), {}),
@@ -98,7 +99,7 @@ async def storm(gateway: Gateway, seed: int) -> None:
 
     async def send(request: Fickle) -> None:
         with suppress(Gone):
-            await gateway(request.scope, request.receive, request.send)
+            await answer(gateway, request.scope, request.receive, request.send)
 
     tasks = []
     for _ in range(REQUESTS):
@@ -113,32 +114,6 @@ async def storm(gateway: Gateway, seed: int) -> None:
     async with asyncio.timeout(60):
         ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert not [end for end in ends if end is not None and not isinstance(end, asyncio.CancelledError)]
-
-
-def held(gateway: Gateway) -> dict[str, object]:
-    """What is held and under way, by what it is; nothing without requests."""
-    polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
-    quotas: dict[str, SharedQuota] = {
-        "memory": gateway._memory,
-        "places": polls.places,
-        "tries": polls.trying,
-        "threads": threads._hand,
-        "under way": scheduler._under_way,
-    }
-    some: dict[str, object] = {
-        "streams of users": dict(polls._streams),
-        "waiting": polls._waiting,
-        "in turn": len(polls._turns) + len(threads._turns) + len(scheduler._turns) + len(scheduler._pieces),
-        "computing": dict(threads._making),
-        "present": gateway._contention._requests,
-        "clients": gateway._clients._unheard,
-        "calls": gateway._calls,
-        "bodies": gateway._bodies._arriving,
-        "watching": len(polls.watchers),
-    }
-    some |= {name: quota._held for name, quota in quotas.items()}
-    some |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
-    return {name: each for name, each in some.items() if each}
 
 
 @pytest.fixture
@@ -180,7 +155,7 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -
     async def work(gateway: Gateway) -> None:
         request = Request("POST", body=b"x" * LONG)
         request.hold = asyncio.Event()
-        task = asyncio.create_task(gateway(request.scope, request.receive, request.send))
+        task = asyncio.create_task(answer(gateway, request.scope, request.receive, request.send))
         await until(lambda: bool(gateway._bodies._arriving))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -17,6 +17,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.service.core import Core
 from queuey.storage import Store
+from queuey.web.asgi import answer
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
@@ -367,7 +368,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
             for calls in range(8):
                 with contextlib.suppress(asyncio.CancelledError):
                     request = make().leave(calls, cancelled=cancelled)
-                    await gateway(request.scope, request.receive, request.send)
+                    await answer(gateway, request.scope, request.receive, request.send)
         quotas = [gateway._memory, gateway._polls.places, gateway._polls.trying, gateway._threads._hand]
         quotas.append(gateway._scheduler._under_way)
         assert gateway._contention._requests == {"other": 1}

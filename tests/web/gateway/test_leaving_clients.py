@@ -11,6 +11,7 @@ import pytest
 
 from queuey.service import Limits
 from queuey.storage import Store
+from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import Gateway
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
@@ -41,7 +42,7 @@ class Claim(Request):
 
     def begin(self, gateway: Gateway) -> asyncio.Task[None]:
         """Sends it off."""
-        return asyncio.ensure_future(gateway(self.scope, self.receive, self.send))
+        return asyncio.ensure_future(answer(gateway, self.scope, self.receive, self.send))
 
     async def leave(self, task: asyncio.Task[None]) -> None:
         """Closes its connection; returns when it has ended."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from queuey.web.asgi import answer
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
@@ -58,7 +59,7 @@ def test_pieces_come_as_they_are_made() -> None:
 
     async def work(gateway: Gateway) -> None:
         client = Slow()
-        task = asyncio.create_task(gateway(client.scope, client.receive, client.send))
+        task = asyncio.create_task(answer(gateway, client.scope, client.receive, client.send))
         for number in range(3):
             app.pieces.put_nowait(b"%d" % number)
             await until(lambda count=number + 1: len(client.response) == count)  # type: ignore[misc]
@@ -78,7 +79,7 @@ def test_who_takes_nothing_is_given_up() -> None:
 
     async def work(gateway: Gateway) -> None:
         client = Slow()
-        task = asyncio.create_task(gateway(client.scope, client.receive, client.send))
+        task = asyncio.create_task(answer(gateway, client.scope, client.receive, client.send))
         app.pieces.put_nowait(b"a")
         await until(lambda: client.response == b"a")
         client.takes.clear()

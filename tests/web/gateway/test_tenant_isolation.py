@@ -14,6 +14,7 @@ from queuey.errors import InvalidToken
 from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
@@ -147,7 +148,7 @@ def test_answers_that_nobody_takes_are_given_up(app: Any, owner: Caller) -> None
     async def work(gateway: Gateway) -> tuple[list[int], Reply]:
         await asked("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
         deaf = [Deaf("GET") for _ in range(20)]
-        tasks = [asyncio.create_task(gateway(one.scope, one.receive, one.send)) for one in deaf]
+        tasks = [asyncio.create_task(answer(gateway, one.scope, one.receive, one.send)) for one in deaf]
         await until(lambda: gateway._memory.held("app:queuey") >= 3 * 800_000)
         reply = await asked("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
         await asyncio.gather(*tasks)

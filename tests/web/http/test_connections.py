@@ -197,10 +197,10 @@ def test_answers_without_an_end() -> None:
     """What goes on without a length comes in chunks, or to the end of the connection; what breaks off is seen to."""
 
     async def stream(head: Head, exchange: Connection) -> None:
-        await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
-        await exchange.send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        await exchange.begin(Response(200, b""), None)
+        await exchange.send(b"abc", more=True)
         if head.path == b"/a":
-            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+            await exchange.send(b"", more=False)
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop(), stream)

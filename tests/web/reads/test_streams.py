@@ -19,6 +19,7 @@ from queuey.service import Service
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
+from queuey.web.asgi import answer
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
@@ -101,7 +102,7 @@ class Reader(Request):
 @asynccontextmanager
 async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
     """Reads a stream beside the block."""
-    task = asyncio.create_task(gateway(reader.scope, reader.receive, reader.send))
+    task = asyncio.create_task(answer(gateway, reader.scope, reader.receive, reader.send))
     await until(lambda: bool(reader.response) or task.done())
     yield reader
     reader.leaves.set()

@@ -1,0 +1,193 @@
+"""A server of another kind may fail, or cancel a request, at each call that the service makes to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from queuey.access import USERS_OF, Grant
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.asgi import answer
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
+from tests.web.caller import Caller
+from tests.web.gateway_calls import ALWAYS, KEY, MOST, Request, held, running, until
+
+MESSAGES, SIZE = 20, 20_000
+"""Messages of the long queue, and bytes of each."""
+SHORT_WAIT = 0.05
+"""Seconds for which a request waits for messages."""
+MAX_CALLS = 100
+TURNS = 25
+"""Turns of the loop within which a request is cancelled."""
+BUSY = {"present": {"one": 1, "two": 1}}
+
+
+class ServerFailed(ConnectionError):
+    """The server's own error."""
+
+
+class OneUser:
+    """Knows one user."""
+
+    scheme = "Token"
+    believed = ALWAYS
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Returns the user."""
+        grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
+        return Identity(frozenset({"queuey ann"}), grants, f"{USERS_OF}queuey")
+
+
+class Failing(Request):
+    """A request of a server that fails at one of its calls.
+
+    Args:
+        fails_at: The number of that call, from 1.
+        raises: The server raises an error; otherwise it cancels the request.
+    """
+
+    def __init__(self, *call: Any, fails_at: int, raises: bool, **options: Any) -> None:  # noqa: ANN401 - as there
+        super().__init__(*call, **options)
+        self.task: asyncio.Task[None]
+        self.calls = 0
+        self._fails_at, self._raises = fails_at, raises
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the body, and then nothing until some of a stream has come."""
+        await self._call()
+        if self.pieces or not self._is_read:
+            return await super().receive()
+        await until(lambda: self.is_stream and self.response.count(b"data:") == MESSAGES)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes a part of the answer."""
+        await self._call()
+        await super().send(message)
+
+    async def _call(self) -> None:
+        self.calls += 1
+        if self.calls == self._fails_at:
+            if self._raises:
+                raise ServerFailed
+            self.task.cancel()
+            await asyncio.sleep(ALWAYS)
+
+    async def end(self, gateway: Gateway, turns: int | None = None) -> None:
+        """Has the gateway answer, and the server cancel it after some turns of the loop."""
+        self.task = asyncio.create_task(answer(gateway, self.scope, self.receive, self.send))
+        if turns is not None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            self.task.cancel()
+        with suppress(ServerFailed, asyncio.CancelledError):
+            await asyncio.wait_for(self.task, ALWAYS)
+
+
+EVENTS, JSON = [("accept", "text/event-stream")], [("content-type", "application/json")]
+SEVERAL = b'{"queues": [{"queue_name": "empty"}, {"queue_name": "posted"}], "wait": %.2f}' % SHORT_WAIT
+KINDS: dict[str, tuple[int, tuple[Any, ...], dict[str, Any]]] = {
+    "short answer": (2, ("GET", "/v1/queuey/long/info"), {}),
+    "short page": (2, ("GET", "/v1/queuey/long"), {"query": "limit=1"}),
+    "long answer in pieces": (7, ("GET", "/v1/queuey/long"), {"query": "limit=100"}),
+    "head of a long answer": (2, ("HEAD", "/v1/queuey/long/peek"), {"query": "limit=100"}),
+    "stream of events": (4, ("GET", "/v1/queuey/long"), {"headers": EVENTS}),
+    "stream of many queues": (4, ("GET", "/v1/queuey/_stream"), {}),
+    "waiting read": (3, ("GET", "/v1/queuey/empty"), {"query": f"wait={SHORT_WAIT}"}),
+    "waiting read of several queues": (3, ("POST", "/v1/queuey/_read", SEVERAL), {"headers": JSON}),
+    "claim": (2, ("POST", "/v1/queuey/long/claims"), {"query": "limit=10"}),
+    "waiting claim": (3, ("POST", "/v1/queuey/empty/claims"), {"query": f"wait={SHORT_WAIT}"}),
+    "body in pieces": (4, ("POST", "/v1/queuey/posted", [b"x" * SIZE, b"y" * SIZE]), {}),
+    "long body": (3, ("POST", "/v1/queuey/posted", b"x" * SIZE), {}),
+}
+"""The calls to the server that each of them makes at least, and the request."""
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Requests that do not wait for long."""
+    return Limits(max_wait=SHORT_WAIT)
+
+
+@pytest.fixture
+def app(store: Store, limits: Limits) -> Any:  # noqa: ANN401 - Pyramid's router
+    """An application, its queues, and one of its users."""
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY))
+    app = make_app(store, limits=limits, readers=[OneUser()], clock=lambda: 0.0)
+    owner = Caller(app, f"Application {KEY}")
+    for queue in ("long", "empty", "posted"):
+        owner.create(queue)
+    for _ in range(MESSAGES):
+        owner.post("long", "x" * SIZE)
+    return app
+
+
+async def check(gateway: Gateway, request: Failing, turns: int | None = None) -> None:
+    """Has a request end, and makes sure that the quotas are whole afterwards."""
+    await request.end(gateway, turns)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            await until(lambda: held(gateway) == BUSY)
+    assert held(gateway) == BUSY, (request.calls, turns)
+
+
+def busy(app: Any, work: Callable[[Gateway], Any]) -> None:  # noqa: ANN401
+    """Runs a coroutine with a gateway to which other tenants send requests, too, so that each request has its turn."""
+
+    async def with_others(gateway: Gateway) -> None:
+        for tenant in ("one", "two"):
+            gateway._contention.enter(tenant)
+        assert held(gateway) == BUSY
+        await work(gateway)
+
+    running(app, waiters=6, memory=4 * MOST, max_body=MOST // 4, page_bytes=MOST // 2)(with_others)
+
+
+def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> Failing:
+    """Returns a request of a kind."""
+    _, call, options = KINDS[kind]
+    call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
+    request = Failing(*call, fails_at=fails_at, raises=raises, **options)
+    request.headers[0] = "authorization", key
+    return request
+
+
+CALLERS = [(kind, f"Application {KEY}") for kind in KINDS] + [(kind, "Token ann") for kind in KINDS if "stream" in kind]
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raises", "cancels"])
+@pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
+def test_a_server_that_fails_at_any_call(app: Any, kind: str, key: str, *, raises: bool) -> None:  # noqa: ANN401
+    """Whichever of its calls fails, memory, places, turns, tries, streams and clients are given back."""
+
+    async def work(gateway: Gateway) -> None:
+        for fails_at in range(1, MAX_CALLS):
+            request = of(kind, key, fails_at, raises=raises)
+            await check(gateway, request)
+            if request.calls < fails_at:
+                assert request.status in {200, 201}, request.response
+                assert request.calls >= KINDS[kind][0]
+                return
+        raise AssertionError("it never ended")
+
+    busy(app, work)
+
+
+@pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
+def test_a_request_that_is_cancelled_in_any_turn(app: Any, kind: str, key: str) -> None:  # noqa: ANN401
+    """Wherever a request is when its server cancels it, what it holds is given back."""
+
+    async def work(gateway: Gateway) -> None:
+        for turns in range(TURNS):
+            await check(gateway, of(kind, key, MAX_CALLS), turns)
+
+    busy(app, work)
