@@ -102,7 +102,7 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
             await asyncio.sleep(0)
 
         request, part = blank_request(), nothing()
-        request.call = Call(part, part.send(None), used=1000.0)
+        request.call = Call(gateway._core, None, part, part.send(None), used=1000.0)
         for _ in range(2):
             await gateway._take_turn(request)
             request.call._used = 10.0
