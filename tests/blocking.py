@@ -30,15 +30,15 @@ class BlockingClaims:
 
     def claim(self, access: QueueAccess, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401 - as the use case has it
         """Claims messages."""
-        return self._claims.core.use(access, lambda queue: self._claims.claim(queue, **asked))
+        return self._claims.core.run(access.apply(lambda queue: self._claims.claim(queue, **asked)))
 
     def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Acknowledges messages."""
-        return self._claims.core.use(access, lambda queue: self._claims.acknowledge(queue, receipts))
+        return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts)))
 
     def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Renews claims."""
-        return self._claims.core.use(access, lambda queue: self._claims.renew(queue, receipts, ttl))
+        return self._claims.core.run(access.apply(lambda queue: self._claims.renew(queue, receipts, ttl)))
 
     def release(
         self,
@@ -50,19 +50,17 @@ class BlockingClaims:
         retry: bool = True,
     ) -> list[Settlement]:
         """Releases claims."""
-        return self._claims.core.use(
-            access, lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry)
+        return self._claims.core.run(
+            access.apply(lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry))
         )
 
     def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
         """Sets states."""
-        return self._claims.core.use(
-            access, lambda queue: self._claims.set_states(queue, states, self._claims.core.in_thread)
-        )
+        return self._claims.core.run(access.apply(lambda queue: self._claims.set_states(queue, states)))
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""
-        self._claims.core.use(access, self._claims.release_all)
+        self._claims.core.run(access.apply(self._claims.release_all))
 
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
@@ -96,19 +94,19 @@ class BlockingNames:
 
     def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
         """Stores a message under a free name."""
-        return self._core.use(access, lambda queue: self._names.create(queue, name, draft))
+        return self._core.run(access.apply(lambda queue: self._names.create(queue, name, draft)))
 
     def replace(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
         """Stores a message in place of another one."""
-        return self._core.use(access, lambda queue: self._names.replace(queue, name, draft))
+        return self._core.run(access.apply(lambda queue: self._names.replace(queue, name, draft)))
 
     def delete(self, access: QueueAccess, name: str) -> None:
         """Removes the message of a name."""
-        self._core.use(access, lambda queue: self._names.delete(queue, name))
+        self._core.run(access.apply(lambda queue: self._names.delete(queue, name)))
 
     def fetch(self, access: QueueAccess, name: str) -> Message | None:
         """Returns the message of a name."""
-        return self._core.use(access, lambda queue: self._names.fetch(queue, name))
+        return self._core.run(access.apply(lambda queue: self._names.fetch(queue, name)))
 
 
 def set_apart(service: Service) -> None:
@@ -120,7 +118,7 @@ def set_apart(service: Service) -> None:
 
 def post(service: Service, access: QueueAccess, drafts: Sequence[Draft]) -> PostResult:
     """Posts messages."""
-    return service.core.use(access, lambda queue: service.messages.post(queue, drafts))
+    return service.core.run(access.apply(lambda queue: service.messages.post(queue, drafts)))
 
 
 def blocking(claims: ClaimUseCases) -> BlockingClaims:

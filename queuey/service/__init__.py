@@ -26,7 +26,7 @@ from queuey.service.offsets import OffsetUseCases, Progress
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.keys import Keys
 from queuey.service.operating.redriving import Redriving
-from queuey.service.queue_access import Check, InThread, QueueAccess, find_queue
+from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
@@ -90,8 +90,8 @@ class Service:
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.stopping = stopping or threading.Event()
-        self.queues = Queues(store, self.limits)
         self.core = Core()
+        self.queues = Queues(store, self.limits, self.core)
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
@@ -153,10 +153,10 @@ class Service:
     def find(self, application: str, name: str) -> Queue:
         return find_queue(self.store, application, name)
 
-    def enter(self, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
+    def enter(self, queue: Queue, check: Check) -> QueueAccess:
         """Checks a caller's access to a queue; see :class:`QueueAccess`.
 
         Raises:
             NotAllowed: ``check`` refuses.
         """
-        return QueueAccess.enter(self.store, queue, check, in_thread)
+        return QueueAccess.enter(self.core, self.store, queue, check)

@@ -16,11 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.messages import Queue
-from queuey.service.queue_access import QueueAccess
 
 T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]
@@ -36,6 +34,13 @@ TURN_PERIOD = 60.0
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
+
+
+class Requester(Protocol):
+    """A request, which has a share of the threads of its server."""
+
+    async def in_pool(self, work: Callable[[], T]) -> T:
+        """Runs blocking work in a thread that counts for the request."""
 
 
 class GivenUp(StoreUnavailable):
@@ -77,14 +82,25 @@ class Call:
     """A running coroutine that a request awaits and can give up.
 
     Args:
+        core: Its loop.
+        requester: The request.
         work: The coroutine. Giving up cancels what it awaits, so that must be its own.
         waits_for: What it awaits.
         used: Seconds that it has run, without waiting.
     """
 
-    __slots__ = ("_began", "_gone", "_used", "_waits_for", "_work")
+    __slots__ = ("_began", "_core", "_gone", "_requester", "_used", "_waits_for", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: asyncio.Future[Any] | None, used: float) -> None:
+    def __init__(
+        self,
+        core: Core,
+        requester: Requester | None,
+        work: Coroutine[Any, Any, Any],
+        waits_for: asyncio.Future[Any] | None,
+        used: float,
+    ) -> None:
+        self._core = core
+        self._requester = requester
         self._work = work
         self._waits_for = waits_for
         self._gone = False
@@ -119,6 +135,7 @@ class Call:
                     cancelled = thrown
             self._waits_for = None
             self._began = time.monotonic()
+            self._core.requester = self._requester
             try:
                 self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
             except StopIteration as end:
@@ -134,6 +151,7 @@ class Call:
                     raise
                 raise cancelled from None
             finally:
+                self._core.requester = None
                 self._used += time.monotonic() - self._began
                 self._began = None
 
@@ -166,7 +184,14 @@ class _End:
 
 
 class Core:
-    """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own."""
+    """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own.
+
+    Attributes:
+        requester: The request whose coroutine runs in the loop at this moment. Whoever runs one sets this for each of
+            its steps, and not in a context, which tasks and timers of the background would inherit.
+    """
+
+    requester: Requester | None = None
 
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
@@ -248,7 +273,15 @@ class Core:
         return end.value
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in a thread."""
+        """Runs blocking work in a thread: one of the request's share if a request calls this, else one of its own.
+
+        Tasks that a request has started, and coroutines that are run for a thread, are not the request's.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: As ``work`` does, or the share of the request had no thread in time.
+        """
+        if self.requester is not None:
+            return await self.requester.in_pool(work)
 
         def start(done: Done) -> None:
             try:
@@ -278,10 +311,6 @@ class Core:
         except BaseException:
             future.cancel()
             raise
-
-    def use(self, access: QueueAccess, call: Callable[[Queue], Coroutine[Any, Any, T]]) -> T:
-        """Makes a call with a caller's row, again with a fresh one if that has changed; blocks, for other threads."""
-        return access.use(lambda queue: self.run(call(queue)))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task, from the loop's thread, and logs its error. The caller keeps the task."""

@@ -21,7 +21,6 @@ from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
 from queuey.service.drafts import Draft, content_of
 from queuey.service.limits import Limits
-from queuey.service.queue_access import InThread
 from queuey.storage import Store
 
 TRIES = 8
@@ -48,18 +47,15 @@ class Name:
         turns: Of its changes here.
         queue: Its queue.
         name: The name.
-        in_thread: Runs blocking work in a thread of the caller's.
     """
 
-    def __init__(
-        self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str, in_thread: InThread
-    ) -> None:
+    def __init__(self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str) -> None:
         self._store = store
         self._claims = claims
         self._turns = turns
         self._queue = queue
         self._name = name
-        self._in_thread = in_thread
+        self._core = claims.core
 
     async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
         """Replaces the message of the name.
@@ -138,25 +134,25 @@ class Name:
     # Steps
 
     async def find(self) -> Named | None:
-        named: Named | None = await self._in_thread(partial(self._store.find_named, self._queue, self._name))
+        named: Named | None = await self._core.in_thread(partial(self._store.find_named, self._queue, self._name))
         return named
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         write = partial(self._store.write_named, self._queue, self._name, item, content, seen)
-        named: Named = await self._in_thread(write)
+        named: Named = await self._core.in_thread(write)
         return named
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
         with suppress(StoreUnavailable):
-            await self._in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
+            await self._core.in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
 
     async def fetch(self, location: Location) -> Message | None:
-        found: list[Message] = await self._in_thread(partial(self._store.fetch, self._queue, [location]))
+        found: list[Message] = await self._core.in_thread(partial(self._store.fetch, self._queue, [location]))
         return next(iter(found), None)
 
     async def delete(self, location: Location) -> None:
-        await self._in_thread(partial(self._store.delete, self._queue, [location]))
+        await self._core.in_thread(partial(self._store.delete, self._queue, [location]))
 
     async def is_done(self, location: Location) -> bool:
         return await self._claims.is_done(self._queue, location)
@@ -171,14 +167,11 @@ class Name:
     async def pause(self, number: int) -> None:
         """Waits a little, longer after each attempt."""
         with self._turns.place(self._queue.application, self._name):
-            await asyncio.sleep(PAUSE * (number + self._claims.core.chance.random()))
+            await asyncio.sleep(PAUSE * (number + self._core.chance.random()))
 
 
 class NameUseCases:
-    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row.
-
-    ``in_thread`` runs blocking work in threads that callers share; None: in threads of the process.
-    """
+    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: ClaimUseCases) -> None:
         self._store = store
@@ -190,7 +183,7 @@ class NameUseCases:
     def statistics(self) -> dict[str, float]:
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
-    async def create(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
+    async def create(self, queue: Queue, name: str, draft: Draft) -> Changed:
         """Stores a message under a name that is free. If the same message has the name, that one is found.
 
         Raises:
@@ -199,18 +192,16 @@ class NameUseCases:
             StoreBusy: Too many concurrent changes of the name.
             StoreUnavailable: See its ``outcome``.
         """
-        return await self._store_draft(queue, name, draft, in_thread, free_only=True)
+        return await self._store_draft(queue, name, draft, free_only=True)
 
-    async def replace(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
+    async def replace(self, queue: Queue, name: str, draft: Draft) -> Changed:
         """Stores a message under a name, in place of its present one. Raises as :meth:`create`.
 
         When this returns, the replaced message is removed and delivered no more; its receipts are superseded.
         """
-        return await self._store_draft(queue, name, draft, in_thread, free_only=False)
+        return await self._store_draft(queue, name, draft, free_only=False)
 
-    async def _store_draft(
-        self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None, *, free_only: bool
-    ) -> Changed:
+    async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
         if queue.kind == "ordered":
@@ -224,31 +215,31 @@ class NameUseCases:
         content = content_of([draft])
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
-            found = await self._name(queue, name, in_thread).change(item, content, free_only=free_only)
+            found = await self._name(queue, name).change(item, content, free_only=free_only)
         if found.stored:
             self._metrics.received(1, queue)
         return found
 
-    async def delete(self, queue: Queue, name: str, in_thread: InThread | None = None) -> None:
+    async def delete(self, queue: Queue, name: str) -> None:
         """Removes the message of a name, if there is one. Raises as :meth:`create`."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
-            await self._name(queue, name, in_thread).change(None, b"")
+            await self._name(queue, name).change(None, b"")
 
-    async def fetch(self, queue: Queue, name: str, in_thread: InThread | None = None) -> Message | None:
+    async def fetch(self, queue: Queue, name: str) -> Message | None:
         """Returns the message of a name; None: the name is free.
 
         Raises:
             StoreBusy: Others replace it faster than it can be read.
         """
         self._claims.check(queue)
-        message = await self._name(queue, name, in_thread).current()
+        message = await self._name(queue, name).current()
         if message is not None:
             self._metrics.delivered(1, queue)
         return message
 
-    def _name(self, queue: Queue, name: str, in_thread: InThread | None) -> Name:
-        return Name(self._store, self._claims, self._turns, queue, name, in_thread or self._claims.core.in_thread)
+    def _name(self, queue: Queue, name: str) -> Name:
+        return Name(self._store, self._claims, self._turns, queue, name)
 
 
 class Turns:

@@ -9,7 +9,8 @@ or partition that another process has just made is never reported as missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -23,15 +24,13 @@ from queuey.errors import (
     StoreBusy,
 )
 from queuey.messages import Queue
+from queuey.service.core import Core
 from queuey.storage import Store
 
 T = TypeVar("T")
 Check = Callable[[Queue], None]
 """Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row, and
 :class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
-
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs some work in a thread; returns its result or raises its error."""
 
 ATTEMPTS = 5
 """Max reads of a row that keeps changing."""
@@ -50,28 +49,28 @@ class QueueAccess:
     """A caller's way to one queue. ``queue`` is the row as last seen. Used by one call at a time.
 
     Args:
+        core: Has the threads in which rows are read for coroutines.
         store: Has the queue.
         queue: The row, for which ``check`` was made.
         check: Authorizes the caller.
-        in_thread: Runs blocking work in a thread, for :meth:`apply`.
     """
 
-    __slots__ = ("_check", "_store", "in_thread", "queue")
+    __slots__ = ("_check", "_core", "_store", "queue")
 
-    def __init__(self, store: Store, queue: Queue, check: Check, in_thread: InThread | None = None) -> None:
+    def __init__(self, core: Core, store: Store, queue: Queue, check: Check) -> None:
         self.queue = queue
-        self.in_thread = in_thread
+        self._core = core
         self._check = check
         self._store = store
 
     @classmethod
-    def enter(cls, store: Store, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
+    def enter(cls, core: Core, store: Store, queue: Queue, check: Check) -> QueueAccess:
         """Checks a caller, with a fresh row if need be.
 
         Raises:
             NotAllowed: ``check`` refuses, also with a fresh row.
         """
-        access = cls(store, queue, check, in_thread)
+        access = cls(core, store, queue, check)
         try:
             check(queue)
         except NotAllowed:
@@ -89,11 +88,13 @@ class QueueAccess:
         self._check(queue)
         self.queue = queue
 
-    def renew(self) -> bool:
-        """Refreshes, and returns whether the row had been out of date."""
+    def _refresh_after(self, error: QueueChanged | InvalidRequest) -> None:
+        """Refreshes after a call has failed. Raises the error again if a fresh row would not make it go away."""
         old = self.queue
         self.refresh()
-        return msgspec.structs.replace(old, version=self.queue.version) != self.queue
+        is_same = msgspec.structs.replace(old, version=self.queue.version) == self.queue
+        if is_same and isinstance(error, InvalidRequest):
+            raise error
 
     def use(self, call: Callable[[Queue], T]) -> T:
         """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
@@ -107,24 +108,22 @@ class QueueAccess:
         for _ in range(ATTEMPTS):
             try:
                 return call(self.queue)
-            except QueueChanged:
-                self.refresh()
-            except InvalidRequest as error:
-                if isinstance(error, Malformed) or not self.renew():
-                    raise
+            except Malformed:
+                raise
+            except (QueueChanged, InvalidRequest) as error:
+                self._refresh_after(error)
         raise self._busy()
 
     async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
         """:meth:`use` for a coroutine: rows are read in a thread."""
-        assert self.in_thread is not None  # noqa: S101 - it was made for this
         for _ in range(ATTEMPTS):
             try:
                 return await call(self.queue)
-            except QueueChanged:
-                await self.in_thread(self.refresh)
-            except InvalidRequest as error:
-                if isinstance(error, Malformed) or not await self.in_thread(self.renew):
-                    raise
+            except Malformed:
+                raise
+            except (QueueChanged, InvalidRequest) as error:
+                refresh = partial(self._refresh_after, error)
+            await self._core.in_thread(refresh)
         raise self._busy()
 
     def _busy(self) -> StoreBusy:

@@ -13,6 +13,7 @@ from queuey.deadletters import SUFFIX
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
 from queuey.queue_options import CONSISTENCIES
+from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -75,9 +76,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues:
-    def __init__(self, store: Store, limits: Limits, *, max_filtered: int = MAX_FILTERED) -> None:
+    def __init__(self, store: Store, limits: Limits, core: Core, *, max_filtered: int = MAX_FILTERED) -> None:
         self._store = store
         self._limits = limits
+        self._core = core
         self._max_filtered = max_filtered
 
     def require_application(self, application: str) -> None:
@@ -194,7 +196,7 @@ class Queues:
     def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
         """Returns the partitions of a listed queue, None if it has gone meanwhile."""
         try:
-            access = QueueAccess(self._store, queue, lambda _: None)
+            access = QueueAccess(self._core, self._store, queue, lambda _: None)
             return access.use(partial(self._store.inspect, rough=rough))[1]
         except QueueNotFound:
             return None

@@ -21,10 +21,9 @@ from queuey import ids
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
-from queuey.service.queue_access import InThread, QueueAccess
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
-from queuey.service.unread import Unread
 from queuey.service.unread.mark_news import MarkNews
 from queuey.service.watching import Waiter
 
@@ -249,6 +248,10 @@ class Stream:
     def queues(self) -> Collection[str]:
         return self._sources.keys()
 
+    @property
+    def accesses(self) -> Sequence[QueueAccess]:
+        return list(self._sources.values())
+
     def admit(self, access: QueueAccess) -> None:
         """Adds a queue, which is read at the next try whatever woke it, or replaces its rights."""
         if access.queue.name not in self._sources:
@@ -268,10 +271,6 @@ class Stream:
         """Reads a mark again that may have moved, if it is of one of its queues."""
         if self.marks is not None and queue.name in self._sources:
             self.marks.hear(queue)
-
-    async def new_marks(self, in_thread: InThread) -> list[tuple[str, Unread]]:
-        """Returns the queues in which the mark of its reader has moved, with the unread messages there."""
-        return [] if self.marks is None else await self.marks.news(list(self._sources.values()), in_thread)
 
     @property
     def may_look(self) -> bool:
@@ -307,24 +306,8 @@ class Stream:
             looks_ahead=True,
         )
 
-    async def read(self, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
-        """Returns new messages, and the queues that cannot be read any more.
-
-        Args:
-            waiter: Is woken when another read may give something; it knows which queues have news.
-            in_thread: Runs work that may take long.
-            short: A short read may be done here.
-        """
-        woken = waiter.take_woken()
-        try:
-            found = await self._read_short(waiter) if short else None
-            return found or await self._read(woken, waiter, in_thread)
-        except BaseException:
-            waiter.note_woken(None)
-            raise
-
-    async def _read_short(self, waiter: Waiter) -> Found | None:
-        """Reads the only partition of a single queue; None: the read is not short."""
+    async def read_short(self, waiter: Waiter) -> Found | None:
+        """Does what :meth:`read` does for the only partition of a single queue; None: the read is not short."""
         if len(self._sources) != 1:
             return None
         [(name, access)] = self._sources.items()
@@ -334,12 +317,18 @@ class Stream:
         reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, wanted, waiter))
         return None if reading is None else (self._given({name: reading}, whole=True), [])
 
-    async def _read(self, woken: frozenset[int] | None, waiter: Waiter, in_thread: InThread) -> Found:
+    def read(self, woken: frozenset[int] | None, waiter: Waiter) -> Found:
+        """Returns new messages, and the queues that cannot be read any more; blocks.
+
+        Args:
+            woken: The queues (qid) that may have news, as the waiter had them; None: any.
+            waiter: Is woken when another read may give something.
+        """
         names = self._behind(woken)
         waits_for = Range(partitions=self._partitions, early=self._early)
-        every = [Source(access, waits_for) for access in self._sources.values()]
+        every = [Source(access, waits_for) for access in self.accesses]
         asked = [Source(self._sources[each], self._range(each)) for each in names]
-        results = await in_thread(lambda: self._streams.reader.read_woken(every, asked, waiter))
+        results = self._streams.reader.read_woken(every, asked, waiter)
         readings: dict[str, Reading] = {}
         failed: list[tuple[str, QueueyError]] = []
         for each, result in zip(names, results, strict=True):

@@ -227,7 +227,7 @@ class Authorization:
         if request.refused is not None:
             raise request.refused
         caller = self._authenticate.remembered(request.headers.get("authorization"))
-        return await request.in_thread(lambda: self.caller(request)) if caller is None else caller
+        return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
 
     @staticmethod
     def require_credential(request: Request, caller: Caller) -> None:
@@ -302,7 +302,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self._service.enter(queue, self._check(request, action, dead_letter), request.in_thread)
+        return self._service.enter(queue, self._check(request, action, dead_letter))
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
         """Authorizes the caller for one of several queues; an error of one does not close the others.
@@ -323,8 +323,8 @@ class Authorization:
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
-            return await request.in_thread(lambda: self.enter(request, self.find(request, match), action))
-        return QueueAccess(self._service.store, queue, self._check(request, action), request.in_thread)
+            return await request.in_pool(lambda: self.enter(request, self.find(request, match), action))
+        return QueueAccess(self._service.core, self._service.store, queue, self._check(request, action))
 
     def _check(self, request: Request, action: Action, dead_letter: str | None = None) -> Callable[[Queue], None]:
         """Returns what lets the caller in."""

@@ -155,7 +155,7 @@ class Endpoint:
             if view.blocks:
                 reads = request.method in {"GET", "HEAD"}
                 work = partial(view.answer, request, match)
-                response: Response = await request.in_thread(work, computes=reads or view.page, page=view.page)
+                response: Response = await request.in_pool(work, computes=reads or view.page, page=view.page)
             else:
                 response = await view.answer(request, match)
         except BodyWanted:

@@ -43,7 +43,7 @@ class OpsViews:
     async def heartbeat(self, request: Request, match: Match) -> Response:
         """Returns whether the store can write and read, and why not; at most ``HEARTBEAT_INTERVAL`` seconds old."""
         if self._looked is None or (self._due() and not self._looking.locked()):
-            await request.in_thread(self._look)
+            await request.in_pool(self._look)
         return self._say()
 
     def _say(self) -> Response:

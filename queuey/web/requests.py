@@ -57,8 +57,8 @@ class Server(typing.Protocol):
 
     beat: float
 
-    async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
-        """See :meth:`Request.in_thread`."""
+    async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+        """See :meth:`Request.in_pool`."""
 
     async def reserve(self, request: Request, size: int) -> None:
         """See :meth:`Request.reserve`."""
@@ -167,7 +167,7 @@ class Request:
         scheme = self.headers.get("x-forwarded-proto", "")
         return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
 
-    async def in_thread(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
+    async def in_pool(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
         """Does work that may block or take long in a thread; returns its result or raises its error.
 
         Args:
@@ -178,7 +178,7 @@ class Request:
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
-        return await self.server.in_thread(self, work, computes=computes, page=page)
+        return await self.server.in_pool(self, work, computes=computes, page=page)
 
     async def reserve(self, size: int) -> None:
         """Waits until so many bytes of memory are there for the response.
@@ -242,7 +242,7 @@ class Request:
 
     async def read(self, work: Callable[[], T]) -> T:
         """Does work that takes the body apart; in a thread if that is long."""
-        return work() if len(self.body or b"") <= SHORT_BODY else await self.in_thread(work)
+        return work() if len(self.body or b"") <= SHORT_BODY else await self.in_pool(work)
 
 
 class Ignored(NamedTuple):

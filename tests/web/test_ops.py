@@ -72,13 +72,13 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
 def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
     """Asks for the heartbeat; returns the statuses, and notes where a thread was needed."""
 
-    async def in_thread(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
+    async def in_pool(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
         if threads is not None:
             threads.append(1)
         return work()
 
     def ask() -> int:
-        request: Any = SimpleNamespace(in_thread=in_thread)
+        request: Any = SimpleNamespace(in_pool=in_pool)
         with pytest.raises(StopIteration) as end:
             views.heartbeat(request, {}).send(None)
         status: int = end.value.value.status

@@ -40,7 +40,7 @@ from queuey.service.claims.turns import PartitionRotation
 from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Core
 from queuey.service.limits import Limits
-from queuey.service.queue_access import InThread, QueueAccess
+from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
@@ -289,7 +289,6 @@ class ClaimUseCases(ClaimOverview):
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
-        in_thread: InThread | None = None,
     ) -> list[Settlement]:
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
@@ -300,26 +299,22 @@ class ClaimUseCases(ClaimOverview):
             reason: Error of the handler; None: nothing is recorded.
             retry: False: they become dead letters now. Those of a queue of dead letters are delivered again all the
                 same.
-            in_thread: Writes the reasons in a thread of the caller's share; None: in one of the service's own.
         """
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
-            await self._note(queue, receipts, reason, in_thread or self.core.in_thread)
+            await self._note(queue, receipts, reason)
         kind: Kind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
-    async def set_states(
-        self, queue: Queue, states: Mapping[ClaimReceipt, bytes], in_thread: InThread
-    ) -> list[Settlement]:
+    async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
         """Sets the states of jobs in hand: for people, until the message is done.
 
         Args:
             queue: As for :meth:`acknowledge`, as are results and errors.
             states: JSON by receipt; not very many, because each is a write of the store.
-            in_thread: Writes them in a thread of the caller's share.
         """
         settled = await self._settle(queue, "verify", list(states))
         now = self._store.claim_now() / 1000
@@ -329,12 +324,10 @@ class ClaimUseCases(ClaimOverview):
                 state = JobState(receipt.number, now, states[receipt])
                 self._attempts.set_state(queue, receipt.partition, receipt.position, state)
 
-        await in_thread(write)
+        await self.core.in_thread(write)
         return settled
 
-    async def _note(
-        self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason, in_thread: InThread
-    ) -> None:
+    async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Records the reason before the claims end: dead letters may be made of the messages then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
@@ -347,7 +340,7 @@ class ClaimUseCases(ClaimOverview):
                 why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
                 self._attempts.note(queue, receipt.partition, receipt.position, why)
 
-        await in_thread(note)
+        await self.core.in_thread(note)
 
     async def _settle(
         self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0

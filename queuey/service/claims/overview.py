@@ -98,7 +98,7 @@ class ClaimOverview(ABC):
             claimed = state.live(expired)
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
-        return self.core.use(access, lambda queue: self.look_at(queue, count))
+        return self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Counts work left; messages that wait are counted up to the limit and estimated beyond."""

@@ -133,7 +133,7 @@ class ActiveMove:
         """Sets the total."""
 
         def size() -> int:
-            access = QueueAccess(self._store, self._source(), lambda _: None)
+            access = QueueAccess(self._claims.core, self._store, self._source(), lambda _: None)
             return self._claims.size(access, COUNTED).size
 
         with suppress(QueueyError, SourceGone):

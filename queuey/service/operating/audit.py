@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -129,7 +130,7 @@ class AuditLog:
         """
         entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
         access, draft = self._access(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
-        posted = self._core.use(access, lambda row: self._messages.post(row, [draft]))
+        posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
         sent = Sent(content, *posted.locations[0])
         value = _encode_sent(sent)
         stands = self._store.enter(_work(application, form), 0, value, expected=None)
@@ -184,7 +185,7 @@ class AuditLog:
             with suppress(ApplicationExists):
                 self._store.create_application(AUDITS)
             queue, _ = self._store.create_queue(AUDITS, application, QueueSpec(ttl=KEPT))
-        return QueueAccess.enter(self._store, queue, lambda _: None)
+        return QueueAccess.enter(self._core, self._store, queue, lambda _: None)
 
 
 def _place(message: Message) -> Location:

@@ -122,7 +122,7 @@ class Redriving:
         for name, indexes in going.items():
             some = [known[index] for index in indexes]
             try:
-                results = self._core.use(ways[name], partial(self._post, access.queue.uid, some))
+                results = self._core.run(ways[name].apply(partial(self._post, access.queue.uid, some)))
                 gone = [one for one, result in zip(some, results, strict=True) if isinstance(result, bool)]
                 sent[name] = results.count(False)
                 before += results.count(True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from queuey.messages import Queue
-from queuey.service.queue_access import InThread, QueueAccess
+from queuey.service.queue_access import QueueAccess
 from queuey.service.unread import Marks, Unread, UnreadUseCases
 
 PAUSE = 5.0
@@ -63,23 +63,20 @@ class MarkNews:
     def drop(self, name: str) -> None:
         self._told.pop(name, None)
 
-    async def news(self, accesses: Sequence[QueueAccess], in_thread: InThread) -> list[tuple[str, Unread]]:
-        """Returns the queues whose marks were not told yet, with their unread messages, once in a while."""
+    def due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
+        """Returns the queues whose marks are to be read now, of all those of the stream: once in a while all."""
         self._queues = len(accesses)
         is_due = self._clock() >= self._due
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
         heard, self._heard = self._heard, set()
-        some = [each for each in accesses if is_due or each.queue.name in heard or each.queue.name not in self._told]
-        if not some:
-            return []
-        found, left = await in_thread(lambda: self._look(some))
-        self._heard |= left
-        self._told |= {name: unread.marks for name, unread in found}
-        return list(found)
+        return [each for each in accesses if is_due or each.queue.name in heard or each.queue.name not in self._told]
 
-    def _look(self, accesses: Sequence[QueueAccess]) -> tuple[list[tuple[str, Unread]], set[str]]:
-        """Returns the queues whose marks were not told yet, and those that could not be counted this time."""
+    def news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
+        """Returns the queues whose marks were not told yet, with their unread messages; blocks.
+
+        Those that could not be counted this time are due again.
+        """
         marks = self._unread.marks(accesses, self.reader)
         moved = [
             (access, each)
@@ -88,10 +85,10 @@ class MarkNews:
         ]
         counted = self._unread.count(moved) if moved else []
         found: list[tuple[str, Unread]] = []
-        left: set[str] = set()
         for (access, _), unread in zip(moved, counted, strict=True):
             if isinstance(unread, Unread):
                 found.append((access.queue.name, unread))
+                self._told[access.queue.name] = unread.marks
             elif unread is None:
-                left.add(access.queue.name)
-        return found, left
+                self._heard.add(access.queue.name)
+        return found

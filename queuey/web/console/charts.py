@@ -43,7 +43,7 @@ class ChartView:
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
-        holder = await request.in_thread(lambda: self._holder_of(request))
+        holder = await request.in_pool(lambda: self._holder_of(request))
         request.headers["accept"] = "text/event-stream"  # The form of errors from here on.
         source = ChartEvents(self, request, match, holder)
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
@@ -72,7 +72,7 @@ class ChartView:
             NotAllowed: The caller may no longer see it.
         """
         access = await self._authorization.admit(request, match, "measure")
-        return await request.in_thread(lambda: self._figures(access), computes=True)
+        return await request.in_pool(lambda: self._figures(access), computes=True)
 
     def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
         """Returns the times of all cells, with messages a second and the depth."""

@@ -34,11 +34,11 @@ class HealthView:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
-        ask = await request.in_thread(lambda: self._asks.of(request, match, {}))
+        ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
         # A thread of its own examines, for all who ask meanwhile.
         findings = await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
         operates = any(grant.application is None for grant in ask.caller.grants)
-        statistics = await request.in_thread(ask.service.statistics) if operates else {}
+        statistics = await request.in_pool(ask.service.statistics) if operates else {}
         return ask.render(
             "health.html",
             "Health",

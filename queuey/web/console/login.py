@@ -192,7 +192,7 @@ class ProviderViews:
 
     async def go(self, request: Request, match: Match) -> Response:
         """Sends the browser to the provider."""
-        return await request.in_thread(partial(self._go, request, self._find(match)))
+        return await request.in_pool(partial(self._go, request, self._find(match)))
 
     async def come_back(self, request: Request, match: Match) -> Response:
         """Logs in the user whom the provider sends back."""
@@ -203,7 +203,7 @@ class ProviderViews:
             # A browser that another site has sent here keeps its strict cookies to itself. A page of ours gets them.
             address = pages.link("login", provider.tag, "back", **given, again=1)
             return pages.render(request, "back.html", "Logging in", refresh=address)
-        return await request.in_thread(partial(self._come_back, request, provider, given))
+        return await request.in_pool(partial(self._come_back, request, provider, given))
 
     def _find(self, match: Match) -> Provider:
         provider = self._providers.get(match["provider"])

@@ -158,7 +158,7 @@ class Facade(ABC):
             try:
                 return await (await self._authorization.admit(request, where, action)).apply(call)
             except QueueNotFound:
-                await request.in_thread(partial(self.make, request, match))
+                await request.in_pool(partial(self.make, request, match))
         raise _busy(match)
 
     def make(self, request: Request, match: Match) -> Queue:

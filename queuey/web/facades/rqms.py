@@ -108,7 +108,7 @@ class RqmsFacade(OpenFacade):
         given = parse_form(request.query, "query")
         name = _name(given.get("id", ""))
         draft = await request.read(partial(_draft, request, name))
-        create = partial(self._names.create, name=name, draft=draft, in_thread=request.in_thread)
+        create = partial(self._names.create, name=name, draft=draft)
         await self.apply(request, match, "send", create)
         return Response(201, b"It shall be done.", HTML)
 
@@ -117,7 +117,7 @@ class RqmsFacade(OpenFacade):
         self.where(match)
         name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_draft, request, name))
-        replace = partial(self._names.replace, name=name, draft=draft, in_thread=request.in_thread)
+        replace = partial(self._names.replace, name=name, draft=draft)
         await self.apply(request, match, "overwrite", replace)
         return Response(201, b"Well spoken.", HTML)
 

@@ -362,11 +362,14 @@ class Gateway:
         """Runs a part of a request; gives it up when its client has left, or when it takes too long."""
         request.turn_began = time.monotonic()
         try:
+            self._core.requester = request
             try:
                 waits_for = work.send(None)
             except StopIteration as end:  # There was nothing to wait for.
                 return end.value  # type: ignore[no-any-return] # it has no type
-            call = request.call = Call(work, waits_for, time.monotonic() - request.turn_began)
+            finally:
+                self._core.requester = None
+            call = request.call = Call(self._core, request, work, waits_for, time.monotonic() - request.turn_began)
             if not request.is_paused:
                 self._calls[call] = request.turn_began + self._deadline, request
             if request.client is not None:
@@ -422,7 +425,7 @@ class Gateway:
     def waiting(self, request: Request, seconds: float) -> LongPoll:
         return LongPoll(self._polls, request, seconds)
 
-    async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+    async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         if page:
             # It is in a thread's turn from here on, and not in the loop's.
             self._release_memory(request)

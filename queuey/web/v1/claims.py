@@ -226,9 +226,7 @@ class ClaimViews(Views):
                 if asked.reason is None
                 else ReleaseReason(asked.reason.error or "Released", asked.reason.text or "")
             )
-            return self._service.claims.release(
-                queue, given.receipts, asked.delay, reason, retry=asked.retry, in_thread=request.in_thread
-            )
+            return self._service.claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
 
         return await self._settle(request, match, api.Release, release)
 
@@ -280,7 +278,7 @@ class ClaimViews(Views):
 
         async def call(queue: Queue) -> Response:
             states = await request.read(partial(self._states, request, queue))
-            settled = await self._service.claims.set_states(queue, dict(states.values()), request.in_thread)
+            settled = await self._service.claims.set_states(queue, dict(states.values()))
             return _settled(list(states), settled)
 
         return await access.apply(call)

@@ -29,22 +29,20 @@ class NameViews(Views):
     async def create(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "send")
         name, draft = _name(match), await request.read(partial(self._draft, request))
-        changed = await access.apply(lambda queue: self._service.names.create(queue, name, draft, request.in_thread))
+        changed = await access.apply(partial(self._service.names.create, name=name, draft=draft))
         return _stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _name(match), await request.read(partial(self._draft, request))
-        return _stored(
-            await access.apply(lambda queue: self._service.names.replace(queue, name, draft, request.in_thread)), 200
-        )
+        return _stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _name(match)
         raw = self.fields(FetchQuery).query(request).raw
-        message = await access.apply(lambda queue: self._service.names.fetch(queue, name, request.in_thread))
+        message = await access.apply(partial(self._service.names.fetch, name=name))
         if message is None:
             raise NameNotFound(name)
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
@@ -52,7 +50,7 @@ class NameViews(Views):
     async def delete(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "delete")
         name = _name(match)
-        await access.apply(lambda queue: self._service.names.delete(queue, name, request.in_thread))
+        await access.apply(partial(self._service.names.delete, name=name))
         return json_response(Done())
 
     def _draft(self, request: Request) -> Draft:

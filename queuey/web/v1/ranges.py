@@ -126,7 +126,7 @@ class RangeViews(Views):
                 reading = await current.apply(lambda queue: reader.read_short(queue, wanted, waiter))
             if reading is not None:
                 return _shown(reading)
-            return await request.in_thread(
+            return await request.in_pool(
                 lambda: _shown(reader.read(current, wanted, waiter=waiter)), computes=True, page=True
             )
 
@@ -152,9 +152,9 @@ class RangeViews(Views):
 
         async def attempt(waiter: Waiter | None) -> _Answer:
             read = partial(self._read_each, request, match["app"], ranges, waiter)
-            return await request.in_thread(read, computes=True, page=True)
+            return await request.in_pool(read, computes=True, page=True)
 
-        ranges, wait, answer = await request.in_thread(begin, computes=True, page=True)
+        ranges, wait, answer = await request.in_pool(begin, computes=True, page=True)
         if answer is None:
             answer = await request.until_found(wait, attempt)
         return answer.response

@@ -18,7 +18,7 @@ from queuey.api.reads import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
-from queuey.service.streams import Cursor, Event, Stream
+from queuey.service.streams import Cursor, Event, Found, Stream
 from queuey.service.unread.mark_news import MarkNews
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
@@ -197,17 +197,29 @@ class QueueEvents(ABC):
         stream, request = self._stream, self.request
         for name, _ in refused:
             stream.drop(name)
-        in_thread = partial(request.in_thread, computes=True, page=True)
-        found, lost = await stream.read(turn, in_thread, short=request.reserve_at_once(SHORT_BYTES))
+        found, lost = await self._read(turn)
         if lost and not self.named:
             raise lost[0][1]
         events = _rendered(found, named=self.named)
         for name, error in (*refused, *lost):
             stream.drop(name)
             events.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
-        for name, unread in await stream.new_marks(partial(request.in_thread, computes=True)):
-            events.append(event("read", {**({"queue_name": name} if self.named else {}), **unread_fields(unread)}))
+        if stream.marks is not None and (due := stream.marks.due(stream.accesses)):
+            for name, unread in await request.in_pool(partial(stream.marks.news, due), computes=True):
+                events.append(event("read", {**({"queue_name": name} if self.named else {}), **unread_fields(unread)}))
         return events
+
+    async def _read(self, turn: LongPoll) -> Found:
+        """Returns new messages, and the queues that cannot be read any more."""
+        woken = turn.take_woken()
+        try:
+            if self.request.reserve_at_once(SHORT_BYTES) and (found := await self._stream.read_short(turn)):
+                return found
+            read = partial(self._stream.read, woken, turn)
+            return await self.request.in_pool(read, computes=True, page=True)
+        except BaseException:
+            turn.note_woken(None)
+            raise
 
 
 class EventsOfOne(QueueEvents):
@@ -232,7 +244,7 @@ class EventsOfMany(QueueEvents):
     async def _admit(self, turn: LongPoll) -> Refused:
         if not ((self._stream.looks_again and self._stream.may_look) or turn.may_be_any):
             return []
-        return await self.request.in_thread(self._admit_each)
+        return await self.request.in_pool(self._admit_each)
 
     async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         events = await super()._next(turn, refused)

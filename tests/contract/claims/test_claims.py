@@ -461,7 +461,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     assert service.claims.counts(access)[1].dead == 1
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
-    there = QueueAccess(other, queue, lambda _queue: None)
+    there = QueueAccess(core, other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
         assert late.counts(there)[1].dead == 1

@@ -46,7 +46,7 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert eventually(lambda: len(shown(store, shared)) == 3)
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
-    there = QueueAccess(other, queue, lambda _queue: None)
+    there = QueueAccess(core, other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
         assert [each.dead for each in late.counts(there).values()] == [1, 1]

@@ -32,7 +32,7 @@ class Early(test_streams.Reading):
 
 def read(service: Service, queue: Queue, **how: Any) -> Reading:  # noqa: ANN401 - fields of a range
     """Reads a range early."""
-    access = service.enter(queue, lambda _: None, lambda work: work())
+    access = service.enter(queue, lambda _: None)
     return service.reader.read(access, Range(early=True, **how))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Message, Page, Queue, Slice, bytes_of
-from queuey.service import Limits, QueueAccess, Range, Reading, Service
+from queuey.service import Limits, Range, Reading, Service
 from queuey.service.ranges import mark_of
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
@@ -63,7 +63,7 @@ def read(store: Store, queue: Queue, **wanted: object) -> Reading:
     """Reads a merged page up to now."""
     service = Service(store, limits=LIMITS)
     reach = Range(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
-    return service.reader.read(QueueAccess(store, queue, lambda _: None), reach)
+    return service.reader.read(service.enter(queue, lambda _: None), reach)
 
 
 def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -49,18 +49,16 @@ class Reading:
         only = queues[0].name if len(queues) == 1 else None
         self.stream = Stream(service.streams, Cursor.parse(cursor, only), limit, None, only, early=self.early)
         for queue in queues:
-            self.stream.admit(service.enter(queue, lambda _: None, self.in_thread))
+            self.stream.admit(service.enter(queue, lambda _: None))
         self.waiter = Waiting(service.reader.watchers)
-
-    async def in_thread(self, work: Any) -> Any:  # noqa: ANN401 - whatever is to be done
-        """Does it here."""
-        return work()
 
     def read(self, *, short: bool = True) -> list[Event]:
         """Reads what there is now."""
-        found: Found = self.service.core.run(self.stream.read(self.waiter, self.in_thread, short=short))
-        assert not found[1]
-        return found[0]
+        woken = self.waiter.take_woken()
+        found: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
+        events, failed = self.stream.read(woken, self.waiter) if found is None else found
+        assert not failed
+        return events
 
     def close(self) -> None:
         """Ends it."""
@@ -176,7 +174,7 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
     reader = Reading(service, [first, other], 10)
     assert reader.read() == []
     store.append(later, [new("a")])
-    reader.stream.admit(service.enter(later, lambda _: None, reader.in_thread))
+    reader.stream.admit(service.enter(later, lambda _: None))
     store.append(first, [new("b")])
     reader.waiter.wake(first.qid)
     assert [event.message.body for event in reader.read()] == ["a", "b"]

@@ -36,7 +36,7 @@ class EarlySite(PostSite):
             if now.qid != queue.qid:
                 raise QueueChanged(queue.name)
 
-        return QueueAccess(self.store, queue, check, self.core.in_thread)
+        return QueueAccess(self.core, self.store, queue, check)
 
     def read(self, access: QueueAccess, wanted: Range) -> Reading:
         """Reads as the service does: without a thread if that can be."""
@@ -152,8 +152,7 @@ class StreamReader(EarlyReader):
     def read(self, _limit: int) -> bool:
         """See the base class."""
         stream, site = self._stream, self._site
-        self._waiter.note_woken(None)
-        events, failed = site.result_of(stream.read(self._waiter, site.core.in_thread, short=True))
+        events, failed = site.result_of(stream.read_short(self._waiter)) or stream.read(None, self._waiter)
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message

@@ -115,7 +115,7 @@ class PostSite(Site):
 
         try:
             found = await self.core.in_thread(lambda: self.store.queue(APPLICATION, QUEUE))
-            access = QueueAccess(self.store, found, lambda _queue: None, self.core.in_thread)
+            access = QueueAccess(self.core, self.store, found, lambda _queue: None)
             return await access.apply(post)
         except asyncio.CancelledError:
             raise GivenUp("unknown") from None
@@ -304,7 +304,7 @@ class PostStorm(MessageStorm):
         def work() -> None:
             try:
                 found = site.store.queue(APPLICATION, QUEUE)
-                QueueAccess(site.store, found, lambda _queue: None).use(lambda queue: change(site, queue))
+                QueueAccess(site.core, site.store, found, lambda _queue: None).use(lambda queue: change(site, queue))
             except QueueyError:
                 pass
 

@@ -112,7 +112,7 @@ def test_who_gives_up_is_told() -> None:
         found: list[object] = []
         for work in (waiting, knowing, failing):
             begun = work()
-            call = Call(begun, begun.send(None), 0.0)
+            call = Call(core, None, begun, begun.send(None), 0.0)
             core.loop.call_later(0.01, call.give_up)
             try:
                 await call
@@ -141,7 +141,7 @@ def test_what_a_call_has_used() -> None:
 
     async def cancelled() -> float:
         begun = work()
-        call = Call(begun, begun.send(None), 0.0)
+        call = Call(core, None, begun, begun.send(None), 0.0)
 
         async def run() -> None:
             await call

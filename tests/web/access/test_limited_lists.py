@@ -13,6 +13,7 @@ from queuey.access import matches
 from queuey.errors import InvalidRequest
 from queuey.messages import QueueSpec, Scope
 from queuey.service import Limits
+from queuey.service.core import Core
 from queuey.service.queues import Queues
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
@@ -62,7 +63,7 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: Any) -> None:  # noqa
     """Where too many queues do not match, the list is refused; a pattern that begins with text leads straight there."""
     for name in (*(f"a{number:04}" for number in range(2100)), "b-z"):
         store.create_queue("queuey", name, QueueSpec())
-    queues = Queues(store, Limits(), max_filtered=1500)
+    queues = Queues(store, Limits(), Core(), max_filtered=1500)
     with pytest.raises(InvalidRequest, match="patterns begin with text"):
         queues.list("queuey", start="", limit=1, patterns=["*-z"])
     found, following = queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"])

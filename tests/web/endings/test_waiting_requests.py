@@ -1,20 +1,25 @@
-"""What a request that waits for messages gives back, and what it needs when it goes on."""
+"""What a request that waits for messages, or for work of its own, gives back, and what it needs when it goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
-from queuey.service.core import Call
+from queuey.service.core import Call, Done
 from queuey.storage import Store
 from queuey.web.admission.scheduling import Contention, LoopScheduler
+from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.requests import Request as Asked
+from queuey.web.responses import Response, text_response
 from tests.contract.samples import new
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import Request, Run, blank_request, running, until
+from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, blank_request, running, until
 from tests.web.reads.test_streams import Reader, reading
 
 TENANT = "app:queuey"
@@ -102,7 +107,7 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
             await asyncio.sleep(0)
 
         request, part = blank_request(), nothing()
-        request.call = Call(part, part.send(None), used=1000.0)
+        request.call = Call(gateway._core, None, part, part.send(None), used=1000.0)
         for _ in range(2):
             await gateway._take_turn(request)
             request.call._used = 10.0
@@ -112,3 +117,78 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
     with replace(LoopScheduler.leave, noting):
         run(work)
     assert charged == [10.0, 10.0]
+
+
+def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> None:
+    """It would not end sooner, and its caller would not be told what was done."""
+    stuck = threading.Event()
+
+    class Stuck(Stub):
+        def views(self) -> dict[str, View]:
+            return {"POST": View(self.use, asks=True)}
+
+        async def use(self, _request: Asked, _match: Match) -> Response:
+            assert await self.core.in_thread(lambda: stuck.wait(ALWAYS))
+            return text_response("done")
+
+    async def work(gateway: Gateway) -> bytes:
+        slow = asyncio.create_task(Request("POST").to(gateway))
+        await until(lambda: bool(gateway._calls))
+        timer = gateway._timer
+        await until(lambda: gateway._timer is not timer)  # It has looked for late requests.
+        stuck.set()
+        return (await slow).body
+
+    assert running(Stuck(), deadline=0.1)(work) == b"done"
+
+
+def test_the_end_of_one_request_answers_no_other() -> None:
+    """Work that ends in the loop's thread, while another request begins, answers the request that it belongs to."""
+
+    class Ending(Stub):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[Done] = []
+
+        def views(self) -> dict[str, View]:
+            return {"POST": View(self.end)}
+
+        async def end(self, _request: Asked, _match: Match) -> Response:
+            mine = len(self.ends)
+
+            def begin(done: Done) -> None:
+                self.ends.append(done)
+                if mine:
+                    self.ends[0]("first", None)
+                    done("second", None)
+
+            return text_response(await self.core.ended(begin))
+
+    async def work(gateway: Gateway) -> list[bytes]:
+        first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))
+        await until(lambda: bool(gateway._calls))
+        second = await Request("POST", "/v1/a/q", b"x").to(gateway)
+        return [reply.body for reply in (await first, second)]
+
+    assert running(Ending())(work) == [b"first", b"second"]
+
+
+def test_making_an_answer_counts_as_use_of_the_loop() -> None:
+    """What the answer to a long batch takes, after its commit, is charged to its application."""
+
+    class Slow(Stub):
+        def views(self) -> dict[str, View]:
+            return {"POST": View(self.finish)}
+
+        async def finish(self, _request: Asked, _match: Match) -> Response:
+            await self.core.in_thread(lambda: 1)
+            time.sleep(0.05)  # noqa: ASYNC251 - it computes
+            return text_response("done")
+
+    async def work(gateway: Gateway) -> float:
+        gateway._contention.several = True
+        reply = await Request("POST", "/v1/a/q", b"x").to(gateway)
+        assert reply.status == 200
+        return gateway._scheduler._turns._used["a"]
+
+    assert running(Slow())(work) >= 0.05

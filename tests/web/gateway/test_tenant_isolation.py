@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from queuey.errors import InvalidToken
-from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.asgi import answer
@@ -334,6 +333,76 @@ def test_reasons_are_written_in_threads_that_are_shared_out(owner: Caller, betwe
     assert [name.startswith("queuey-request") for name in threads] == [True]
 
 
+class Working(Stub):
+    """An application whose use case works in threads, itself and in a task that it leaves behind.
+
+    Attributes:
+        gateway: What answers its requests.
+        seen: For each work, where it was called, the name of its thread, and the tenants' numbers of threads then.
+        go: Has the tasks go on.
+        tasks: What is left behind.
+    """
+
+    gateway: Gateway
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, dict[str, int]]] = []
+        self.go = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def tenant(self, request: Asked) -> str:
+        return request.query
+
+    def views(self) -> dict[str, View]:
+        return {"POST": View(self.use, asks=True)}
+
+    async def use(self, request: Asked, _match: Match) -> Response:
+        await self.work(f"{request.query} at once")
+        self.tasks.append(self.core.spawn(self.go_on(request)))
+        await asyncio.sleep(0.01)
+        await self.work(f"{request.query} later")
+        return text_response("done")
+
+    async def go_on(self, request: Asked) -> None:
+        """Works before and after the request ends."""
+        await self.work("task")
+        assert not request.blocked
+        await self.go.wait()
+        await self.work("task")
+        assert not request.blocked
+
+    async def work(self, name: str) -> None:
+        """Works in a thread."""
+
+        def work() -> None:
+            self.seen.append((name, threading.current_thread().name, dict(self.gateway._threads._hand._held)))
+
+        await self.core.in_thread(work)
+
+
+def test_work_of_use_cases_in_threads_counts_for_the_tenant_of_their_request() -> None:
+    """Whatever other requests run meanwhile. What a request leaves in the background is the service's own work."""
+    app = Working()
+
+    async def work(gateway: Gateway) -> None:
+        app.gateway = gateway
+        requests = [Request("POST", "/v1/a/q", query=tenant) for tenant in "ab"]
+        replies = await asyncio.gather(*(request.to(gateway) for request in requests))
+        assert [reply.body for reply in replies] == [b"done"] * 2
+        app.go.set()
+        await asyncio.gather(*app.tasks)
+
+    running(app)(work)
+    for name, thread, held in app.seen:
+        if name == "task":
+            assert thread.startswith("queuey-block")
+        else:
+            assert thread.startswith("queuey-request")
+            assert held[name[0]] == 1
+    assert sorted(name for name, _, _ in app.seen) == ["a at once", "a later", "b at once", "b later", *["task"] * 4]
+
+
 def test_reads_go_on_when_one_is_alone_again() -> None:
     """What waited while there were several begins when there are not, though nothing else happens."""
     stuck = threading.Event()
@@ -501,55 +570,3 @@ def test_polls_with_something_to_read_need_no_place(run: Run, owner: Caller) -> 
         return replies
 
     assert [reply.bodies for reply in run(work)] == [["x"]] * 5
-
-
-def test_the_end_of_one_request_answers_no_other() -> None:
-    """Work that ends in the loop's thread, while another request begins, answers the request that it belongs to."""
-
-    class Ending(Stub):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ends: list[Done] = []
-
-        def views(self) -> dict[str, View]:
-            return {"POST": View(self.end)}
-
-        async def end(self, _request: Asked, _match: Match) -> Response:
-            mine = len(self.ends)
-
-            def begin(done: Done) -> None:
-                self.ends.append(done)
-                if mine:
-                    self.ends[0]("first", None)
-                    done("second", None)
-
-            return text_response(await self.core.ended(begin))
-
-    async def work(gateway: Gateway) -> list[bytes]:
-        first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))
-        await until(lambda: bool(gateway._calls))
-        second = await Request("POST", "/v1/a/q", b"x").to(gateway)
-        return [reply.body for reply in (await first, second)]
-
-    assert running(Ending())(work) == [b"first", b"second"]
-
-
-def test_making_an_answer_counts_as_use_of_the_loop() -> None:
-    """What the answer to a long batch takes, after its commit, is charged to its application."""
-
-    class Slow(Stub):
-        def views(self) -> dict[str, View]:
-            return {"POST": View(self.finish)}
-
-        async def finish(self, _request: Asked, _match: Match) -> Response:
-            await self.core.in_thread(lambda: 1)
-            time.sleep(0.05)  # noqa: ASYNC251 - it computes
-            return text_response("done")
-
-    async def work(gateway: Gateway) -> float:
-        gateway._contention.several = True
-        reply = await Request("POST", "/v1/a/q", b"x").to(gateway)
-        assert reply.status == 200
-        return gateway._scheduler._turns._used["a"]
-
-    assert running(Slow())(work) >= 0.05

@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.ranges import OTHERS
 from queuey.storage import Store
 from queuey.web import make_app
@@ -155,7 +155,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
     queue = store.queue("queuey", owner.create("q"))
     places = store.append(queue, [new(text) for text in "abc"])
     service: Service = app.registry.service
-    access = QueueAccess(store, queue, lambda _: None)
+    access = service.enter(queue, lambda _: None)
 
     async def work(gateway: Gateway) -> None:
         more = "" if path == "q" else "&queues=q"

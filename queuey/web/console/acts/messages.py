@@ -59,7 +59,7 @@ class SendMessage(Act):
         service = ask.service
         batch = msgspec.json.encode({"messages": [item_of(ask)]})
         (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
-        posted = service.core.use(access, lambda queue: service.messages.post(queue, [draft]))
+        posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
         place = format_place(*posted.locations[0])
         return Deed(text=f"Stored message {place}.", details={"message": place})
 
@@ -129,7 +129,7 @@ class ReleaseJob(Act):
         retry = ask.get("then") != "dead"
         claims, core = ask.service.claims, ask.service.core
         receipt = ClaimReceipt(number, *position)
-        (settled,) = core.use(ask.enter("admin"), lambda queue: claims.release(queue, [receipt], retry=retry))
+        (settled,) = core.run(ask.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry)))
         if settled.status is not ReceiptStatus.DONE:
             return Deed(text="Nobody has this message, or it was done before, so nothing was released.")
         return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")

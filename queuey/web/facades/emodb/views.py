@@ -119,7 +119,7 @@ class EmodbFacade(Facade):
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
                 return await self._authorization.admit(request, self.where(match), action)
-        return await request.in_thread(partial(self._find, request, match, action))
+        return await request.in_pool(partial(self._find, request, match, action))
 
     def _patterns(self, request: Request, action: Action) -> Sequence[str]:
         return self._authorization.patterns(request, self.application, action)
@@ -159,7 +159,7 @@ class EmodbFacade(Facade):
                     raise errors.RefusedQueue(name) from None
             return batches
 
-        batches = await request.in_thread(read)
+        batches = await request.in_pool(read)
         for name, drafts in batches.items():
             await self._send(request, {**match, "queue": name}, drafts)
         return _json(SUCCESS)
@@ -180,7 +180,7 @@ class EmodbFacade(Facade):
             return _json(NONE)
         if ttl and not self.open_claims.has_room(access.queue.qid):
             with suppress(QueueNotFound):
-                if await request.in_thread(partial(self.open_claims.is_full, access)):
+                if await request.in_pool(partial(self.open_claims.is_full, access)):
                     return _json(NONE)
 
         async def poll(queue: Queue) -> Response:

@@ -106,7 +106,7 @@ class SqsFacade(Facade):
         if (action := self._actions.get(name)) is not None:
             result = await action(asked)
         elif (blocking := self._blocking.get(name)) is not None:
-            result = await request.in_thread(partial(blocking, asked))
+            result = await request.in_pool(partial(blocking, asked))
         else:
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
         # An id for logs, without a call of the system, which takes 10 microseconds.

@@ -47,7 +47,7 @@ class ScheduleViews(Views):
 
     async def run(self, request: Request, match: Match) -> Response:
         application, name = match["app"], match["schedule"]
-        may_see = await request.in_thread(partial(self._runnable, request, application))
+        may_see = await request.in_pool(partial(self._runnable, request, application))
         return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
 
     def _runnable(self, request: Request, application: str) -> MaySee:
