@@ -89,6 +89,9 @@ class AsgiExchange:
         self._send = send
         self._due: tuple[Response, bool] | None = None
 
+    def take_whole(self, size: int) -> bytes | None:
+        return None  # Nobody says what has come.
+
     def respond(self, response: Response, *, head: bool) -> None:
         self._due = response, head
 

@@ -21,7 +21,7 @@ from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
 from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota
-from queuey.web.responses import Header, Response, accepts
+from queuey.web.responses import Exchange, Header, Response, accepts
 
 T = TypeVar("T")
 
@@ -342,8 +342,8 @@ class BodyReader:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    async def take(self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop) -> int:
-        """Reads the body into the request unless it is longer than any view takes; returns its size.
+    async def take(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
+        """Reads the body into the request unless it is longer than any view takes.
 
         Afterwards, in any case, the caller releases what the request has ``held``.
 
@@ -355,18 +355,17 @@ class BodyReader:
         # A view refuses a body that is too long by its length alone, so that one is left unread.
         if announced == 0:
             request.body = b""
-            return 0
+            return
         if announced is not None and announced > self._most:
-            return announced
-        if request.connection is not None and announced is not None and announced <= SMALL_BODY:
-            request.body = request.connection.take_whole(announced)
-            if request.body is not None:
-                return announced
-        return await self._arrived(request, receive, loop, announced)
+            return
+        if announced is not None and announced <= SMALL_BODY:
+            request.body = exchange.take_whole(announced)
+        if request.body is None:
+            await self._arrived(request, exchange.receive, loop, announced)
 
     async def _arrived(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
-    ) -> int:
+    ) -> None:
         """Reads a body that has not come yet; see :meth:`take`."""
         task = asyncio.current_task(loop)
         if task is not None:
@@ -386,7 +385,6 @@ class BodyReader:
             if task is not None:
                 del self._arriving[task]
         request.body = body
-        return len(body)
 
     async def _take_pieces(
         self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None

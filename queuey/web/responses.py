@@ -89,6 +89,9 @@ class Exchange(Protocol):
     def receive(self) -> Awaitable[dict[str, Any]]:
         """Returns the next piece of the body, or says that the client is gone, as in ASGI."""
 
+    def take_whole(self, size: int) -> bytes | None:
+        """Returns the body if all of its bytes, so many, have come already."""
+
     def respond(self, response: Response, *, head: bool) -> None:
         """Sends a response of one piece.
 

@@ -32,7 +32,6 @@ from queuey.web.admission.long_polls import (
     Clients,
     LongPoll,
     LongPolls,
-    Receive,
     client_left,
 )
 from queuey.web.admission.rates import RateLimits
@@ -197,10 +196,18 @@ class Gateway:
         if fields.own:
             request.has_own_headers = True
         try:
-            response = await self.serve(request, head.path, exchange.receive, fields.foreign)
+            request.path, endpoint, match = self._resources.find(head.path)
+            response = None if self._origins is None else self._origins.preflight(request)
+            if response is not None:
+                self._metrics.observe(NAME, response.status, 0.0)
+            else:
+                response = await self._respond(request, endpoint, match, exchange, fields.foreign)
+                if self._origins is not None:
+                    response.headers += self._origins.headers(request, response.headers)
             if response.pieces is not None:
                 self._leave(request)
-                self._drop_body(request)
+                if request.held:
+                    self._drop_body(request)
                 await self._sender.go_on(response, exchange, partial(self._advance, request))
             elif head.method == "HEAD" or response.size <= PIECE_SIZE:
                 exchange.respond(response, head=head.method == "HEAD")
@@ -213,58 +220,58 @@ class Gateway:
                 self._release_memory(request)
             self._release(request)
 
-    async def serve(self, request: Request, path: bytes, receive: Receive, foreign: list[str]) -> Response:
-        """Answers a request.
-
-        Args:
-            request: Without its path and body.
-            path: As it was sent.
-            receive: Gives the body, and says when the client has left.
-            foreign: Names of headers that cannot be read.
-        """
-        request.path, endpoint, match = self._resources.find(path)
-        if self._origins is None:
-            return await self._serve(request, endpoint, match, receive, foreign)
-        response = self._origins.preflight(request)
-        if response is not None:
-            self._metrics.observe(NAME, response.status, 0.0)
-        else:
-            response = await self._serve(request, endpoint, match, receive, foreign)
-            response.headers += self._origins.headers(request, response.headers)
-        return response
-
-    async def _serve(
-        self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
+    async def _respond(
+        self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, foreign: list[str]
     ) -> Response:
+        """Returns the response, also to what is refused; ``foreign`` names headers that cannot be read."""
         try:
-            for facade in self._facades:
-                if facade.admit(request):
-                    break
-            if foreign:
-                refuse_unreadable(foreign)
-            tenant = request.path if endpoint.is_for_monitor(request) else self._authorization.tenant(request)
-            if tenant is None and _needs_caller(request):
-                # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
-                await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
-                tenant = self._authorization.tenant(request)
-            if tenant and request.verify is not None:
-                await self._verify(request, receive, tenant)
-            request.tenant = tenant or ANONYMOUS
-            if self._rates is not None and _needs_caller(request):
-                self._count(self._rates, request)
-            if request.body is None and (tenant or announced_length(request) == 0):
-                await self._bodies.take(request, receive, self._loop)
-            response = await self._answer(endpoint, endpoint.view(request.method), request, match, receive)
+            await self._let_in(request, endpoint, exchange, foreign)
+            view = endpoint.view(request.method)
+            self._enter(request)
+            if view.reads:
+                # Unread bytes of a body would arrive before the client's disconnect.
+                request.client = self._clients.begin(exchange.receive if request.body is not None else None)
+            try:
+                response = await self._run(endpoint, view, request, match)
+            except BodyWanted:  # Its caller was not known before.
+                self._release_memory(request)
+                self._leave(request)
+                await self._bodies.take(request, exchange, self._loop)
+                if request.client is not None:
+                    request.client.receive = exchange.receive
+                self._enter(request)
+                response = await self._run(endpoint, view, request, match)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
             self._metrics.observe(NAME, response.status, 0.0)
         response.headers += request.counted
         return response
 
-    async def _verify(self, request: Request, receive: Receive, tenant: str) -> None:
+    async def _let_in(self, request: Request, endpoint: Endpoint, exchange: Exchange, foreign: list[str]) -> None:
+        """Finds out whose request it is, counts it, and takes in its body if the caller is known."""
+        for facade in self._facades:
+            if facade.admit(request):
+                break
+        if foreign:
+            refuse_unreadable(foreign)
+        is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
+        tenant = request.path if is_for_monitor else self._authorization.tenant(request)
+        if tenant is None and _needs_caller(request):
+            # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
+            await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
+            tenant = self._authorization.tenant(request)
+        if tenant and request.verify is not None:
+            await self._verify(request, exchange, tenant)
+        request.tenant = tenant or ANONYMOUS
+        if self._rates is not None and _needs_caller(request):
+            self._count(self._rates, request)
+        if request.body is None and (tenant or announced_length(request) == 0):
+            await self._bodies.take(request, exchange, self._loop)
+
+    async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
         """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
         request.tenant = stranger(request.address)
-        await self._bodies.take(request, receive, self._loop)
+        await self._bodies.take(request, exchange, self._loop)
         if self._contention.several:
             await self._take_turn(request)
         try:
@@ -280,39 +287,19 @@ class Gateway:
                 raise self._memory.refusal(tenant, request.held)
             self._change_memory(request.tenant, -request.held)
 
-    async def _answer(
-        self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
-    ) -> Response:
-        """Runs a view; once more if it wants a body that was not taken in, as its caller was not known."""
-        self._enter(request)
-        if view.reads:
-            # Unread bytes of a body would arrive before the client's disconnect.
-            request.client = self._clients.begin(receive if request.body is not None else None)
-        try:
-            response = await self._run(endpoint, view, request, match)
-        except BodyWanted:
-            self._release_memory(request)
-            self._leave(request)
-            await self._bodies.take(request, receive, self._loop)
-            if request.client is not None:
-                request.client.receive = receive
-            self._enter(request)
-            response = await self._run(endpoint, view, request, match)
-        return response
-
     def _release(self, request: Request) -> None:
         """Gives back what a request holds, but for the memory of its response."""
         self._leave(request)
         if request.client is not None:
             self._clients.end(request.client)
             request.client = None
-        self._drop_body(request)
+        if request.held:
+            self._drop_body(request)
 
     def _drop_body(self, request: Request) -> None:
-        if request.held:
-            request.body = None
-            self._change_memory(request.tenant, -request.held)
-            request.held = 0
+        request.body = None
+        self._change_memory(request.tenant, -request.held)
+        request.held = 0
 
     def _enter(self, request: Request) -> None:
         """Counts a request that waits or runs, until :meth:`_leave`."""
