@@ -267,7 +267,7 @@ class Authorization:
             request.refused = error
 
     def find(self, request: Request, match: dict[str, str]) -> Queue:
-        """Looks up the queue that the path names; it comes before everything else.
+        """Looks up the queue that the path names.
 
         Raises:
             ApplicationNotFound, QueueNotFound: There is none.
@@ -289,20 +289,23 @@ class Authorization:
             check(Queue(application=application, name=name, uid=0, qid=0))
             raise
 
-    def enter(self, request: Request, queue: Queue, action: Action, *, dead_letter: str | None = None) -> QueueAccess:
-        """Checks that the caller may use a queue that was found. A request that takes long is checked again and again.
+    def enter(
+        self, request: Request, match: dict[str, str], action: Action, *, dead_letter: str | None = None
+    ) -> QueueAccess:
+        """Authorizes the caller for the queue that the path names; blocks. See :meth:`admit` for coroutines.
 
         Args:
             request: The request.
-            queue: The queue.
-            action: What it does.
+            match: Names the queue.
+            action: What it does. A request that takes long is checked again and again.
             dead_letter: Where it has the queue's dead letters go from now on; see :meth:`require_dead_letter`.
 
         Raises:
+            ApplicationNotFound, QueueNotFound: As :meth:`find`.
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self._service.enter(queue, self._check(request, action, dead_letter))
+        return self._service.enter(self.find(request, match), self._check(request, action, dead_letter))
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
         """Authorizes the caller for one of several queues; an error of one does not close the others.
@@ -311,19 +314,19 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
         """
         try:
-            return self.enter(request, self.find(request, {"app": application, "queue": name}), "read")
+            return self.enter(request, {"app": application, "queue": name}, "read")
         except (NotFound, NotAllowed) as error:
             return error
 
     async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
-        """Authorizes the caller for the queue in the path, as :meth:`find` and :meth:`enter` do.
+        """Authorizes the caller for the queue that the path names, as :meth:`enter` does.
 
         What is not in memory is looked up in a thread, as before every refusal.
         """
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
-            return await request.in_pool(lambda: self.enter(request, self.find(request, match), action))
+            return await request.in_pool(lambda: self.enter(request, match, action))
         return QueueAccess(self._service.core, self._service.store, queue, self._check(request, action))
 
     def _check(self, request: Request, action: Action, dead_letter: str | None = None) -> Callable[[Queue], None]:

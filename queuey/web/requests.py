@@ -170,6 +170,8 @@ class Request:
     async def in_pool(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
         """Does work that may block or take long in a thread; returns its result or raises its error.
 
+        Use cases, which do not have the request, call :meth:`queuey.service.core.Core.in_thread`, which leads here.
+
         Args:
             work: What to do.
             computes: It reads and makes an answer, and does not wait for the store's writer.

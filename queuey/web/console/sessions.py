@@ -123,7 +123,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             NotFound: There is none.
         """
-        return self.authorization.find(self.request, {"app": self.application, "queue": name or self.name})
+        return self.authorization.find(self.request, self._where(name))
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Authorizes the caller for the queue, or for another one of the application.
@@ -132,7 +132,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: There is none.
             NotAllowed: The caller may not do this.
         """
-        return self.authorization.enter(self.request, self.queue(name), action, dead_letter=dead_letter)
+        return self.authorization.enter(self.request, self._where(name), action, dead_letter=dead_letter)
+
+    def _where(self, name: str) -> Match:
+        return {"app": self.application, "queue": name or self.name}
 
     def rights(self, name: str = "") -> list[Action]:
         """Returns the caller's rights with the queue, or with another one of the application."""

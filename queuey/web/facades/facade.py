@@ -13,7 +13,7 @@ from queuey.access import Caller, matches
 from queuey.api.queues import Action
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
 from queuey.messages import Location, Queue, QueueSpec
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
 from queuey.web.authorization import Authorization
@@ -127,16 +127,7 @@ class Facade(ABC):
         """Returns how a queue is made that is used and not there."""
         return self.spec
 
-    def find(self, request: Request, match: Match, action: Action) -> QueueAccess:
-        """Authorizes the caller for a queue.
-
-        Raises:
-            QueueNotFound: There is none.
-            NotAuthenticated, NotAllowed: It may not do this.
-        """
-        return self._authorization.enter(request, self._authorization.find(request, self.where(match)), action)
-
-    def use(self, request: Request, match: Match, action: Action, call: Callable[[QueueAccess], T]) -> T:
+    async def apply(self, request: Request, match: Match, action: Action, call: Callable[[Queue], Awaitable[T]]) -> T:
         """Makes a call with a queue, which is made if it is not there.
 
         Raises:
@@ -144,15 +135,6 @@ class Facade(ABC):
             InvalidRequest: A queue cannot have this name.
             StoreBusy: Others delete the queue again and again.
         """
-        for _ in range(ATTEMPTS):
-            try:
-                return call(self.find(request, match, action))
-            except QueueNotFound:
-                self.make(request, match)
-        raise _busy(match)
-
-    async def apply(self, request: Request, match: Match, action: Action, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Async variant of :meth:`use`."""
         where = self.where(match)
         for _ in range(ATTEMPTS):
             try:
@@ -162,7 +144,7 @@ class Facade(ABC):
         raise _busy(match)
 
     def make(self, request: Request, match: Match) -> Queue:
-        """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`use`."""
+        """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`apply`."""
         name = self.where(match)["queue"]
         patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):

@@ -65,9 +65,9 @@ class MqFacade(OpenFacade):
 
     # Queues
 
-    def show(self, request: Request, match: Match) -> Response:
+    async def show(self, request: Request, match: Match) -> Response:
         """Answers 200 if the queue exists."""
-        self.find(request, match, "measure")
+        await self._authorization.admit(request, self.where(match), "measure")
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
@@ -75,10 +75,9 @@ class MqFacade(OpenFacade):
         return Response(201, b"")
 
     def drop(self, request: Request, match: Match) -> Response:
-        try:
-            self._queues.delete(self.find(request, match, "admin"))
-        except QueueNotFound:
-            self.where(match)
+        where = self.where(match)
+        with suppress(QueueNotFound):
+            self._queues.delete(self._authorization.enter(request, where, "admin"))
         return Response(200, b"")
 
     # Messages

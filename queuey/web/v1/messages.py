@@ -166,9 +166,16 @@ class MessageViews(Views):
 
     def _located(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
         """Returns the access to the queue, and the places of the messages, that a path names."""
-        queue = self._authorization.find(request, match)
-        locations = parse_locations(match["ids"], self._limits.max_ids)
-        return self._authorization.enter(request, queue, action), locations
+        return self._enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
+
+    def _enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
+        """Authorizes the caller, and parses the path: an error there comes before a missing right."""
+        try:
+            parsed = parse()
+        except InvalidRequest:
+            self._authorization.find(request, match)  # That there is such a queue comes first.
+            raise
+        return self._authorization.enter(request, match, action), parsed
 
     def fetch(self, request: Request, match: Match) -> Response:
         access, locations = self._located(request, match, "read")
@@ -194,9 +201,7 @@ class MessageViews(Views):
 
     def explain(self, request: Request, match: Match) -> Response:
         """Explains why a message is not read or claimed."""
-        queue = self._authorization.find(request, match)
-        partition, position = parse_place(match["id"])
-        access = self._authorization.enter(request, queue, "read")
+        access, (partition, position) = self._enter(request, match, "read", lambda: parse_place(match["id"]))
         return json_response(self._service.explaining.explain(access, position, partition))
 
 

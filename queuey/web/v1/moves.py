@@ -21,11 +21,12 @@ class MoveViews(Views):
         errors = Errors()
         asked = self.fields(NewMove).body(request, errors)
         errors.check()
-        enter, find = self._authorization.enter, self._authorization.find
-        source, target = (find(request, {"app": match["app"], "queue": name}) for name in (asked.source, asked.target))
+        enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (asked.source, asked.target)]
+        for each in ends:  # That both exist comes before what the caller may do with them.
+            self._authorization.find(request, each)
+        source, target = ends
         enter(request, source, "read")
-        way = enter(request, source, "delete")
-        report = self._service.moves.begin(way, enter(request, target, "send"))
+        report = self._service.moves.begin(enter(request, source, "delete"), enter(request, target, "send"))
         response = json_response(report, 202)
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response

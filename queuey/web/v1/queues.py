@@ -166,13 +166,13 @@ class QueueViews(Views):
 
     def update(self, request: Request, match: Match) -> Response:
         """Changes the given fields; null resets one."""
-        access = self.enter(request, match, "admin")
+        access = self._authorization.enter(request, match, "admin")
         given = read_fields(request, self._limits.max_body)
         self.fields(api.QueueFields).note_unknown(request, given)
         errors = Errors()
         spec = read_spec(given, errors, self._limits)
         errors.check()
-        access = self._authorization.enter(request, access.queue, "admin", dead_letter=spec.dead_letter)
+        access = self._authorization.enter(request, match, "admin", dead_letter=spec.dead_letter)
         queue = self._service.queues.update(access, spec, _resets(given))
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))

@@ -100,7 +100,7 @@ class Views:
 
         def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
             if of_queue:
-                return self.enter(request, match, action)
+                return self._authorization.enter(request, match, action)
             return self._authorization.matching(request, match["app"], action)
 
         def call(access: object, request: Request, match: Match) -> Any:  # noqa: ANN401 - what a view returns
@@ -120,10 +120,6 @@ class Views:
         if operation.query is not None:
             return Queries(self.fields(operation.query).query).read
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None
-
-    def enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
-        """Admits the caller to the queue that a path names, in a thread."""
-        return self._authorization.enter(request, self._authorization.find(request, match), action)
 
 
 def _response(result: Any) -> Response:  # noqa: ANN401 - the struct of an answer

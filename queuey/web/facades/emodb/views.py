@@ -106,16 +106,16 @@ class EmodbFacade(Facade):
             BadArgument: No queue can have this name.
         """
         self._require_key(request)
+        where = self.where(match)
         try:
-            return self.find(request, match, action)
+            return self._authorization.enter(request, where, action)
         except QueueNotFound:
-            where = self.where(match)
             if not any(matches(each, where["queue"]) for each in self._patterns(request, action)):
                 raise NotAllowed("The credential is limited to other queues.") from None
             return None
 
     async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Async variant of :meth:`_find`."""
+        """Does the same for a coroutine."""
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
                 return await self._authorization.admit(request, self.where(match), action)
@@ -267,7 +267,19 @@ class EmodbFacade(Facade):
 
     # Moves
 
-    def move(self, request: Request, match: Match) -> Response:
+    async def move(self, request: Request, match: Match) -> Response:
+        source, target = await request.in_pool(partial(self._check_move, request, match))
+
+        async def begin(_target: Queue) -> Response:
+            way = await self._authorization.admit(request, self.where(source), "delete")
+            to = await self._authorization.admit(request, self.where(target), "send")
+            move = await request.in_pool(partial(self._moves.begin, way, to))
+            return json_response({"id": moves.reference_of(move.id)})
+
+        return await self.apply(request, target, "send", begin)
+
+    def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
+        """Returns the source of a move, which is made if it is not there, and its target; the caller may use both."""
         self._require_key(request)
         query = _read_query(request)
         given = [query.get(name) for name in ("from", "to")]
@@ -275,19 +287,14 @@ class EmodbFacade(Facade):
             if not value:
                 raise errors.BadArgument(f"Missing required parameter: {name}")
         source, target = ({**match, "queue": name or ""} for name in given)
-        for action in ("work", "delete"):
-            self._find(request, source, action)
+        self._find(request, source, "work")
+        found = self._find(request, source, "delete")
         self._find(request, target, "send")
         if given[0] == given[1]:
             raise errors.BadArgument("cannot move queue to itself")
-
-        def begin(to: QueueAccess) -> Response:
-            way = self.find(request, source, "delete")
-            return json_response({"id": moves.reference_of(self._moves.begin(way, to).id)})
-
-        if self._find(request, source, "delete") is None:
+        if found is None:
             self.make_for(source)
-        return self.use(request, target, "send", begin)
+        return source, target
 
     def show_move(self, request: Request, match: Match) -> Response:
         """Shows the status of a move to every caller of the application."""

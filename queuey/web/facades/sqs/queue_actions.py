@@ -61,8 +61,7 @@ class QueueActions:
         self._partitions = 4 if service.store.waits_for_network else 1
 
     def _enter(self, asked: Asked, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
-        find, enter = self._authorization.find, self._authorization.enter
-        return enter(asked.request, find(asked.request, asked.place(name)), action, **options)
+        return self._authorization.enter(asked.request, asked.place(name), action, **options)
 
     def _open(self, asked: Asked, given: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         return self._enter(asked, asked.where(given.queue_url)["queue"], action)

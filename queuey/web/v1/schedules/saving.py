@@ -77,9 +77,9 @@ class ScheduleSaver:
             raise InvalidRequest({"queue": validators.REQUIRED})
         if given.keys() == {"paused"} and validators.boolean(given["paused"]):
             return None
-        queue = self._authorization.find(request, {"app": match["app"], "queue": name})
-        self._authorization.enter(request, queue, "admin")
-        return self._authorization.enter(request, queue, "send").queue
+        where = {"app": match["app"], "queue": name}
+        self._authorization.enter(request, where, "admin")
+        return self._authorization.enter(request, where, "send").queue
 
     def _builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan; returns a function that merges them into the present plan.

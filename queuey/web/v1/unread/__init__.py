@@ -58,7 +58,7 @@ def unread_fields(unread: Unread) -> dict[str, Any]:
 
 class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
-        access = self.enter(request, match, "read")
+        access = self._authorization.enter(request, match, "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
         asked = self.fields(reads.NewReadMark).body(request, errors)
