@@ -20,7 +20,7 @@ from queuey.service.core import Call
 from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
-from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota
+from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota, Turn
 from queuey.web.responses import Exchange, Header, Response, accepts
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Request:
         present: Whether it is counted as waiting or running.
         held: Bytes with which its body is counted.
         reserved: Bytes with which its response is counted.
-        weight: What it counts for among the requests of its tenant that are under way.
+        turn: Its turn of the loop, while it has one.
         blocked: A thread works for it, which does not end sooner if it is given up.
         turn_began: Start of the part of it that runs now, by the monotonic clock.
         call: That part, or None until it has had to wait for something.
@@ -130,7 +130,7 @@ class Request:
     present = False
     held = 0
     reserved = 0
-    weight = 0
+    turn: Turn | None = None
     blocked = False
     turn_began = 0.0
     call: Call | None = None

@@ -13,7 +13,7 @@ from pyramid.interfaces import IRoutesMapper
 
 from queuey.metrics import Metrics
 from queuey.service.core import Core
-from queuey.web.admission.scheduling import SharedQuota
+from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
@@ -200,18 +200,19 @@ async def until(condition: Callable[[], bool]) -> None:
 def held(gateway: Gateway) -> dict[str, object]:
     """What is held and under way, by what it is; nothing without requests."""
     polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
+    gates: list[FairGate[Any]] = [polls.tries, threads, scheduler, scheduler._pieces]
     quotas: dict[str, SharedQuota] = {
         "memory": gateway._memory,
         "places": polls.places,
         "tries": polls.trying,
         "threads": threads._hand,
+        "computing": threads._computing,
         "under way": scheduler._under_way,
     }
     some: dict[str, object] = {
         "streams of users": dict(polls._streams),
         "waiting": polls._waiting,
-        "in turn": len(polls._turns) + len(threads._turns) + len(scheduler._turns) + len(scheduler._pieces),
-        "computing": dict(threads._making),
+        "in turn": sum(len(gate._turns) for gate in gates),
         "present": gateway._contention._requests,
         "clients": gateway._clients._unheard,
         "calls": gateway._calls,

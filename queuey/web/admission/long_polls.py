@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self
 from queuey.access import ANYBODY, USERS_OF, Caller
 from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
-from queuey.web.admission.scheduling import FairQueue, SharedQuota
+from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
 from queuey.web.http.connection import LEFT
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -159,6 +159,7 @@ class LongPoll(Waiter):
         tenant: The tenant that it counts for.
         header: Its credential.
         places: Number of places that it has.
+        turn: That of its tries: another one begins when it ends the wait with True.
         user: The user for whom it is counted as a stream, or None.
     """
 
@@ -167,14 +168,12 @@ class LongPoll(Waiter):
         "_request",
         "_until",
         "client",
-        "future",
         "header",
         "news",
         "places",
-        "queued",
         "tenant",
         "timer",
-        "trying",
+        "turn",
         "user",
     )
 
@@ -187,12 +186,10 @@ class LongPoll(Waiter):
         self.client = request.client
         self.tenant = request.tenant
         self.header = request.headers.get("authorization")
-        self.future: asyncio.Future[bool] | None = None
+        self.turn = Turn(self.tenant, (polls.trying, 1))
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
         self.news = False
-        self.queued = False
-        self.trying = False
         self.user: frozenset[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -231,7 +228,7 @@ class LongPoll(Waiter):
             self._until = self._polls.loop.time() + seconds
             self.stop_timer()
         self.news = self.news or more
-        turn = self._polls.turn(self, self._until)
+        turn = self._polls.next_turn(self, self._until)
         return await self._paused(turn) and not self.client.has_left
 
     async def _paused(self, turn: asyncio.Future[bool]) -> bool:
@@ -239,12 +236,13 @@ class LongPoll(Waiter):
         self._polls.pause(self._request)
         again = await turn
         if again:
+            self.news = False
             await self.resume()
         return again
 
     def end_try(self) -> None:
         """Lets other requests of its tenant try."""
-        self._polls.end_try(self)
+        self._polls.tries.leave(self.turn)
 
     async def resume(self) -> None:
         """Waits until a request may go on that has waited.
@@ -270,26 +268,24 @@ class LongPoll(Waiter):
     def wake(self, qid: int | None = None) -> None:
         self.note_woken(qid)
         self.news = True
-        self._polls.line_up(self)
+        self._polls.tries.line_up(self.turn)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
-        """Returns what :meth:`settle` ends; so does its client, when it leaves."""
-        self.future = self._polls.loop.create_future()
-        self.client.leaving = partial(self.settle, again=False)
+        """Returns what ends with its next turn, with True, or when it is to be answered as it is."""
+        future = self.turn.begin_to_wait()
+        self.client.leaving = self.give_up
         if self.client.is_leaving:
-            self.settle(again=False)
-        return self.future
+            self.give_up()
+        return future
 
-    def settle(self, *, again: bool) -> None:
-        """Ends its waiting: it is to be tried again, or answered as it is."""
-        if self.future is not None and not self.future.done():
-            self.news = self.news and not again
-            self.future.set_result(again)
+    def give_up(self) -> None:
+        """Ends its waiting: it is to be answered as it is."""
+        self.turn.settle(result=False)
 
     def expire(self) -> None:
         """Ends its waiting when its time is over, unless it is about to be tried again anyway."""
         if not self.news:
-            self.settle(again=False)
+            self.give_up()
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -346,15 +342,13 @@ class LongPolls:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
+        self.tries: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.trying)
         self.loop: asyncio.AbstractEventLoop
-        self._timer: asyncio.TimerHandle
         self.watchers = watchers
         self._authenticate = authenticate
         self.stopping = stopping
         self.pause, self.resume = pause, resume
         self._user_streams = user_streams
-        self._turns: FairQueue[LongPoll] = FairQueue()
-        self._dispatching = False
         self._waiting: dict[str | None, _SameCredential] = {}
         self._looking: asyncio.Future[None] | None = None
         self._streams: Counter[frozenset[str]] = Counter()
@@ -376,38 +370,30 @@ class LongPolls:
         self.loop = loop
         self._run = run
         self.watchers.tell = tell
-        self._timer = loop.call_later(CHECK_INTERVAL, self._tick)
-
-    def stop(self) -> None:
-        """Called after the last request."""
-        self._timer.cancel()
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns what a poll has to wait for before its first try; None: nothing."""
-        if self.trying.take(poll.tenant, 1):
-            poll.trying = True
-            return None
-        if not self._enter(poll):
+        if self.tries.begin_at_once(poll.turn) or not self._enter(poll):
             return None
         future = poll.begin_to_wait()
         poll.wake()
         return future
 
-    def turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
+    def next_turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
         """Returns what a poll waits for after a try, until a time of the loop; its result is whether to try again.
 
         Raises:
             TooManyWaiters: It has no place, and there is none for it.
         """
-        self.end_try(poll)
+        self.tries.leave(poll.turn)
         self._require_places(poll)
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
         future = poll.begin_to_wait()
         if self.stopping.is_set() or self.loop.time() >= until:
-            poll.settle(again=False)
+            poll.give_up()
         elif poll.news:
-            self.line_up(poll)
+            self.tries.line_up(poll.turn)
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
@@ -447,7 +433,7 @@ class LongPolls:
     def leave(self, poll: LongPoll) -> None:
         """Ends a poll, in whatever way."""
         poll.close()
-        self.end_try(poll)
+        self.tries.leave(poll.turn)
         if poll.places:
             self.places.change(poll.tenant, -poll.places)
             poll.places = 0
@@ -461,50 +447,14 @@ class LongPolls:
                 del self._streams[poll.user]
             poll.user = None
         poll.stop_timer()
-        poll.future = None
+        poll.turn.future = None
 
-    def line_up(self, poll: LongPoll) -> None:
-        """Queues a waiting poll for its turn."""
-        if poll.future is not None and not poll.future.done() and not poll.queued:
-            poll.queued = True
-            self._turns.put(poll.tenant, poll)
-            self._dispatch_soon()
-
-    def _dispatch_soon(self) -> None:
-        if self._turns and not self._dispatching:
-            self._dispatching = True
-            self.loop.call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        """Starts the tries whose turn it is."""
-        self._dispatching = False
-        begun = 0
-        while begun < MAX_STARTED and self.trying.free > 0 and (poll := self._turns.take(self._fits)) is not None:
-            poll.queued = False
-            if poll.future is not None and not poll.future.done():
-                self.trying.change(poll.tenant, 1)
-                poll.trying = True
-                self._turns.charge(poll.tenant, 1)
-                poll.settle(again=True)
-                begun += 1
-        if begun:
-            self._dispatch_soon()
-
-    def _fits(self, tenant: str, _poll: LongPoll) -> bool:
-        return self.trying.fits(tenant, 1)
-
-    def end_try(self, poll: LongPoll) -> None:
-        """Ends a try, if one is under way."""
-        if poll.trying:
-            poll.trying = False
-            self.trying.change(poll.tenant, -1)
-            self._dispatch_soon()
-
-    def _tick(self) -> None:
+    def check(self) -> None:
+        """Called every :data:`CHECK_INTERVAL` seconds: ends or wakes the polls that have to know."""
         if self.stopping.is_set():
             for same in self._waiting.values():
                 for poll in same.polls:
-                    poll.settle(again=False)
+                    poll.give_up()
         elif self._looking is None or self._looking.done():
             some = list(islice(self._waiting, MAX_CREDENTIALS))
             for header in some:  # The rest is for the next tick.
@@ -513,8 +463,7 @@ class LongPolls:
             old = [header for header in some if header is not None and self._authenticate.remembered(header) is None]
             if old:
                 self._looking = asyncio.ensure_future(self._look(old))
-        self._turns.forget()
-        self._timer = self.loop.call_later(CHECK_INTERVAL, self._tick)
+        self.tries.forget()
 
     def _caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)

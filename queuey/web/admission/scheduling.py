@@ -8,33 +8,34 @@ reserved, so one tenant alone gets nearly everything; but no tenant can take so 
   of switches). So something is always left for the next tenant.
 * :class:`FairQueue` orders what waits: the tenant that has used least is next, measured in seconds of work or in bytes.
   Many or long jobs of one tenant delay its own jobs and not those of others.
-* :class:`LoopScheduler` and :class:`FairPool` use both, for the event loop's time and for threads.
-  :class:`Contention` shows whether several tenants ask at the same moment.
+* :class:`FairGate` uses both: it lets waiting work begin in that order, when what it needs is free.
+  :class:`LoopScheduler` is a gate to the event loop's time, :class:`FairPool` one to threads, and the tries of long
+  polls pass one (:mod:`queuey.web.admission.long_polls`).
+* :class:`Contention` shows whether several tenants ask at the same moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
+import math
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
 from ipaddress import IPv6Address
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
-
-log = logging.getLogger(__name__)
 
 ANONYMOUS = ""
 """The tenant that all callers without a credential are together."""
 T = TypeVar("T")
+TurnT = TypeVar("TurnT", bound="Turn")
 
 
 @lru_cache(1024)
@@ -56,9 +57,14 @@ def stranger(address: str) -> str:
 
 
 class SharedQuota:
-    """A quantity that tenants share."""
+    """A quantity that tenants share.
 
-    __slots__ = ("_alpha", "_free", "_held", "total")
+    Attributes:
+        total: How much there is.
+        free: Quantity that no tenant holds; negative if a :meth:`change`, which is never refused, took more.
+    """
+
+    __slots__ = ("_alpha", "_held", "free", "total")
 
     def __init__(self, total: int, alpha: int) -> None:
         """Makes a quota that is all free.
@@ -69,20 +75,15 @@ class SharedQuota:
         """
         self.total = total
         self._alpha = alpha
-        self._free = total
+        self.free = total
         self._held: dict[str, int] = {}
-
-    @property
-    def free(self) -> int:
-        """Quantity that no tenant holds; negative if a :meth:`change`, which is never refused, took more."""
-        return self._free
 
     def held(self, tenant: str) -> int:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
         """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
-        left = self._free - weight
+        left = self.free - weight
         held = self._held.get(tenant, 0)
         return left >= 0 and (not held or held + weight <= self._alpha * left)
 
@@ -95,7 +96,7 @@ class SharedQuota:
 
     def change(self, tenant: str, difference: int) -> None:
         """Notes that a tenant has more or less than before; it is not asked whether it fits."""
-        self._free -= difference
+        self.free -= difference
         held = self._held.get(tenant, 0) + difference
         if held:
             self._held[tenant] = held
@@ -104,9 +105,31 @@ class SharedQuota:
 
     def refusal(self, tenant: str, weight: int) -> QueueyError:
         """Returns the error of what did not fit: the tenant's own doing if it has most, or that of all."""
-        if weight <= self._free or 2 * self.held(tenant) > self.total - self._free:
+        if weight <= self.free or 2 * self.held(tenant) > self.total - self.free:
             return TooManyRequests("Too many requests of this application at the same moment; try again.")
         return StoreUnavailable("too many large requests at the same moment")
+
+
+class TenantQuota(SharedQuota):
+    """A quantity of which each tenant may hold so much, however much others hold.
+
+    A tenant that holds nothing may take more than that at once.
+    """
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        """Makes a quota that is all free.
+
+        Args:
+            most: Returns how much a tenant may hold now.
+        """
+        super().__init__(sys.maxsize, alpha=1)
+        self._most = most
+
+    def fits(self, tenant: str, weight: int) -> bool:
+        held = self._held.get(tenant, 0)
+        return not held or held + weight <= self._most()
 
 
 class FairQueue(Generic[T]):
@@ -143,14 +166,9 @@ class FairQueue(Generic[T]):
     def _line_up(self, tenant: str, jobs: deque[T]) -> None:
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
-    def take(self, fits: Callable[[str, T], bool]) -> T | None:
+    def take(self, fits: Callable[[T], bool]) -> T | None:
         """Removes the next job: of the tenants whose first job fits, that of the one that has used least."""
-        found = self.take_with_tenant(fits)
-        return None if found is None else found[1]
-
-    def take_with_tenant(self, fits: Callable[[str, T], bool]) -> tuple[str, T] | None:
-        """:meth:`take` with the job's tenant."""
-        found: tuple[str, T] | None = None
+        found: T | None = None
         passed_over: list[tuple[float, int, str, deque[T]]] = []
         while self._order and found is None:
             entry = heappop(self._order)
@@ -159,9 +177,9 @@ class FairQueue(Generic[T]):
                 continue  # They were dropped.
             if used < self._used[tenant]:
                 self._line_up(tenant, jobs)
-            elif fits(tenant, jobs[0]):
+            elif fits(jobs[0]):
                 self._now = max(self._now, used)
-                found = tenant, jobs.popleft()
+                found = jobs.popleft()
                 if jobs:
                     self._line_up(tenant, jobs)
                 else:
@@ -172,12 +190,12 @@ class FairQueue(Generic[T]):
             heappush(self._order, entry)
         return found
 
-    def drop(self, unwanted: Callable[[T], bool]) -> list[tuple[str, T]]:
+    def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Removes and returns abandoned jobs at the front of each tenant's queue."""
-        dropped: list[tuple[str, T]] = []
+        dropped: list[T] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):
-                dropped.append((tenant, jobs.popleft()))
+                dropped.append(jobs.popleft())
             if not jobs:
                 del self._jobs[tenant]
         return dropped
@@ -191,6 +209,167 @@ class FairQueue(Generic[T]):
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
             if tenant not in self._jobs:
                 del self._used[tenant]
+
+
+class Turn:
+    """Work that waits for its turn: it is in line, then under way, then idle again.
+
+    Attributes:
+        tenant: The tenant that it counts for.
+        needs: What it holds while it is under way, and of which quotas.
+        future: Ends its wait. If there is none, or it is done, nobody waits, so the work does not begin.
+        state: What it is now.
+        since: Time at which it was lined up, by the monotonic clock.
+    """
+
+    __slots__ = ("future", "needs", "since", "state", "tenant")
+
+    def __init__(self, tenant: str, *needs: tuple[SharedQuota, int]) -> None:
+        self.tenant = tenant
+        self.needs = needs
+        self.future: asyncio.Future[Any] | None = None
+        self.state: Literal["idle", "in line", "under way"] = "idle"
+        self.since = 0.0
+
+    def begin_to_wait(self) -> asyncio.Future[Any]:
+        """Returns what :meth:`settle` ends."""
+        self.future = asyncio.get_running_loop().create_future()
+        return self.future
+
+    def settle(self, result: object, error: Exception | None = None) -> bool:
+        """Ends its wait; returns False if nobody waits."""
+        if self.future is None or self.future.done():
+            return False
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+        return True
+
+    def fits(self) -> bool:
+        """Returns whether its tenant may have all that it needs."""
+        for quota, weight in self.needs:  # noqa: SIM110 - a generator costs a call more for each
+            if not quota.fits(self.tenant, weight):
+                return False
+        return True
+
+    def refusal(self) -> QueueyError:
+        """Returns the error for having waited too long: that of the first quota of which there was not enough."""
+        lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
+        quota, weight = next(lacking, self.needs[-1])
+        return quota.refusal(self.tenant, weight)
+
+
+class FairGate(Generic[TurnT]):
+    """Lets waiting work begin when all that it needs is free: first that of the tenant that has used least.
+
+    What is abandoned while it is in line does not begin, and takes nothing.
+    """
+
+    def __init__(
+        self, most: int | None = None, *, seconds: float = math.inf, price: int = 0, bound: SharedQuota | None = None
+    ) -> None:
+        """Opens the gate.
+
+        Args:
+            most: Max work begun in one turn of the event loop; None: it begins as soon as it may.
+            seconds: Max time of the loop that one of its turns may start, estimated from each tenant's previous work.
+            price: Amount charged when work begins. What it turns out to have used is charged when it ends.
+            bound: What all work needs. While nothing of it is free, no tenant is looked at.
+        """
+        self._go_on = self.dispatch if most is None else self._dispatch_soon
+        self._most = sys.maxsize if most is None else most
+        self._seconds = seconds
+        self._price = price
+        self._bound = bound
+        self._turns: FairQueue[TurnT] = FairQueue()
+        self._took: dict[str, float] = {}
+        self._is_called = False
+
+    async def wait(self, turn: TurnT) -> None:
+        """Waits until some work may begin.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: Its turn did not come in time.
+        """
+        future = turn.begin_to_wait()
+        self.line_up(turn)
+        try:
+            await future
+        except asyncio.CancelledError:
+            self.leave(turn)
+            raise
+
+    def line_up(self, turn: TurnT) -> None:
+        """Has some work begin when its turn comes. Does nothing if it is in line or under way."""
+        if turn.state == "idle":
+            turn.state = "in line"
+            turn.since = monotonic()
+            self._turns.put(turn.tenant, turn)
+            self._go_on()
+
+    def begin_at_once(self, turn: TurnT) -> bool:
+        """Begins some work without a wait, if what it needs is free; returns whether it has begun."""
+        fits = turn.fits()
+        if fits:
+            self._take(turn)
+        return fits
+
+    def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
+        """Ends work if it is under way: gives back what it holds, but of one quota, and charges what it has used."""
+        if turn.state == "under way":
+            turn.state = "idle"
+            for quota, weight in turn.needs:
+                if quota is not kept:
+                    quota.change(turn.tenant, -weight)
+            if used:
+                self._turns.charge(turn.tenant, used)
+                self._took[turn.tenant] = used
+            self._go_on()
+
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses what has waited for so long."""
+        late = monotonic() - seconds
+        for turn in self._turns.drop(lambda turn: turn.since < late):
+            turn.state = "idle"
+            turn.settle(None, turn.refusal())
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets what tenants have used that need not be compared any more. Is called now and then."""
+        self._turns.forget()
+        self._took.clear()
+
+    def dispatch(self) -> None:
+        """Begins what may begin now. Is called when something has become free."""
+        self._is_called = False
+        begun, seconds = 0, 0.0
+        while begun < self._most and seconds < self._seconds:
+            is_full = self._bound is not None and self._bound.free <= 0
+            if is_full or (turn := self._turns.take(Turn.fits)) is None:
+                return
+            turn.state = "idle"
+            if turn.future is not None and not turn.future.done():
+                self._take(turn)
+                self._begin(turn)
+                begun += 1
+                seconds += self._took.get(turn.tenant, 0.0)
+                if self._price:
+                    self._turns.charge(turn.tenant, self._price)
+        self._go_on()
+
+    def _dispatch_soon(self) -> None:
+        if not self._is_called and self._turns:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self.dispatch)
+
+    def _take(self, turn: TurnT) -> None:
+        turn.state = "under way"
+        for quota, weight in turn.needs:
+            quota.change(turn.tenant, weight)
+
+    def _begin(self, turn: TurnT) -> None:
+        turn.settle(result=True)
 
 
 class Contention:
@@ -257,13 +436,7 @@ class Contention:
                 self._changed()
 
 
-class _Entry(NamedTuple):
-    weight: int
-    began: float
-    future: asyncio.Future[None]
-
-
-class LoopScheduler:
+class LoopScheduler(FairGate[Turn]):
     """The time of the event loop's thread, in which short requests are handled whole.
 
     While only one tenant sends requests, they run as they come, without this class. With several tenants, each request
@@ -276,7 +449,7 @@ class LoopScheduler:
     """
 
     TURN = 0.0004
-    """Max loop time that one turn may start, in seconds, estimated from each tenant's previous request."""
+    """Max loop time that one turn may start, in seconds."""
     BEGUN = 8
     """Max requests begun in a turn."""
     PIECES = 2
@@ -284,23 +457,18 @@ class LoopScheduler:
     UNIT = 8192
     """Number of bytes of a body that add one to a request's weight."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, under_way: int = 32) -> None:
+    def __init__(self, under_way: int = 32) -> None:
         """Prepares.
 
         Args:
-            loop: Whose time it is.
             under_way: Weight of one tenant's requests under way, while there are several tenants.
         """
-        self._loop = loop
-        self._turns: FairQueue[_Entry] = FairQueue()
-        self._pieces: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._most = under_way
-        self._under_way = SharedQuota(sys.maxsize, alpha=1)
-        self._took: dict[str, float] = {}
-        self._called = False
+        super().__init__(self.BEGUN, seconds=self.TURN)
+        self._under_way = TenantQuota(lambda: under_way)
+        self._pieces: FairGate[Turn] = FairGate(self.PIECES, price=1)
 
-    async def enter(self, tenant: str, size: int) -> int:
-        """Waits for the request's turn; returns its weight, for :meth:`leave`.
+    async def enter(self, tenant: str, size: int) -> Turn:
+        """Waits for a request's turn and returns it, for :meth:`leave`.
 
         Args:
             tenant: The tenant that it counts for.
@@ -309,100 +477,28 @@ class LoopScheduler:
         Raises:
             TooManyRequests: Its turn did not come in time.
         """
-        weight = 1 + size // self.UNIT
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._turns.put(tenant, _Entry(weight, monotonic(), future))
-        self._call()
-        try:
-            await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and future.exception() is None:
-                self.leave(tenant, weight)
-            raise
-        return weight
-
-    def leave(self, tenant: str, weight: int, seconds: float = 0.0) -> None:
-        """Notes that a request has ended, having used so much of the thread's time."""
-        self._under_way.change(tenant, -weight)
-        if seconds:
-            self.charge(tenant, seconds)
-            self._took[tenant] = seconds
-        self._call()
-
-    def charge(self, tenant: str, seconds: float) -> None:
-        """Notes time of the thread that a tenant has used, for a response."""
-        self._turns.charge(tenant, seconds)
+        turn = Turn(tenant, (self._under_way, 1 + size // self.UNIT))
+        await self.wait(turn)
+        return turn
 
     async def pause(self, tenant: str) -> None:
         """Waits for the turn of another piece of a response."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._pieces.put(tenant, future)
-        self._call()
-        await future
+        await self._pieces.wait(Turn(tenant))
 
-    def give_up_late(self, seconds: float) -> None:
-        """Refuses requests that have waited for so long. Is called every second."""
-        late = monotonic() - seconds
-        for tenant, access in self._turns.drop(lambda access: access.began < late):
-            _settle(access.future, None, self._under_way.refusal(tenant, access.weight))
-        self._turns.forget()
+    def forget(self) -> None:
+        super().forget()
         self._pieces.forget()
-        self._took.clear()
-
-    def _call(self) -> None:
-        if not self._called and (self._turns or self._pieces):
-            self._called = True
-            self._loop.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        """Begins some requests; the next turn of the loop, which has handled them, begins the next."""
-        self._called = False
-        if self._begin_pieces() + self._begin_requests():
-            self._call()
-
-    def _begin_pieces(self) -> int:
-        begun = 0
-        while begun < self.PIECES and (found := self._pieces.take_with_tenant(lambda _tenant, _future: True)):
-            tenant, future = found
-            if not future.done():
-                self._pieces.charge(tenant, 1)
-                future.set_result(None)
-                begun += 1
-        return begun
-
-    def _begin_requests(self) -> int:
-        begun = 0
-        seconds = 0.0
-        while begun < self.BEGUN and seconds < self.TURN and (found := self._turns.take_with_tenant(self._fits)):
-            tenant, access = found
-            if not access.future.done():
-                self._under_way.change(tenant, access.weight)
-                access.future.set_result(None)
-                begun += 1
-                seconds += self._took.get(tenant, 0.0)
-        return begun
-
-    def _fits(self, tenant: str, access: _Entry) -> bool:
-        held = self._under_way.held(tenant)
-        return not held or held + access.weight <= self._most
 
 
-class ScheduledWork:
-    __slots__ = ("began", "computes", "future", "tenant", "weight", "work")
+class Job(Turn):
+    """Work for a thread; its future gets the result."""
 
-    def __init__(
-        self, tenant: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any], *, computes: bool
-    ) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.computes = computes
-        self.work = work
-        self.future = future
-        self.began = monotonic()
+    __slots__ = ("work",)
+    work: Callable[[], Any]
 
 
-class FairPool:
-    """Threads with a queue before them.
+class FairPool(FairGate[Job]):
+    """Threads with a gate before them.
 
     The loop chooses the next tenant by turns and keeps a few jobs ready, so that no thread has to wait for it. (Threads
     that choose themselves would need a lock; one that is interrupted while it holds the lock stops all of them.) One
@@ -418,23 +514,20 @@ class FairPool:
             memory: What a job's weight is taken from.
             computing: Returns how many of the jobs that compute each tenant may have now.
         """
-        self._computing = computing
+        # As many jobs as there are threads may be under way, and as many ready.
+        self._hand = SharedQuota(2 * count + 2, alpha=count)
+        super().__init__(bound=self._hand)
+        self._computing = TenantQuota(computing)
         self._memory = memory
         self._name = name
         self._count = count
-        # As many jobs as there are threads may be under way, and as many ready.
-        self._hand = SharedQuota(2 * count + 2, alpha=count)
-        self._turns: FairQueue[ScheduledWork] = FairQueue()
-        self._making: Counter[str] = Counter()
-        self._extra: ScheduledWork | None = None
-        self._jobs: SimpleQueue[ScheduledWork | None] = SimpleQueue()
-        self._first: SimpleQueue[ScheduledWork | None] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop
+        self._extra: Job | None = None
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._first: SimpleQueue[Job | None] = SimpleQueue()
         self._tell: Callable[..., None]
 
-    def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[..., None]) -> None:
+    def start(self, tell: Callable[..., None]) -> None:
         """Starts the threads; ``tell`` makes a call in the loop's thread."""
-        self._loop = loop
         self._tell = tell
         for number in range(self._count + 1):
             jobs = self._jobs if number else self._first
@@ -460,48 +553,31 @@ class FairPool:
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
-        job = ScheduledWork(tenant, work, weight, self._loop.create_future(), computes=computes)
-        self._turns.put(tenant, job)
-        self.dispatch()
+        needs: list[tuple[SharedQuota, int]] = [(self._memory, weight)] if weight else []
+        needs.append((self._hand, 1))
+        if computes:
+            needs.append((self._computing, 1))
+        job = Job(tenant, *needs)
+        job.work = work
+        future = job.begin_to_wait()
+        self.line_up(job)
         try:
-            result: T = await job.future
+            result: T = await future
         except asyncio.CancelledError:
-            if not job.future.cancelled() and job.future.exception() is None:
+            if not future.cancelled() and future.exception() is None:
                 self._memory.change(tenant, -weight)
             raise
         return result
 
-    def give_up_late(self, seconds: float) -> None:
-        """Refuses jobs that have waited for so long. Is called every second."""
-        late = monotonic() - seconds
-        for tenant, job in self._turns.drop(lambda job: job.began < late):
-            lacking = self._hand if self._memory.fits(tenant, job.weight) else self._memory
-            _settle(job.future, None, lacking.refusal(tenant, job.weight if lacking is self._memory else 1))
-        self._turns.forget()
+    def _begin(self, turn: Job) -> None:
+        """Puts a job before the threads; the extra one is for a tenant's only job, while the others are busy."""
+        busy = self._hand.total - self._hand.free > self._count
+        first = busy and self._extra is None and self._hand.held(turn.tenant) == 1
+        if first:
+            self._extra = turn
+        (self._first if first else self._jobs).put(turn)
 
-    def _fits(self, tenant: str, job: ScheduledWork) -> bool:
-        if job.computes and self._making[tenant] >= self._computing():
-            return False
-        if job.weight and not self._memory.fits(tenant, job.weight):
-            return False
-        return self._hand.fits(tenant, 1)
-
-    def dispatch(self) -> None:
-        """Hands out jobs that may begin. Is called when something has become free."""
-        while self._hand.free > 0 and (job := self._turns.take(self._fits)) is not None:
-            if job.future.done():
-                continue
-            busy = self._hand.total - self._hand.free >= self._count
-            first = busy and self._extra is None and not self._hand.held(job.tenant)
-            self._hand.change(job.tenant, 1)
-            self._memory.change(job.tenant, job.weight)
-            if job.computes:
-                self._making[job.tenant] += 1
-            if first:
-                self._extra = job
-            (self._first if first else self._jobs).put(job)
-
-    def _serve(self, jobs: SimpleQueue[ScheduledWork | None]) -> None:
+    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
         """Thread main loop."""
         while (job := jobs.get()) is not None:
             began = monotonic()
@@ -513,24 +589,8 @@ class FairPool:
             self._tell(self._finish, job, monotonic() - began, result, error)
             del job, result, error
 
-    def _finish(self, job: ScheduledWork, seconds: float, result: object, error: Exception | None) -> None:
-        self._hand.change(job.tenant, -1)
-        if job.computes:
-            self._making -= Counter((job.tenant,))
+    def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+        is_taken = job.settle(result, error) and error is None
         if job is self._extra:
             self._extra = None
-        self._turns.charge(job.tenant, seconds)
-        if job.future.done() or error is not None:
-            self._memory.change(job.tenant, -job.weight)
-        _settle(job.future, result, error)
-        self.dispatch()
-
-
-def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    """Gives the waiting request the result or the error, if it still waits."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+        self.leave(job, seconds, kept=self._memory if is_taken else None)

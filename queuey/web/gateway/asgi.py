@@ -27,6 +27,7 @@ from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.storage import Store
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
+    CHECK_INTERVAL,
     MAX_USER_STREAMS,
     Client,
     Clients,
@@ -40,6 +41,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
+from queuey.web.gateway.sweep import Sweep
 from queuey.web.http.heads import Head
 from queuey.web.requests import (
     BODY_TIMEOUT,
@@ -134,6 +136,7 @@ class Gateway:
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
+        self._scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network carries many at a time.
         self._threads = FairPool("queuey-request", threads, room, self._computing)
         self._polls = LongPolls(
             waiters,
@@ -149,10 +152,9 @@ class Gateway:
         self._stopping: Event = service.stopping
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
-        self._timer: asyncio.TimerHandle
         self._tell: LoopCalls
         self._contention: Contention
-        self._scheduler: LoopScheduler
+        self.sweep: Sweep
         self._calls: dict[Call, tuple[float, Request]] = {}
         """Calls under way, with their deadlines, in order."""
 
@@ -161,17 +163,20 @@ class Gateway:
         self._loop = loop
         self._tell = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
-        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)  # A network carries many at a time.
         self._core.adopt(self._tell)
         self._store.adopt(loop)
-        self._threads.start(loop, self._tell)
+        self._threads.start(self._tell)
         self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
-        self._timer = loop.call_later(1.0, self._look_for_late)
+        self.sweep = Sweep(loop)
+        self.sweep.every(CHECK_INTERVAL, self._polls.check)
+        for line in (self._scheduler, self._threads):
+            self.sweep.every(1.0, partial(line.give_up_late, self._max_wait))
+        for call in (self._give_up_late_calls, self._bodies.give_up_late, self._clients.look):
+            self.sweep.every(1.0, call)
 
     def stop(self) -> None:
         """Called after the last request, in the loop's thread."""
-        self._timer.cancel()
-        self._polls.stop()
+        self.sweep.stop()
         self._threads.stop()
         self._store.adopt(None)
         self._core.adopt(None)
@@ -363,7 +368,7 @@ class Gateway:
                 request.client.left = partial(_give_up, call, request)
             return await call  # type: ignore[no-any-return] # as above
         finally:
-            if request.weight:
+            if request.turn is not None:
                 self._leave_turn(request)
             if request.call is not None:
                 self._calls.pop(request.call, None)
@@ -373,20 +378,20 @@ class Gateway:
 
     async def _take_turn(self, request: Request) -> None:
         """Waits until the loop's time is its tenant's."""
-        request.weight = await self._scheduler.enter(request.tenant, len(request.body or b""))
+        request.turn = await self._scheduler.enter(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
             request.call.take_used()
 
     def _leave_turn(self, request: Request) -> None:
         """Yields to the other requests of its tenant."""
-        if request.weight:
+        if request.turn is not None:
             call = request.call
             now = time.monotonic()
             used = now - request.turn_began if call is None else call.take_used()
             request.turn_began = now
-            self._scheduler.leave(request.tenant, request.weight, used)
-            request.weight = 0
+            self._scheduler.leave(request.turn, used)
+            request.turn = None
 
     def _pause(self, request: Request) -> None:
         """Gives back what a request holds that begins to wait for messages, but for its place."""
@@ -485,18 +490,13 @@ class Gateway:
         """Returns in how many threads a tenant may read: where reads compute, they hold up the others."""
         return 1 if self._contention.several and not self._reads_wait else self._most_reads
 
-    def _look_for_late(self) -> None:
-        """Called every second: answers requests whose work has not ended in time."""
-        for line in (self._scheduler, self._threads):
-            line.give_up_late(self._max_wait)
+    def _give_up_late_calls(self) -> None:
+        """Answers requests whose work has not ended in time. Is called every second."""
         now = time.monotonic()
         for call, (deadline, request) in list(self._calls.items()):
             if deadline > now:
                 break
             _give_up(call, request)
-        self._bodies.give_up_late()
-        self._clients.look()
-        self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
 async def _next_of(pieces: AsyncGenerator[Body, None]) -> Body | None:

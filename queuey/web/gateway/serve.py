@@ -257,22 +257,20 @@ async def _serve(
     service.schedules.watch()
     connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
+    gateway.sweep.every(1.0, connections.sweep)
     connections.start()
     os.set_blocking(beats.fileno(), False)
-    beating = loop.create_task(_beat(beats))
+    gateway.sweep.every(HEARTBEAT_INTERVAL, functools.partial(_beat, beats))
     await stop.wait()
     await connections.stop()
     await service.end(LEAVE_SECONDS)
-    beating.cancel()
     gateway.stop()
 
 
-async def _beat(beats: multiprocessing.connection.Connection) -> None:
-    """Tells the parent each second that the loop goes on."""
-    while True:
-        with contextlib.suppress(OSError):
-            beats.send_bytes(b".")
-        await asyncio.sleep(HEARTBEAT_INTERVAL)
+def _beat(beats: multiprocessing.connection.Connection) -> None:
+    """Tells the parent that the loop goes on."""
+    with contextlib.suppress(OSError):
+        beats.send_bytes(b".")
 
 
 def _allow_open_files(connections: int) -> None:

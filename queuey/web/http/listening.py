@@ -128,9 +128,8 @@ class Connections:
         listener.setblocking(False)  # noqa: FBT003 - takes it so
 
     def start(self) -> None:
-        """Starts to accept connections."""
+        """Starts to accept connections. From now on :meth:`sweep` is to be called every second."""
         self.loop.add_reader(self._listener, self._accept)
-        self._sweep()
 
     async def stop(self) -> None:
         """Stops accepting, closes idle connections and waits for the others."""
@@ -254,8 +253,8 @@ class Connections:
         for connection in written:
             connection.flush()
 
-    def _sweep(self) -> None:
-        """Called every second: ends what has waited for too long."""
+    def sweep(self) -> None:
+        """Ends what has waited for too long."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
         now = monotonic()
         for waiting in self.waiting.values():
@@ -271,4 +270,3 @@ class Connections:
                 self._failed = 0
             if self._certificate is not None:
                 self._certificate.look()
-        self._timer = self.loop.call_later(1.0, self._sweep)

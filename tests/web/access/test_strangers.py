@@ -17,7 +17,7 @@ from queuey.settings import Facades, Rates, SqsFacade, UserIssuer
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import stranger
+from queuey.web.admission.scheduling import Turn, stranger
 from queuey.web.console import console
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
@@ -232,7 +232,7 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
         entered: list[str] = []
         enter = gateway._scheduler.enter
 
-        async def note(tenant: str, size: int) -> int:
+        async def note(tenant: str, size: int) -> Turn:
             entered.append(tenant)
             return await enter(tenant, size)
 

@@ -11,7 +11,7 @@ import pytest
 
 from queuey.service.core import Call, Done
 from queuey.storage import Store
-from queuey.web.admission.scheduling import Contention, LoopScheduler
+from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
@@ -35,7 +35,7 @@ def crowd(gateway: Gateway) -> None:
     """Has another tenant ask at the same moment, and many requests of this one be under way."""
     gateway._contention.enter("app:other")
     gateway._contention.enter(TENANT)
-    gateway._scheduler._under_way.change(TENANT, gateway._scheduler._most)
+    gateway._scheduler._under_way.change(TENANT, 32)
 
 
 @pytest.mark.parametrize("path", ["q", "q/claims"])
@@ -98,9 +98,9 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
     charged: list[float] = []
     leave = LoopScheduler.leave
 
-    def noting(scheduler: LoopScheduler, tenant: str, weight: int, seconds: float = 0.0) -> None:
-        charged.append(seconds)
-        leave(scheduler, tenant, weight, seconds)
+    def noting(scheduler: LoopScheduler, turn: Turn, used: float = 0.0) -> None:
+        charged.append(used)
+        leave(scheduler, turn, used)
 
     async def work(gateway: Gateway) -> None:
         async def nothing() -> None:

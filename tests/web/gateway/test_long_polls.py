@@ -49,7 +49,7 @@ def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
 async def waiting(gateway: Gateway, count: int) -> None:
     """Returns when so many wait, and none of them is being tried."""
     polls = gateway._polls
-    await until(lambda: polls.places.total - polls.places.free == count and not polls._turns)
+    await until(lambda: polls.places.total - polls.places.free == count and not polls.tries._turns)
     await until(lambda: polls.trying.free == polls.trying.total)
 
 
@@ -314,7 +314,7 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: Any, owner: Caller, b
         tasks = [begin(gateway, poll()) for _ in range(200)]
         await waiting(gateway, 200)
         await until(
-            lambda: not len(gateway._polls._turns) and gateway._polls.trying.free == gateway._polls.trying.total
+            lambda: not len(gateway._polls.tries._turns) and gateway._polls.trying.free == gateway._polls.trying.total
         )
         await Request(body=b"news").to(gateway)
         return await asyncio.gather(*tasks)

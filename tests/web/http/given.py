@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from queuey.web.gateway.sweep import Sweep
 from queuey.web.http.connection import Answer, Connection
 from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections
@@ -112,6 +113,12 @@ def connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Conne
         found = Connections(loop, listener, MOST, answer, refusal)
     found.date = b"date: x\r\n"
     return found
+
+
+def start(every: Connections) -> None:
+    """Has connections taken in, and looked after as a worker does."""
+    Sweep(every.loop).every(1.0, every.sweep)
+    every.start()
 
 
 class Given:

@@ -18,7 +18,7 @@ from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections
 from tests.servers.served import free_port
-from tests.web.http.given import echo, refusal
+from tests.web.http.given import echo, refusal, start
 from tests.web.http.test_raw_requests import BAD, GET, GOOD, LAST
 
 NGINX = """
@@ -82,7 +82,7 @@ class Service:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._all = Connections(self._loop, self.listener, 1000, self._answer, refusal)
-        self._all.start()
+        start(self._all)
         self._loop.run_forever()
 
     async def _answer(self, head: Head, exchange: Connection) -> None:

@@ -23,7 +23,7 @@ from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until_async
-from tests.web.http.given import Given, connections, echo, refusal, settle
+from tests.web.http.given import Given, connections, echo, refusal, settle, start
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -59,7 +59,7 @@ def test_silent_connections_are_closed(listener: socket.socket) -> None:
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
-        every.start()
+        start(every)
         port = listener.getsockname()[1]
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
         assert [await reader.read() for reader, _ in silent] == [b""] * 10
@@ -296,7 +296,7 @@ def test_too_many_connections(listener: socket.socket) -> None:
             await echo(head, exchange)
 
         every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)
-        every.start()
+        start(every)
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert await opened[0][0].read() == b""
         for _, writer in opened[1:]:
@@ -324,7 +324,7 @@ def test_silent_handshakes_make_room(
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), listener, 3, echo, refusal, certificate)
-        every.start()
+        start(every)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert await _ask(port, trusting) == b"HTTP/1.1 200 OK"
         async with asyncio.timeout(2):
@@ -343,7 +343,7 @@ def test_several_that_come_together_have_a_place_each(listener: socket.socket) -
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
-        every.start()
+        start(every)
         with contextlib.ExitStack() as stack:
             for _ in range(20):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -361,7 +361,7 @@ def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.so
     async def work() -> None:
         nonlocal turns
         every = Connections(asyncio.get_running_loop(), listener, count, echo, refusal)
-        every.start()
+        start(every)
         with contextlib.ExitStack() as stack:
             for _ in range(count):
                 stack.enter_context(socket.create_connection(listener.getsockname()))
@@ -396,7 +396,7 @@ def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCapture
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
-        every.start()
+        start(every)
         assert await _ask(port) == b"HTTP/1.1 200 OK"
         await every.stop()
 
@@ -417,7 +417,7 @@ def test_a_new_certificate_is_taken_up(
     async def work() -> None:
         certificate = Certificate(chain, key)
         every = Connections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
-        every.start()
+        start(every)
         context = ssl._create_unverified_context()
         assert await _ask(port, context) == b"HTTP/1.1 200 OK"
         before = certificate.context
@@ -442,7 +442,7 @@ def test_nothing_is_left_of_connections(listener: socket.socket) -> None:
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), listener, 100, echo, refusal)
-        every.start()
+        start(every)
         for _ in range(300):
             assert await _ask(port) == b"HTTP/1.1 200 OK"
         await every.stop()

@@ -21,7 +21,7 @@ def play(scenario: Scenario) -> None:
     """Runs a scenario in a loop of its own."""
 
     async def main() -> None:
-        await scenario(LoopScheduler(asyncio.get_running_loop()))
+        await scenario(LoopScheduler())
 
     asyncio.run(main())
 
@@ -93,9 +93,9 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
         order: list[str] = []
 
         async def request(tenant: str) -> None:
-            weight = await time.enter(tenant, 100)
+            turn = await time.enter(tenant, 100)
             order.append(tenant)
-            time.leave(tenant, weight, 0.001)
+            time.leave(turn, 0.001)
 
         greedy = [asyncio.create_task(request("greedy")) for _ in range(500)]
         await turns()
@@ -118,9 +118,9 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
 
         async def request() -> None:
             nonlocal begun
-            weight = await time.enter("a", 0)
+            turn = await time.enter("a", 0)
             begun += 1
-            time.leave("a", weight, seconds)
+            time.leave(turn, seconds)
 
         await request()
         requests = [asyncio.create_task(request()) for _ in range(100)]
@@ -144,9 +144,9 @@ def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> Non
         await turns(100)
         assert sum(task.done() for task in entering) == most
         for begun in range(most, 100):
-            done = [task for task in entering if task.done()]
+            done = [task.result() for task in entering if task.done()]
             assert len(done) == begun
-            time.leave("a", done[0].result(), 0.001)
+            time.leave(done[begun - most], 0.001)
             await turns()
         assert all(task.done() for task in entering)
 
@@ -166,7 +166,7 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
         time.give_up_late(-1)
         with pytest.raises(TooManyRequests):
             await waiting
-        time.leave("a", first)
+        time.leave(first)
         await time.enter("a", 1 << 20)
 
     play(scenario)

@@ -1,0 +1,1 @@
+"""Tests of what divides the service between its applications."""

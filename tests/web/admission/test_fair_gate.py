@@ -1,0 +1,277 @@
+"""The gate: whatever becomes of what waits, everything taken is given back, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
+from queuey.service.core import LoopCalls
+from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
+from tests.waiting import PATIENCE_SECONDS, until_async
+
+PLACES, BYTES, OWN = 8, 100, 3
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "enter", "leave", "cancel", "give up late", "turn"]),
+        st.sampled_from("abcd"),
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)
+
+
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a scenario in a loop of its own."""
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await scenario()
+
+    asyncio.run(main())
+
+
+class Scene:
+    """Work that passes a gate, and what it takes of three quotas."""
+
+    def __init__(self, *, most: int | None) -> None:
+        self.quotas = SharedQuota(PLACES, alpha=1), SharedQuota(BYTES, alpha=2), TenantQuota(lambda: OWN)
+        self.gate: FairGate[Turn] = FairGate(most, bound=self.quotas[0])
+        self.under_way: dict[Turn, asyncio.Event] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+        self.taken: list[Counter[str]] = [Counter(), Counter(), Counter()]
+
+    def enter(self, tenant: str, size: int) -> None:
+        weights = (1, size, size % 2)
+        needs = [(quota, weight) for quota, weight in zip(self.quotas, weights, strict=True) if weight]
+        self.tasks.append(asyncio.create_task(self._work(Turn(tenant, *needs), weights)))
+
+    async def _work(self, turn: Turn, weights: tuple[int, ...]) -> None:
+        await self.gate.wait(turn)
+        for taken, weight in zip(self.taken, weights, strict=True):
+            taken[turn.tenant] += weight
+        ended = self.under_way[turn] = asyncio.Event()
+        try:
+            await ended.wait()
+        finally:
+            del self.under_way[turn]
+            for taken, weight in zip(self.taken, weights, strict=True):
+                taken[turn.tenant] -= weight
+            self.gate.leave(turn, sum(weights))
+            self.gate.leave(turn)  # It is over already.
+
+    def leave(self, number: int) -> None:
+        ends = list(self.under_way.values())
+        if ends:
+            ends[number % len(ends)].set()
+
+    def cancel(self, number: int) -> None:
+        open_tasks = [task for task in self.tasks if not task.done()]
+        if open_tasks:
+            open_tasks[number % len(open_tasks)].cancel()
+
+    async def end(self) -> None:
+        """Ends all work; what waits gets its turn by that."""
+        while not all(task.done() for task in self.tasks):
+            for ended in self.under_way.values():
+                ended.set()
+            await asyncio.sleep(0)
+
+    def check(self) -> None:
+        """What is under way holds what it has taken; one that begins in this turn of the loop has just taken it."""
+        for quota, taken in zip(self.quotas, self.taken, strict=True):
+            assert quota.free >= 0
+            assert quota.total - quota.free == sum(quota.held(tenant) for tenant in "abcd")
+            assert all(quota.held(tenant) >= taken[tenant] for tenant in "abcd")
+
+
+@given(st.sampled_from([None, 1, 3]), STEPS)
+@settings(deadline=None)
+def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, int]]) -> None:
+    """In any order of entering, leaving, cancelling and giving up; all that still waits then gets its turn."""
+
+    async def scenario() -> None:
+        scene = Scene(most=most)
+        for step, tenant, number in steps:
+            if step == "enter":
+                scene.enter(tenant, number)
+            elif step == "leave":
+                scene.leave(number)
+            elif step == "cancel":
+                scene.cancel(number)
+            elif step == "give up late":
+                scene.gate.give_up_late(-1 if number % 2 else 60)
+            else:
+                await asyncio.sleep(0)
+            scene.check()
+        await scene.end()
+        ends = await asyncio.gather(*scene.tasks, return_exceptions=True)
+        refusals = (asyncio.CancelledError, TooManyRequests, StoreUnavailable)
+        assert all(end is None or isinstance(end, refusals) for end in ends)
+        assert [quota.total - quota.free for quota in scene.quotas] == [0, 0, 0]
+        assert not any(quota._held for quota in scene.quotas)
+        scene.gate.give_up_late(-1)
+        assert not scene.gate._turns
+
+    play(scenario)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["wake", "give up", "leave"])), max_size=40))
+@settings(deadline=None)
+def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
+    """It is in line once, however often it is lined up; its turn ends its present wait or none, and it can leave."""
+
+    async def scenario() -> None:
+        quota = SharedQuota(1, alpha=1)
+        gate: FairGate[Turn] = FairGate(2, price=1, bound=quota)
+        turns = {tenant: Turn(tenant, (quota, 1)) for tenant in "ab"}
+        for tenant, step in steps:
+            turn = turns[tenant]
+            if step == "wake":
+                gate.line_up(turn)
+                gate.line_up(turn)
+            elif step == "give up":
+                turn.settle(result=False)
+            else:
+                gate.leave(turn)
+                turn.begin_to_wait()
+            await asyncio.sleep(0)
+            assert len(gate._turns) == [turn.state for turn in turns.values()].count("in line")
+            assert 1 - quota.free == [turn.state for turn in turns.values()].count("under way")
+        for turn in turns.values():
+            gate.leave(turn)
+            turn.settle(result=False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (quota.free, len(gate._turns)) == (1, 0)
+        assert gate.begin_at_once(turns["a"])
+        assert not gate.begin_at_once(turns["b"])
+
+    play(scenario)
+
+
+def test_who_is_to_blame_for_a_wait() -> None:
+    """The error is that of what was lacking: of memory, else of a thread."""
+
+    async def scenario() -> None:
+        memory, places = SharedQuota(100, alpha=8), SharedQuota(8, alpha=8)
+        gate: FairGate[Turn] = FairGate(bound=places)
+        memory.change("large", 60)
+        memory.change("other", 30)
+        turns = {
+            "many": Turn("many", (memory, 1), (places, 1)),
+            "large": Turn("large", (memory, 40), (places, 1)),
+            "small": Turn("small", (memory, 40), (places, 1)),
+        }
+        places.change("many", 7)
+        places.change("few", 1)
+        waiting = {name: asyncio.create_task(gate.wait(turn)) for name, turn in turns.items()}
+        await asyncio.sleep(0)
+        gate.give_up_late(-1)
+        errors = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))
+        assert {name: type(error) for name, error in errors.items()} == {
+            "many": TooManyRequests,  # It has most of the places.
+            "large": TooManyRequests,  # It has most of the memory.
+            "small": StoreUnavailable,
+        }
+
+    play(scenario)
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(["run", "run", "go on", "cancel", "give up late", "turn"]),
+        st.sampled_from("abc"),
+        st.sampled_from([0, 0, 10, 45]),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+
+
+@given(JOBS)
+@settings(deadline=None, max_examples=40)
+def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool]]) -> None:
+    """Whoever gets a result holds its memory; nothing else is held after all jobs have ended, in whatever way."""
+
+    async def scenario() -> None:
+        memory = SharedQuota(100, alpha=2)
+        pool = FairPool("test", 2, memory, lambda: 1)
+        loop = asyncio.get_running_loop()
+        pool.start(LoopCalls(loop))
+        may_go_on = threading.Semaphore(0)
+
+        def fail() -> None:
+            assert may_go_on.acquire(timeout=PATIENCE_SECONDS)
+            raise StoreUnavailable("a reason")
+
+        def wait() -> None:
+            assert may_go_on.acquire(timeout=PATIENCE_SECONDS)
+
+        async def ask(tenant: str, work: Callable[[], None], weight: int, *, computes: bool) -> None:
+            await pool.run(tenant, work, weight, computes=computes)
+            assert memory.held(tenant) >= weight
+            memory.change(tenant, -weight)
+            pool.dispatch()
+
+        jobs: list[asyncio.Task[None]] = []
+        for number, (step, tenant, weight, computes) in enumerate(steps):
+            if step == "run":
+                work = wait if number % 5 else fail
+                jobs.append(asyncio.create_task(ask(tenant, work, weight, computes=computes)))
+            elif step == "go on":
+                may_go_on.release()
+            elif step == "cancel" and jobs:
+                jobs[number % len(jobs)].cancel()
+            elif step == "give up late":
+                pool.give_up_late(-1)
+            else:
+                await asyncio.sleep(0)
+            assert memory.free >= 0
+            assert pool._hand.free >= 0
+        may_go_on.release(len(jobs) + 1)
+        ends = await asyncio.gather(*jobs, return_exceptions=True)
+        assert all(end is None or isinstance(end, (QueueyError, asyncio.CancelledError)) for end in ends)
+        await until_async(lambda: pool._hand.free == pool._hand.total)
+        pool.give_up_late(-1)
+        pool.stop()
+        assert (memory.free, memory._held) == (memory.total, {})
+        assert not pool._computing._held
+        assert pool._extra is None
+        assert not pool._turns
+
+    play(scenario)
+
+
+def test_a_result_that_comes_with_a_cancellation_holds_nothing() -> None:
+    """A request that is cancelled in the turn of the loop in which its job ends does not keep the job's memory."""
+
+    async def scenario() -> None:
+        memory = SharedQuota(100, alpha=2)
+        pool = FairPool("test", 1, memory, lambda: 1)
+        calls: list[Callable[[], None]] = []
+
+        def tell(call: Callable[..., None], *arguments: object) -> None:
+            calls.append(partial(call, *arguments))
+
+        pool.start(tell)
+        task = asyncio.create_task(pool.run("a", lambda: 1, 50))
+        await until_async(lambda: bool(calls))
+        assert memory.held("a") == 50
+        calls[0]()
+        assert memory.held("a") == 50
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (memory.free, pool._hand.free) == (memory.total, pool._hand.total)
+        pool.stop()
+
+    play(scenario)

@@ -1,0 +1,42 @@
+"""What is called now and then, by one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from queuey.web.gateway import sweep
+from queuey.web.gateway.sweep import Sweep
+from tests.replacing import replace_in
+from tests.waiting import until_async
+
+
+def test_each_call_has_its_interval() -> None:
+    """A function is called at once, and then at its interval, whatever others do, until the sweep is stopped."""
+    called: Counter[str] = Counter()
+    errors: list[object] = []
+
+    def fail() -> None:
+        called["failing"] += 1
+        if called["failing"] > 1:
+            raise RuntimeError("a defect")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        every = Sweep(loop)
+        every.every(0.001, fail)
+        every.every(0.001, lambda: called.update(["often"]))
+        every.every(0.004, lambda: called.update(["seldom"]))
+        assert called == {"failing": 1, "often": 1, "seldom": 1}
+        await until_async(lambda: called["often"] > 40)
+        every.stop()
+        await asyncio.sleep(0)
+        assert called["seldom"] - 1 == (called["often"] - 1) // 4
+        assert called["failing"] == called["often"] == len(errors) + 1
+        ended = called.copy()
+        await asyncio.sleep(0.02)
+        assert called == ended
+
+    with replace_in(sweep, sweep.TICK, 0.001):
+        asyncio.run(main())
