@@ -324,7 +324,7 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
 def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
     """A long log has pages."""
     store.create_queue("queuey", "q", QueueSpec())
-    audit: AuditLog = app.registry.service.audit
+    audit: AuditLog = app.service.audit
     for number in range(130):
         audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=f"q{number:03}", details={})
     first = browser.get("/console/a/queuey/_audit").text
@@ -338,7 +338,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> Non
 def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
     """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
     store.create_queue("queuey", "q", QueueSpec())
-    audit: AuditLog = app.registry.service.audit
+    audit: AuditLog = app.service.audit
     places = {}
     for number in range(260):
         queue = "q" if number < 105 else "other"
