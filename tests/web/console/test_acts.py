@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
+from queuey.api.progress import RecordedOffsets
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
-from queuey.messages import AUDITS, Offset, OffsetChange, QueueSpec, Scope
+from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE, AuditLog
@@ -232,7 +233,7 @@ def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) 
         owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
     record = OffsetUseCases.record
 
-    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
         record(self, access, group, [OffsetChange(2, (7, 7))])
         return record(self, access, group, changes)
 
