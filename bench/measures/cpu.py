@@ -24,6 +24,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.http.heads import read_head
+from queuey.web.parts import App
 from queuey.web.responses import Response
 
 REQUESTS = 20_000
@@ -205,7 +206,7 @@ class Posted:
         raise NotImplementedError
 
 
-def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
+def through_gateway(app: App) -> Callable[[bytes], int]:
     """Returns a function that does one request as the server has the gateway do it, and returns the status."""
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)

@@ -14,7 +14,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimCounts, ClaimDelivery, ClaimUseCases, PiggybackedAck
+from queuey.service.claims import ClaimDelivery, ClaimUseCases, PiggybackedAck
 from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining
@@ -22,7 +22,7 @@ from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
-from queuey.service.offsets import OffsetUseCases, Progress
+from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.keys import Keys
 from queuey.service.operating.redriving import Redriving
@@ -42,7 +42,6 @@ from queuey.storage import Store
 __all__ = [
     "Bound",
     "Check",
-    "ClaimCounts",
     "ClaimDelivery",
     "ClaimUseCases",
     "Description",
@@ -53,7 +52,6 @@ __all__ = [
     "Mark",
     "MoveUseCases",
     "PiggybackedAck",
-    "Progress",
     "QueueAccess",
     "Range",
     "Reading",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
+from queuey import ids
+from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
 from queuey.errors import GroupNotFound, InvalidRequest
 from queuey.ids import Position
-from queuey.messages import Lag, Offset, OffsetChange, Queue
+from queuey.messages import OffsetChange, Queue
 from queuey.service.messages import partition_error
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -37,19 +37,11 @@ def _refuse_reader(group: str) -> None:
         raise GroupNotFound(group)
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """Offset of a group in one partition; None: nothing is recorded, all messages lie ahead."""
-
-    partition: int
-    offset: Offset | None
-    lag: Lag
-
-
 class OffsetUseCases:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
         """Records offsets, each partition by its own compare-and-set.
 
         Raises:
@@ -59,38 +51,52 @@ class OffsetUseCases:
         """
         require_group_name(group)
 
-        def record(queue: Queue) -> list[Offset]:
+        def record(queue: Queue) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
-            return self._store.set_offsets(queue, group, changes)
+            recorded = self._store.set_offsets(queue, group, changes)
+            return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
 
-        return access.use(record) if changes else []
+        return RecordedOffsets(group=group, partitions=access.use(record) if changes else {})
 
-    def progress(self, access: QueueAccess, group: str) -> list[Progress]:
-        """Returns the offset of each partition of the queue.
+    def progress(self, access: QueueAccess, group: str) -> Offsets:
+        """Returns the offset and the lag of each partition of the queue. Without an offset all messages lie ahead.
 
         Raises:
             GroupNotFound: Nothing is recorded for the group.
         """
         _refuse_reader(group)
 
-        def progress(queue: Queue) -> list[Progress]:
+        def progress(queue: Queue) -> Offsets:
             recorded = {offset.partition: offset for offset in self._store.offsets(queue, group)}
             numbers = range(1, queue.partitions + 1)
             locations = [(n, recorded[n].position if n in recorded else None) for n in numbers]
             lags = self._store.lag(queue, locations)
-            return [Progress(n, recorded.get(n), lag) for n, lag in zip(numbers, lags, strict=True)]
+            partitions = {
+                number: GroupOffset(
+                    offset=None if position is None else ids.to_hex(position),
+                    updated=None if position is None else recorded[number].updated,
+                    lag=lag.count,
+                    lag_exact=lag.exact,
+                    lag_seconds=lag.seconds,
+                )
+                for (number, position), lag in zip(locations, lags, strict=True)
+            }
+            return Offsets(group=group, partitions=partitions, lag=sum(lag.count for lag in lags))
 
         return access.use(progress)
 
-    def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
+    def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
         """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded."""
 
-        def lag(queue: Queue) -> list[tuple[int, Lag]]:
+        def lag(queue: Queue) -> LagRead:
             check_partitions(cursors, queue)
             locations = sorted(cursors.items())
-            return [
-                (number, each) for (number, _), each in zip(locations, self._store.lag(queue, locations), strict=True)
-            ]
+            lags = self._store.lag(queue, locations)
+            partitions = {
+                number: LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
+                for (number, _), lag in zip(locations, lags, strict=True)
+            }
+            return LagRead(partitions=partitions, lag=sum(lag.count for lag in lags))
 
         return access.use(lag)
 

@@ -19,9 +19,10 @@ from queuey.web.backlogs import Backlogs
 from queuey.web.bridge import Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials.facade_callers import FacadeCallers, SignedCallers
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.callers import FacadeCallers, SignedCallers
+from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
@@ -54,9 +55,8 @@ def _add_resource(
     """
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
-    registry = config.registry
-    endpoint = Endpoint(name, registry.service.metrics, views, original=original, operation=operation)
-    registry.endpoints[name] = endpoint
+    app: App = config.registry.app
+    app.endpoints[name] = Endpoint(name, app.service.metrics, views, original=original, operation=operation)
 
 
 def make_app(  # noqa: PLR0913 - what a service is made of
@@ -74,8 +74,8 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     on_loopback: bool = False,
     includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
-) -> Any:  # noqa: ANN401 - Pyramid's router
-    """Makes the application: Pyramid's router, whose registry has all that a gateway serves.
+) -> App:
+    """Makes the application, which a gateway serves.
 
     Args:
         store: Open; the caller closes it when no request is under way any more.
@@ -94,30 +94,32 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     """
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
-    registry = config.registry
-    registry.service = service = Service(store, limits, metrics=metrics, stopping=stopping)
-    registry.callers = FacadeCallers()
-    registry.signed = SignedCallers(store)
-    registry.secret = secret
-    registry.on_loopback = on_loopback
-    known = [ApplicationKeys(store), registry.callers, registry.signed]
-    registry.authenticate = Authenticator([*known, *readers], clock=clock)
-    registry.authorization = Authorization(service, registry.authenticate, private)
-    registry.publish_metrics = publish_metrics
-    registry.backlogs = Backlogs(service, shown_backlogs)
-    registry.served = served or Facades()
-    registry.endpoints = {}
-    registry.facades = []
-    if registry.served.only is None:
+    service = Service(store, limits, metrics=metrics, stopping=stopping)
+    callers, signed = FacadeCallers(), SignedCallers(store)
+    authenticate = Authenticator([ApplicationKeys(store), callers, signed, *readers], clock=clock)
+    app = App(
+        service=service,
+        authenticate=authenticate,
+        authorization=Authorization(service, authenticate, private),
+        callers=callers,
+        signed=signed,
+        backlogs=Backlogs(service, shown_backlogs),
+        served=served or Facades(),
+        secret=secret,
+        on_loopback=on_loopback,
+        publish_metrics=publish_metrics,
+    )
+    config.registry.app = app
+    config.registry.service = service  # For includes of others; see ``docs/extending.md``.
+    if app.served.only is None:
         config.include(v1.includeme)
     config.include(ops.includeme)
     config.include(facades.includeme)
     for include in includes:
         config.include(include)
     config.add_notfound_view(_not_found)
-    router = config.make_wsgi_app()
-    bridge = Bridge(router, service.limits.longest)
+    bridge = Bridge(config.make_wsgi_app(), service.limits.longest)
     elsewhere = Endpoint("bridge", service.metrics, {}, otherwise=bridge.answer, original=True)
     nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_nowhere, original=True)
-    registry.resources = Resources(config.get_routes_mapper().get_routes(), registry.endpoints, elsewhere, nowhere)
-    return router
+    app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, elsewhere, nowhere)
+    return app

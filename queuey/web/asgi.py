@@ -16,8 +16,9 @@ from urllib.parse import quote
 from queuey.settings import load
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.assembly import make_gateway
-from queuey.web.gateway.serve import LEAVE_SECONDS, Include, Opened, open_service
+from queuey.web.gateway.serve import LEAVE_SECONDS, Include, open_service
 from queuey.web.http.heads import Head
+from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control
 
 Scope = dict[str, Any]
@@ -39,7 +40,7 @@ class Application:
 
     def __init__(self, includes: Sequence[Include] = ()) -> None:
         self._includes = includes
-        self._opened: Opened
+        self._app: App
         self._gateway: Gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,17 +67,16 @@ class Application:
 
     async def _start(self) -> None:
         settings = load({}, os.environ).settings
-        self._opened = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
-        self._gateway = make_gateway(self._opened.app, settings)
+        self._app = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
+        self._gateway = make_gateway(self._app, settings)
         self._gateway.start(asyncio.get_running_loop())
-        service = self._opened.app.registry.service
-        service.moves.watch()
-        service.schedules.watch()
+        self._app.service.moves.watch()
+        self._app.service.schedules.watch()
 
     async def _stop(self) -> None:
-        await self._opened.app.registry.service.end(LEAVE_SECONDS)
+        await self._app.service.end(LEAVE_SECONDS)
         self._gateway.stop()
-        await asyncio.to_thread(self._opened.store.close, CLOSE_TIMEOUT)
+        await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)
 
 
 class AsgiExchange:

@@ -212,12 +212,15 @@ class Resources:
         endpoints: By the names of their routes.
         bridge: Answers for all other routes, whose views are Pyramid's.
         nowhere: Answers where no route leads.
+
+    Attributes:
+        routes: Pyramid's, each with what answers.
     """
 
     def __init__(
         self, routes: Sequence[Any], endpoints: Mapping[str, Endpoint], bridge: Endpoint, nowhere: Endpoint
     ) -> None:
-        self._routes = [(route.match, endpoints.get(route.name, bridge)) for route in routes]
+        self.routes = [(route, endpoints.get(route.name, bridge)) for route in routes]
         self._nowhere = nowhere
         self._remembered = lru_cache(PATHS)(self._find)
 
@@ -229,9 +232,9 @@ class Resources:
         path = decode_path(raw)
         if path is None:
             return Found(raw.decode("latin-1"), self._nowhere, {})
-        for matches, endpoint in self._routes:
+        for route, endpoint in self.routes:
             # Routes end in a ``$``, which a newline may follow that is in no part of the path.
-            if (match := matches(path)) is not None and not (path[-1:] == "\n" and matches(path[:-1]) == match):
+            if (match := route.match(path)) is not None and not (path[-1:] == "\n" and route.match(path[:-1]) == match):
                 return Found(path, endpoint, match)
         return Found(path, self._nowhere, {})
 

@@ -15,6 +15,7 @@ from queuey.service import Service
 from queuey.service.workers.counts import Collection, Told
 from queuey.time_parsing import clock_warning
 from queuey.web.endpoint import Handler, Match
+from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
 
@@ -98,15 +99,16 @@ class OpsViews:
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
-    views = OpsViews(config.registry.service, backlogs=config.registry.backlogs.look)
+    app: App = config.registry.app
+    views = OpsViews(app.service, backlogs=app.backlogs.look)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),
         ("ops.version", "/__version__", views.version),
     ]
-    if config.registry.publish_metrics:
+    if app.publish_metrics:
         # Where a facade has all other paths, a queue may be called metrics.
-        path = "/metrics" if config.registry.served.only is None else "/__metrics__"
+        path = "/metrics" if app.served.only is None else "/__metrics__"
         resources.append(("ops.metrics", path, views.metrics))
     for name, path, view in resources:
         config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)

@@ -10,7 +10,8 @@ import pytest
 
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import read_profile
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application
+from queuey.web.parts import App
+from tests.client.live import LOCAL, LOCAL_KEY, Bridge, Served, application
 from tests.client.live import served as serving
 from tests.client.scripted import Blocking, async_client, sync_client
 from tests.in_process import InProcess
@@ -48,7 +49,7 @@ def connect(kind: str) -> Iterator[Connect]:
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """The service in this process."""
     with application(tmp_path_factory.mktemp("data")) as opened:
         yield opened
@@ -62,13 +63,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @contextmanager
-def opened(kind: str, url: str, key: str, app: Application | None = None) -> Iterator[Any]:
+def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[Any]:
     """Gives a client of a kind on the real service: in this process, or over a socket."""
     if kind == "sync":
-        with Client(url, key=key, transport=app and InProcess(app)) as client:
+        with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
             yield client
     else:
-        blocking = Blocking(AsyncClient(url, key=key, transport=app and Bridge(app)))
+        blocking = Blocking(AsyncClient(url, key=key, transport=None if app is None else Bridge(app)))
         yield blocking
         blocking.shut()
 

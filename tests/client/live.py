@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -15,19 +14,18 @@ from queuey.access import parse_scope
 from queuey.client import AsyncClient
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
+from queuey.web.parts import App
 from tests.in_process import InProcess
 from tests.servers.served import Served as Running
 
 LOCAL = "http://127.0.0.1:5000/v1/acme/"
 LOCAL_KEY = "a-key-of-the-tests"
 
-Application = Callable[..., Any]
-
 
 class Bridge(httpx2.AsyncBaseTransport):
     """Lets an async client call an application in this process."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: App) -> None:
         self._transport = InProcess(app)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -43,7 +41,7 @@ class Bridge(httpx2.AsyncBaseTransport):
 
 
 @contextmanager
-def application(data: Path) -> Iterator[Application]:
+def application(data: Path) -> Iterator[App]:
     """Opens the service in this process, with one application and its key."""
     store = open_store(data)
     try:

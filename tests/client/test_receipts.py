@@ -31,8 +31,9 @@ from queuey.client import (
     TransportError,
 )
 from queuey.client.receipts import Journal, SentMessage
+from queuey.web.parts import App
 from tests.client.conftest import Connect
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
+from tests.client.live import LOCAL, LOCAL_KEY, Bridge
 from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
 from tests.in_process import InProcess
 from tests.servers.processes import ending
@@ -57,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sync", "async"])
-def recording(request: pytest.FixtureRequest, app: Application, path: Path) -> Any:  # noqa: ANN401 - either client
+def recording(request: pytest.FixtureRequest, app: App, path: Path) -> Any:  # noqa: ANN401 - either client
     """A client of either kind on the real service that keeps receipts."""
     if request.param == "sync":
         with Client(LOCAL, key=LOCAL_KEY, transport=InProcess(app), receipts=path) as client:

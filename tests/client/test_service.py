@@ -21,7 +21,8 @@ from queuey.client import (
     QueueExists,
     QueueNotFound,
 )
-from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
+from queuey.web.parts import App
+from tests.client.live import LOCAL, LOCAL_KEY, Bridge
 
 Queuey = Any
 """Either client; the async one is called like the sync one."""
@@ -212,7 +213,7 @@ def test_the_service_answers_about_itself(queuey: Queuey) -> None:
     assert queuey.hello() == hello
 
 
-async def read_async(app: Application) -> list[Any]:
+async def read_async(app: App) -> list[Any]:
     """Sends an async feed and reads it back, as async code does."""
     async with AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app)) as client:
         queue = (await client.create_queue()).name
@@ -225,7 +226,7 @@ async def read_async(app: Application) -> list[Any]:
         return [message.body async for message in client.read_all(queue)]
 
 
-def test_async_code_may_send_an_async_feed(app: Application) -> None:
+def test_async_code_may_send_an_async_feed(app: App) -> None:
     """The async client takes async iterables and is iterated over asynchronously."""
     import asyncio  # noqa: PLC0415 - the event loop of this test alone
 

@@ -15,6 +15,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.service import ClaimUseCases, QueueAccess
 from queuey.storage import Store
 from tests.backends import APP
 from tests.waiting import PATIENCE_SECONDS
@@ -114,6 +115,12 @@ def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **nam
             doubted = doubted or error.outcome == "unknown"
             if not doubted:
                 raise
+
+
+def outbox(claims: ClaimUseCases, access: QueueAccess) -> dict[int, int]:
+    """Messages of each partition that are about to become dead letters."""
+    looking = access.apply(lambda queue: claims.look_at(queue, lambda state, _expired: len(state.outbox)))
+    return claims.core.run(looking)
 
 
 def whole(partition: int = 1) -> Slice:

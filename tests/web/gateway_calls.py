@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from pyramid.interfaces import IRoutesMapper
-
 from queuey.metrics import Metrics
 from queuey.service.core import Core
 from queuey.web.admission.scheduling import FairGate, SharedQuota
@@ -248,9 +246,7 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI applicati
 
 def operations_of(app: Any) -> set[str]:  # noqa: ANN401 - Pyramid's router
     """Returns the paths at which monitors are answered."""
-    routes = app.registry.getUtility(IRoutesMapper).get_routes()
-    endpoints = app.registry.endpoints
-    return {route.pattern.removesuffix(SLASH) for route in routes if endpoints[route.name].operation}
+    return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
 
 
 def blank_request(**headers: str) -> Asked:
@@ -267,7 +263,7 @@ class Served:
     """
 
     def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
-        limits = app.registry.service.limits
+        limits = app.service.limits
         longest = max(limits.longest, limits.max_batch_bytes)
         self._core = Core()
         self._gateway = Gateway(
@@ -316,7 +312,6 @@ class Stub:
     """An application that says which thread it runs in."""
 
     def __init__(self) -> None:
-        self.registry = self
         self.resources = self
         self.facades: list[Facade] = []
         self.authorization = self

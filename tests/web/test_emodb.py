@@ -178,8 +178,8 @@ def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -
 
 def test_polls_of_a_full_queue(emodb: Emodb) -> None:
     """They give nothing, whatever waits, until claims end; ``ttl=0`` claims nothing and shows what waits."""
-    [facade] = emodb.app.registry.facades
-    facade.open_claims = OpenClaims(emodb.app.registry.service.claims, most=4)
+    [facade] = emodb.app.facades
+    facade.open_claims = OpenClaims(emodb.app.service.claims, most=4)
     emodb.do("POST", "/queue/1/q/sendbatch", list(range(9)))
     first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))
     assert (len(first), len(second), third) == (3, 3, [])

@@ -89,7 +89,7 @@ def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> 
 
 def views_of(app: Any, name: str) -> OpsViews:  # noqa: ANN401 - Pyramid's router
     """Returns what answers a monitor."""
-    views: OpsViews = app.registry.endpoints[name].view("GET").answer.__self__
+    views: OpsViews = app.endpoints[name].view("GET").answer.__self__
     return views
 
 
@@ -146,7 +146,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
     monitors._clock = lambda: 0.0
 
     assert running(app)(work) == [200] * 3
-    requests, _, _ = app.registry.service.metrics.total()
+    requests, _, _ = app.service.metrics.total()
     assert sum(requests["ops." + path.strip("/_"), 200][1:]) == 4
 
 

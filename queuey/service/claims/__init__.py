@@ -24,7 +24,7 @@ from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
-from queuey.service.claims.overview import Backlog, ClaimCounts, ClaimOverview
+from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ChangeRequest,
@@ -46,8 +46,6 @@ from queuey.service.workers import Workers
 from queuey.storage import Store
 
 __all__ = [
-    "Backlog",
-    "ClaimCounts",
     "ClaimDelivery",
     "ClaimUseCases",
     "JobState",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
-from queuey.api.claims import Job, QueueSize
+from queuey.api.claims import Backlog, ClaimCounts, Job, PartitionClaims, QueueSize
 from queuey.claims import State, digest_of
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
@@ -27,46 +27,6 @@ from queuey.storage import Store
 T = TypeVar("T")
 _PAGE, FIRST_PAGE = 1000, 10
 """Messages of one read, and of the read that searches the first one that is not done."""
-
-
-class ClaimCounts(msgspec.Struct, frozen=True):
-    """Claims of one partition.
-
-    Attributes:
-        claimed: Messages with a live claim.
-        waiting: Messages whose claims have ended, that wait to be delivered again, now or after a delay.
-        dead: Messages that are about to become dead letters.
-    """
-
-    claimed: int
-    waiting: int
-    dead: int
-
-
-class Backlog(msgspec.Struct, frozen=True):
-    """The messages of a queue that are not done.
-
-    Attributes:
-        waiting: Never delivered, or released, also with a delay, or with a claim that has expired.
-        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated, and at least so many.
-        delayed: Not due yet.
-        claimed: With a live claim.
-        failed: Those that wait and were delivered before.
-        dead: In the queue's own queue of dead letters, estimated if there are many.
-        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-        due: Seconds since 1970 at which the next delayed one is due; None: none is delayed.
-        resting: Messages that wait and were released with a delay that is not over.
-    """
-
-    waiting: int
-    exact: bool
-    delayed: int
-    claimed: int
-    failed: int
-    dead: int
-    oldest: float | None
-    due: float | None = None
-    resting: int = 0
 
 
 class ClaimOverview(ABC):
@@ -91,14 +51,21 @@ class ClaimOverview(ABC):
             numbers: Of partitions; None: all.
         """
 
-    def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
-        """Counts claims, by partition."""
-
-        def count(state: State, expired: int) -> ClaimCounts:
+    def counts(self, access: QueueAccess) -> ClaimCounts:
+        def count(state: State, expired: int) -> PartitionClaims:
             claimed = state.live(expired)
-            return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
+            return PartitionClaims(claimed=claimed, waiting=len(state.outstanding) - claimed)
 
-        return self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
+        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
+        claimed, waiting = (
+            sum(each.claimed for each in partitions.values()),
+            sum(each.waiting for each in partitions.values()),
+        )
+        return ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
+
+    def resting(self, access: QueueAccess) -> int:
+        """Counts messages that were released with a delay that is not over. They wait, too."""
+        return sum(self.core.run(access.apply(lambda queue: self.look_at(queue, State.count_resting))).values())
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Counts work left; messages that wait are counted up to the limit and estimated beyond."""
@@ -121,7 +88,6 @@ class ClaimOverview(ABC):
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
                 due=self._next_due(queue) if delayed else None,
-                resting=sum(view.resting for view in views.values()),
             )
 
         return access.use(backlog)
@@ -243,7 +209,6 @@ class _View:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
         self.claimed = state.live(expired)
-        self.resting = state.count_resting(expired)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)

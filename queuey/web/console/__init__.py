@@ -23,6 +23,7 @@ from queuey.web.console.login import LoginViews, ProviderViews
 from queuey.web.console.protocol import Console
 from queuey.web.console.sessions import Asks, SessionCallers
 from queuey.web.endpoint import Handler, View
+from queuey.web.parts import App
 from queuey.web.v1.schedules.saving import ScheduleSaver
 
 if TYPE_CHECKING:
@@ -86,16 +87,15 @@ def console(
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-        registry = config.registry
-        service: Service = registry.service
+        app: App = config.registry.app
+        service, authorization = app.service, app.authorization
         callers = SessionCallers(service.store, service.sessions, users or {})
-        registry.authenticate.add(callers)
-        registry.facades.append(Console(callers))
+        app.authenticate.add(callers)
+        app.facades.append(Console(callers))
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
             start_sampling(service, history)
-        authorization = registry.authorization
         for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
             config.add_resource(name, pattern, views)
 

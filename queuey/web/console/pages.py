@@ -11,7 +11,6 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
-from queuey import ids
 from queuey.access import USERS_OF, Caller, application_of_owner
 from queuey.messages import OPERATORS
 from queuey.time_parsing import length
@@ -137,7 +136,6 @@ def _environment() -> Environment:
         "bytes": size,
         "seconds": length,
         "thousands": "{:,}".format,
-        "hex": ids.to_hex,
     }
     environment.filters.update(filters)
     environment.globals.update(link=link, file=static_files.address)

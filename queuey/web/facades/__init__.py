@@ -10,11 +10,11 @@ from typing import Any
 
 from queuey.errors import SettingsError
 from queuey.extras import install_command
-from queuey.settings import Facades
 from queuey.web.facades.emodb.views import EmodbFacade
-from queuey.web.facades.facade import Facade, Mount
+from queuey.web.facades.facade import Facade
 from queuey.web.facades.mq import MqFacade
 from queuey.web.facades.rqms import RqmsFacade
+from queuey.web.parts import App
 
 KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
 """Those that need nothing but the service."""
@@ -37,12 +37,9 @@ def kind_of(name: str) -> type[Facade]:
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds the facades that are to be served to the application whose service is in the registry."""
-    registry = config.registry
-    served: Facades = registry.served
-    for name, prefix in served.prefixes().items():
-        callers = registry.callers, registry.signed
-        mount = Mount(registry.service, registry.authorization, *callers, registry.secret, served, prefix)
-        facade = kind_of(name)(mount)
+    """Adds the facades that are to be served."""
+    app: App = config.registry.app
+    for name, prefix in app.served.prefixes().items():
+        facade = kind_of(name)(app, prefix)
         facade.include(config)
-        registry.facades.append(facade)
+        app.facades.append(facade)

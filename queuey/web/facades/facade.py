@@ -13,12 +13,9 @@ from queuey.access import Caller, matches
 from queuey.api.queues import Action
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
 from queuey.messages import Location, Queue, QueueSpec
-from queuey.service import Service
 from queuey.service.queues import queue_name_error
-from queuey.settings import Facades
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.facades.callers import FacadeCallers, SignedCallers
+from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 from queuey.web.validators import show
@@ -28,23 +25,6 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
 """Max attempts to find or create a queue that others delete."""
-
-
-class Mount(NamedTuple):
-    """Settings of a facade.
-
-    Attributes:
-        secret: From which the secrets of access keys follow; blank: none are known.
-        prefix: The path under which it is; blank if it is served alone.
-    """
-
-    service: Service
-    authorization: Authorization
-    callers: FacadeCallers
-    signed: SignedCallers
-    secret: bytes
-    settings: Facades
-    prefix: str
 
 
 class Resource(NamedTuple):
@@ -73,11 +53,11 @@ class Facade(ABC):
     spec: ClassVar[QueueSpec] = QueueSpec()
     longest_name: ClassVar[int | None] = None
 
-    def __init__(self, mount: Mount) -> None:
-        self.application = mount.settings.app
-        self._service = mount.service
-        self._authorization = mount.authorization
-        self._prefix = mount.prefix
+    def __init__(self, app: App, prefix: str) -> None:
+        self.application = app.served.app
+        self._service = app.service
+        self._authorization = app.authorization
+        self._prefix = prefix
 
     # Methods that a protocol defines
 
@@ -167,10 +147,10 @@ class OpenFacade(Facade):
     Not so the web pages of others, which reach it through a browser. Its queues have the names that ours have.
     """
 
-    def __init__(self, mount: Mount) -> None:
-        super().__init__(mount)
-        self._header = mount.callers.header(self.application)
-        self._hosts = frozenset((mount.settings.hosts or "").lower().split())
+    def __init__(self, app: App, prefix: str) -> None:
+        super().__init__(app, prefix)
+        self._header = app.callers.header(self.application)
+        self._hosts = frozenset((app.served.hosts or "").lower().split())
 
     def sign(self, request: Request) -> None:
         if (reason := self._refusal(request)) is not None:

@@ -22,8 +22,9 @@ from queuey.service.watching import Waiter
 from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
-from queuey.web.facades.facade import Mount, OpenFacade, Resource
+from queuey.web.facades.facade import OpenFacade, Resource
 from queuey.web.json_values import check_value
+from queuey.web.parts import App
 from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
@@ -66,8 +67,8 @@ class _Items(msgspec.Struct):
 class RqmsFacade(OpenFacade):
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
-    def __init__(self, mount: Mount) -> None:
-        super().__init__(mount)
+    def __init__(self, app: App, prefix: str) -> None:
+        super().__init__(app, prefix)
         self._names = self._service.names
         self._claims = self._service.claims
 

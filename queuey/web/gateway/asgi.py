@@ -22,9 +22,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from queuey.errors import QueueyError
-from queuey.metrics import Metrics
-from queuey.service.core import Call, Core, GivenUp, LoopCalls
-from queuey.storage import Store
+from queuey.service.core import Call, GivenUp, LoopCalls
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
     CHECK_INTERVAL,
@@ -37,18 +35,17 @@ from queuey.web.admission.long_polls import (
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
-from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Endpoint, Match, Resources, View
+from queuey.web.endpoint import Endpoint, Match, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
 from queuey.web.gateway.sweep import Sweep
 from queuey.web.http.heads import Head
+from queuey.web.parts import App
 from queuey.web.requests import (
     BODY_TIMEOUT,
     SHORT_BODY,
     BodyReader,
     BodyWanted,
-    Protocol,
     Request,
     announced_length,
     read_headers,
@@ -81,7 +78,7 @@ class Gateway:
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
-        application: Any,  # noqa: ANN401 - Pyramid's router
+        application: App,
         *,
         threads: int,
         waiters: int,
@@ -123,13 +120,13 @@ class Gateway:
         self._patience = patience
         self.beat = beat
         self._max_wait = min(deadline, max_wait)
-        self._resources: Resources = application.registry.resources
-        self._facades: list[Protocol] = application.registry.facades
-        self._authorization: Authorization = application.registry.authorization
-        service = application.registry.service
-        self._metrics: Metrics = service.metrics
-        self._core: Core = service.core
-        self._store: Store = service.store
+        self._resources = application.resources
+        self._facades = application.facades
+        self._authorization = application.authorization
+        service = application.service
+        self._metrics = service.metrics
+        self._core = service.core
+        self._store = service.store
         self._reads_wait = self._store.waits_for_network
         self._most_reads = max(1, self._store.readers - 1)  # One is left for the next tenant.
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
@@ -141,7 +138,7 @@ class Gateway:
         self._polls = LongPolls(
             waiters,
             service.reader.watchers,
-            application.registry.authenticate,
+            application.authenticate,
             service.stopping,
             self._pause,
             self._resume,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from queuey.settings import Settings, origins_of
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 
 
-def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN401 - Pyramid's router
+def make_gateway(application: App, settings: Settings) -> Gateway:
     """Returns the gateway of an application as the settings want it."""
     return Gateway(
         application,

@@ -32,17 +32,19 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from queuey.errors import QueueyError
-from queuey.service import Limits, Service
+from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Settings, is_loopback, part
-from queuey.storage import Store
 from queuey.storage.opening import examiner, no_password, open_store
 from queuey.web.credentials.users import providers_of, readers_of
 from queuey.web.gateway import logs
 from queuey.web.http import processes
+
+if TYPE_CHECKING:
+    from queuey.web.parts import App
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +61,12 @@ _KEPT_VARIABLES = frozenset(
 )
 
 
-class Opened(NamedTuple):
-    """The application of a worker, its store, and a way to end all waiting requests."""
-
-    app: Any
-    store: Store
-    wake: Callable[[], None]
-
-
-Opener = Callable[[Settings], Opened]
-
-
+Opener = Callable[[Settings], "App"]
 Include = Callable[[Any], None]
 """Adds to a configuration of Pyramid's."""
 
 
-def open_service(settings: Settings, includes: Iterable[Include] = (), *, listens: bool = True) -> Opened:
+def open_service(settings: Settings, includes: Iterable[Include] = (), *, listens: bool = True) -> App:
     """Opens the store and builds the application, in the process that serves it.
 
     A Cassandra store need not be reachable: requests get 503 until it is.
@@ -100,12 +92,9 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         providers = providers_of(settings.users, readers, os.environ)
         examine = examiner(settings, whole=False)
         includes = [*includes, console(examine, samples=True, users=settings.users, providers=providers)]
-    store = open_store(settings)
-    stopping = threading.Event()
-    app = make_app(
-        store,
+    return make_app(
+        open_store(settings),
         limits=limits,
-        stopping=stopping,
         publish_metrics=settings.metrics.publish,
         shown_backlogs=settings.metrics.patterns,
         readers=readers,
@@ -115,7 +104,6 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         on_loopback=listens and is_loopback(settings.host),
         includes=includes,
     )
-    return Opened(app, store, stopping.set)
 
 
 def url_of(settings: Settings, port: int) -> str:
@@ -200,7 +188,7 @@ def run_worker(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     logs.configure(settings.log_level, settings.log_format)
     try:
-        opened = opener(settings)
+        app = opener(settings)
     except QueueyError as error:
         logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
         raise SystemExit(1) from error
@@ -208,15 +196,14 @@ def run_worker(
     _clear_environment()
     loop, stop, done = _new_loop(), asyncio.Event(), threading.Event()
     tell = functools.partial(loop.call_soon_threadsafe, stop.set)
-    threading.Thread(target=_stop_on_signal, args=(opened, settings, tell, done), daemon=True).start()
+    threading.Thread(target=_stop_on_signal, args=(app, settings, tell, done), daemon=True).start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    service: Service = opened.app.registry.service
     try:
-        loop.run_until_complete(_serve(opened, settings, listener, beats, identity._replace(number=number), stop))
+        loop.run_until_complete(_serve(app, settings, listener, beats, identity._replace(number=number), stop))
     finally:
-        service.leave(LEAVE_SECONDS)
+        app.service.leave(LEAVE_SECONDS)
         done.set()
-        opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+        app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -228,7 +215,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(
-    opened: Opened,
+    app: App,
     settings: Settings,
     listener: socket.socket,
     beats: multiprocessing.connection.Connection,
@@ -241,7 +228,7 @@ async def _serve(
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
-    gateway = make_gateway(opened.app, settings)
+    gateway = make_gateway(app, settings)
     certificate = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         certificate = Certificate(settings.tls_cert, settings.tls_key)
@@ -251,7 +238,7 @@ async def _serve(
     gc.set_threshold(50_000, 20, 20)
     gateway.start(loop)
     # From here on use cases run in this loop, so nothing may begin any before.
-    service: Service = opened.app.registry.service
+    service = app.service
     service.join(identity)
     service.moves.watch()
     service.schedules.watch()
@@ -282,18 +269,18 @@ def _allow_open_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _stop_on_signal(opened: Opened, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
+def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
     """Waits for SIGTERM, then makes sure that this process ends in time."""
     signal.sigwait({signal.SIGTERM})
     until = time.monotonic() + settings.shutdown_timeout
-    opened.wake()
+    app.service.stopping.set()
     stop()
     if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
         # The main thread closes the store. Usually the process, and this thread with it, ends long before.
         time.sleep(max(0.0, until - time.monotonic()))
     else:
         logger.warning("Some requests did not finish within the shutdown timeout; their connections are closed.")
-        opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+        app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
     logging.shutdown()
     os._exit(0)
 

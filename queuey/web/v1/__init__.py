@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.messages import OPERATORS
+from queuey.web.parts import App
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import APP, IDS, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
@@ -38,11 +39,11 @@ def name_of(path: str) -> str:
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    registry = config.registry
-    service, authorization = registry.service, registry.authorization
+    app: App = config.registry.app
+    service, authorization = app.service, app.authorization
     ranges = RangeViews(service, authorization)
     owners = (
-        FileViews(service.limits, document, on_loopback=registry.on_loopback),
+        FileViews(service.limits, document, on_loopback=app.on_loopback),
         HelloView(service),
         ranges,
         StreamViews(service, authorization, ranges.read),

@@ -307,20 +307,13 @@ class ClaimViews(Views):
         await access.apply(self._service.claims.release_all)
 
     def counts(self, access: QueueAccess) -> api.ClaimCounts:
-        partitions = {
-            number: api.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
-            for number, each in self._service.claims.counts(access).items()
-        }
-        claimed = sum(each.claimed for each in partitions.values())
-        waiting = sum(each.waiting for each in partitions.values())
-        return api.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
+        return self._service.claims.counts(access)
 
     def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
         return self._service.claims.size(access, query.limit)
 
     def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
-        found = self._service.claims.backlog(access, query.limit)
-        return api.Backlog(**{name: getattr(found, name) for name in api.Backlog.__struct_fields__})
+        return self._service.claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
         if query.states:

@@ -59,19 +59,7 @@ class OffsetViews(Views):
         return api.GroupList(groups=tuple(self._service.offsets.groups(access)))
 
     def show(self, access: QueueAccess, group: str) -> api.Offsets:
-        progress = self._service.offsets.progress(access, group)
-        partitions = {
-            part.partition: api.GroupOffset(
-                offset=None if part.offset is None else ids.to_hex(part.offset.position),
-                updated=None if part.offset is None else part.offset.updated,
-                lag=part.lag.count,
-                lag_exact=part.lag.exact,
-                lag_seconds=part.lag.seconds,
-            )
-            for part in progress
-        }
-        lag = sum(part.lag.count for part in progress)
-        return api.Offsets(group=group, partitions=partitions, lag=lag)
+        return self._service.offsets.progress(access, group)
 
     def record(self, access: QueueAccess, group: str, body: dict[str, Any]) -> api.RecordedOffsets:
         errors = Errors()
@@ -81,9 +69,7 @@ class OffsetViews(Views):
         if len(set(numbers)) < len(numbers):
             errors["partitions"] = "Names a partition twice"
         errors.check()
-        recorded = self._service.offsets.record(access, group, changes)
-        partitions = {o.partition: api.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
-        return api.RecordedOffsets(group=group, partitions=partitions)
+        return self._service.offsets.record(access, group, changes)
 
     def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
         errors = Errors()
@@ -95,11 +81,7 @@ class OffsetViews(Views):
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.take(field, _position, item)
         errors.check()
-        lags = self._service.offsets.lag(access, cursors)
-        partitions = {
-            number: api.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds) for number, lag in lags
-        }
-        return api.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags))
+        return self._service.offsets.lag(access, cursors)
 
     def forget(self, access: QueueAccess, group: str) -> None:
         self._service.offsets.forget(access, group)

@@ -6,17 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.api.claims import Backlog, PartitionClaims
 from queuey.deadletters import DeadLetter, dead_letter_from
 from queuey.ids import Position
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
-from queuey.service.claims import Backlog, ClaimCounts, ReleaseReason
+from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.contract.samples import eventually, fresh_name, make_queue, new, outbox, say
 
 
 def queue_of(store: Store, most: int) -> Queue:
@@ -94,8 +95,9 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
         blocking(service.claims).release(access, [claimed.receipt], 20.0)
         found = service.claims.backlog(access, 100)
-        assert (found.waiting, found.failed, found.claimed, found.resting) == (1, 1, 0, 1)
-        assert service.claims.counts(access)[1] == ClaimCounts(claimed=0, waiting=1, dead=0)
+        assert (found.waiting, found.failed, found.claimed, service.claims.resting(access)) == (1, 1, 0, 1)
+        assert service.claims.counts(access).partitions[1] == PartitionClaims(claimed=0, waiting=1)
+        assert outbox(service.claims, access)[1] == 0
         [job] = service.claims.outstanding(access, 9)
         assert (job.worker, job.expires is not None) == ("ann:1", True)
         [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "waiting"]
@@ -160,7 +162,9 @@ def test_backlog(store: Store, other: Store) -> None:
     """What waits, is claimed, has failed before and is dead is counted, and the oldest that is not done is told."""
     queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    assert two.claims.backlog(there, 100) == Backlog(0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None)
+    assert two.claims.backlog(there, 100) == Backlog(
+        0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
+    )
     first = say(store, queue, "a", "b", "c")
     say(store, queue, "d", partition=2)
     store.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)])
@@ -169,7 +173,9 @@ def test_backlog(store: Store, other: Store) -> None:
     oldest = ids.ticks_to_seconds(first[0][0])
     assert found.due is not None
     assert 990 < found.due - ids.ticks_to_seconds(store.now()) <= 1000
-    assert replace(found, due=None) == Backlog(3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest)
+    assert replace(found, due=None) == Backlog(
+        3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest, due=None
+    )
     blocking(one.claims).release(access, [claimed.receipt])
     assert two.claims.backlog(there, 100).failed == 1
     assert len(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2

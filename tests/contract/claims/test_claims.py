@@ -28,7 +28,7 @@ from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import Appended
 from tests.backends import APP, Backend, Clock
 from tests.blocking import blocking
-from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.contract.samples import eventually, fresh_name, make_queue, new, outbox, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS
@@ -219,7 +219,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
         for call in (blocking(process.claims).acknowledge, blocking(process.claims).release):
             with pytest.raises(InvalidRequest, match="receipts"):
                 call(way, [*receipts[:2], forged])
-        counts = process.claims.counts(way).values()
+        counts = process.claims.counts(way).partitions.values()
         assert [(each.claimed, each.waiting) for each in counts] == [(1, 0)] * 3
     fresh, way = enter(other, queue)
     assert statuses(blocking(fresh.claims).acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
@@ -248,7 +248,7 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     store.delete(queue, [(1, places[0]), (1, places[2])])
     clock.advance(100)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
-    [counts] = service.claims.counts(access).values()
+    [counts] = service.claims.counts(access).partitions.values()
     # Where it may be on its way still, a message that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
     assert (counts.claimed, counts.waiting) == (1, 0 if gone else 1)
@@ -274,14 +274,14 @@ def test_whole_queues(store: Store, other: Store) -> None:
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
     [a, _] = blocking(one.claims).claim(access, limit=2, ttl=60, partitions=[1])
     blocking(one.claims).acknowledge(access, [a.receipt])
-    counts = two.claims.counts(there)
+    counts = two.claims.counts(there).partitions
     assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
     size = two.claims.size(there, 100)
     assert (size.size, size.exact) == (3, True)
     assert [message.body for message in two.claims.peek(there, 100)] == ["b", "c", "d"]
     assert [message.body for message in two.claims.peek(there, 1)] == ["b"]
     blocking(two.claims).release_all(there)
-    assert [each.waiting for each in one.claims.counts(access).values()] == [1, 0]
+    assert [each.waiting for each in one.claims.counts(access).partitions.values()] == [1, 0]
     assert texts(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
@@ -343,7 +343,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
-    assert sum(counts.claimed for counts in service.claims.counts(access).values()) == 1
+    assert service.claims.counts(access).claimed == 1
 
 
 @pytest.mark.parametrize("partitions", [[1], [2]])
@@ -358,7 +358,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     wrong = PiggybackedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
         blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
-    assert sum(counts.claimed for counts in one.claims.counts(access).values()) == 2
+    assert one.claims.counts(access).claimed == 2
     ack = PiggybackedAck(held)
     assert texts(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
@@ -398,7 +398,7 @@ def test_snapshots(store: Store, other: Store) -> None:
     assert store.read_log(queue, 1, 1).snapshot is not None
     late, there = enter(other, queue)
     assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
-    assert late.claims.counts(there)[1].claimed == 299
+    assert late.claims.counts(there).partitions[1].claimed == 299
 
 
 def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
@@ -435,7 +435,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
         assert claimed.deliveries == number
         blocking(service.claims).release(access, [claimed.receipt])
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert eventually(lambda: service.claims.counts(access)[2].dead == 0)
+    assert eventually(lambda: outbox(service.claims, access)[2] == 0)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
     dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
     assert (dead.partitions, dead.principals) == (2, queue.principals)
@@ -458,19 +458,19 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
     blocking(service.claims).release(access, [claimed.receipt])
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert service.claims.counts(access)[1].dead == 1
+    assert outbox(service.claims, access)[1] == 1
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(core, other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
-        assert late.counts(there)[1].dead == 1
+        assert outbox(late, there)[1] == 1
         say(store, queue, "a", "b")
         clock.advance(1)
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
     with replace(Core.boottime, lambda _self: began + OVERDUE):
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
-        assert eventually(lambda: late.counts(there)[1].dead == 0)
+        assert eventually(lambda: outbox(late, there)[1] == 0)
     assert [message.body for message in store.fetch(store.queue(APP, f"{queue.name}.dead"), [(1, place)])] == ["bad"]
 
 
@@ -515,10 +515,10 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
     failing.instead(Store.put, put)
     service, access = bury(failing.store, queue, 10, clock)
-    assert eventually(lambda: service.claims.counts(access)[1].dead == 7)
+    assert eventually(lambda: outbox(service.claims, access)[1] == 7)
     failing.passing(Store.put)
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
-        assert eventually(lambda: service.claims.counts(access)[1].dead == 0)
+        assert eventually(lambda: outbox(service.claims, access)[1] == 0)
     assert len(letters_of(store, queue, places)) == 10
 
 

@@ -153,7 +153,7 @@ def test_revocation_and_expiry_hold_after_the_cache(
     """A revoked key works for at most the cache's 5 s more; an expiring one not past its end."""
     clock, began = {"now": 0.0}, time.time()
     timed = make_app(store, clock=lambda: clock["now"])
-    timed.registry.authenticate._wall = lambda: began + clock["now"]
+    timed.authenticate._wall = lambda: began + clock["now"]
     key = store.add_key("queuey", digest_of("short"))
     store.add_key("queuey", digest_of("soon"), expires=began + 2)
     caller, ending = Caller(timed, "Application short"), Caller(timed, "Application soon")

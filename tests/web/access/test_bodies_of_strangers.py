@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyramid.interfaces import IRoutesMapper
 
 from queuey.messages import QueueSpec
 from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
@@ -34,9 +33,8 @@ VALUES = {"app": "a", "queue": "q", "account": "1", "base": "queue"}
 
 def _targets(app: Any) -> Iterator[str]:  # noqa: ANN401 - Pyramid's router
     """Yields methods and patterns of all that may come with a body."""
-    for route in app.registry.getUtility(IRoutesMapper).get_routes():
-        views = app.registry.endpoints[route.name]._views
-        yield from (f"{method} {route.pattern}" for method in views if method in {"POST", "PUT", "DELETE"})
+    for route, endpoint in app.resources.routes:
+        yield from (f"{method} {route.pattern}" for method in endpoint._views if method in {"POST", "PUT", "DELETE"})
 
 
 def _path(pattern: str) -> str:

@@ -228,7 +228,7 @@ def test_a_long_poll(app: Any, owner: Caller, q: str, settling: list[int], ends:
         if ends == "message":
             await Request(body=b"next").to(gateway)
         elif ends == "leaves":
-            app.registry.service.stopping.set()
+            app.service.stopping.set()
         return await task
 
     reply = running(app)(work)

@@ -17,7 +17,7 @@ ROUND = 1000
 def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
     """20,000 messages can be claimed. Then a claim is told so, and does not wait, until one is acknowledged."""
     owner.create("q", partitions=2)
-    service: Service = app.registry.service
+    service: Service = app.service
     queue = store.queue("queuey", "q")
     access = service.enter(queue, lambda _queue: None)
     claimed: list[ClaimDelivery] = []

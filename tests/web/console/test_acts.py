@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
+from queuey.api.progress import RecordedOffsets
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
-from queuey.messages import AUDITS, Offset, OffsetChange, QueueSpec, Scope
+from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE, AuditLog
@@ -232,7 +233,7 @@ def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) 
         owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
     record = OffsetUseCases.record
 
-    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
         record(self, access, group, [OffsetChange(2, (7, 7))])
         return record(self, access, group, changes)
 
@@ -324,7 +325,7 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
 def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
     """A long log has pages."""
     store.create_queue("queuey", "q", QueueSpec())
-    audit: AuditLog = app.registry.service.audit
+    audit: AuditLog = app.service.audit
     for number in range(130):
         audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=f"q{number:03}", details={})
     first = browser.get("/console/a/queuey/_audit").text
@@ -338,7 +339,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> Non
 def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
     """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
     store.create_queue("queuey", "q", QueueSpec())
-    audit: AuditLog = app.registry.service.audit
+    audit: AuditLog = app.service.audit
     places = {}
     for number in range(260):
         queue = "q" if number < 105 else "other"

@@ -102,7 +102,7 @@ def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> N
 
 def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
-    service = app.registry.service
+    service = app.service
     history = History(service.workers)
     queue, _ = store.create_queue("queuey", "q", QueueSpec())
     gone, _ = store.create_queue("queuey", "gone", QueueSpec())
@@ -126,8 +126,8 @@ def test_counting_ends_with_the_store(app: Any) -> None:  # noqa: ANN401 - Pyram
             """Finds nothing any more."""
             raise StoreClosed("The store is closed.")
 
-    history = History(app.registry.service.workers)
-    queue, _ = app.registry.service.store.create_queue("queuey", "q", QueueSpec())
+    history = History(app.service.workers)
+    queue, _ = app.service.store.create_queue("queuey", "q", QueueSpec())
     history.note(queue, 1, 0)
     closed: Any = Closed()
     sample(closed, history, lambda _seconds: False)

@@ -152,7 +152,7 @@ def test_elsewhere_the_way_back_is_https(app: Any, provider: OpenIdProvider, hos
 
 def test_a_user_sees_the_own_queue(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
     """A user without a role finds the queues of its patterns, and no other."""
-    service = app.registry.service
+    service = app.service
     for name in (inbox(provider), inbox(provider, "bob"), "orders"):
         service.queues.create("queuey", name, QueueSpec())
     assert log_in(browser, provider).status == 303
@@ -170,7 +170,7 @@ def test_a_user_sees_the_own_queue(app: Any, browser: Browser, provider: OpenIdP
 
 def test_a_role(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
     """A user with a role has its verbs with all queues of the application: the same in the console as in the API."""
-    service = app.registry.service
+    service = app.service
     service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["staff", "admins"]}
     assert log_in(browser, provider).status == 303
@@ -183,7 +183,7 @@ def test_a_role(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  
 
 def test_acts_of_a_user(app: Any, browser: Browser, provider: OpenIdProvider, store: Store) -> None:  # noqa: ANN401
     """An act of a user stands in the audit log under the user's name; a key that a user makes ends with the session."""
-    app.registry.service.queues.create("queuey", "orders", QueueSpec())
+    app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["admins"]}
     assert log_in(browser, provider).status == 303
     page = said(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
@@ -205,7 +205,7 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
     store: Store, browser: Browser, provider: OpenIdProvider, trusted: UserIssuer, users: Users
 ) -> None:
     """In another process the session is the same. It loses a role with the setting, and ends with the trust."""
-    browser.app.registry.service.queues.create("queuey", "orders", QueueSpec())
+    browser.app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": "watchers"}
     assert log_in(browser, provider).status == 303
     browser.app = assembled(store, users)
@@ -498,7 +498,7 @@ def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users
 
 def stop_clock(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Has logins counted as if no time passed."""
-    views = app.registry.endpoints["console.back"].view("GET").answer.__self__
+    views = app.endpoints["console.back"].view("GET").answer.__self__
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
         bound._clock = lambda: 0.0
 

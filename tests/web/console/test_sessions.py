@@ -95,7 +95,7 @@ def test_log_in_and_out(stranger: Browser) -> None:
     assert stranger.cookies == {}
     assert copied.get("/console").status == 303
     copied.cookies = {SESSION: token}
-    copied.app = make_app(stranger.app.registry.service.store, includes=[console(examine)])
+    copied.app = make_app(stranger.app.service.store, includes=[console(examine)])
     assert copied.get("/console").status == 303
 
 
@@ -326,7 +326,7 @@ def test_a_limited_key_stays_limited(app: Any) -> None:  # noqa: ANN401 - Pyrami
     """A session has the rights of its key, not those of its application."""
     browser = Browser(app)
     assert browser.log_in(LIMITED_KEY).status == 303
-    app.registry.service.queues.create("queuey", "secret", QueueSpec())
+    app.service.queues.create("queuey", "secret", QueueSpec())
     assert browser.get("/console/a/queuey/secret").status == 403
 
 

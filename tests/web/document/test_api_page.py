@@ -147,9 +147,9 @@ def test_services_for_others_have_no_forms(anonymous: Caller) -> None:
 )
 def test_where_a_service_has_forms(tmp_path: Path, host: str, listens: bool, local: bool) -> None:  # noqa: FBT001
     """The setting of the host decides, but not under a server of somebody else's, which may listen anywhere."""
-    opened = open_service(settings.load({"host": host, "data": str(tmp_path)}, {}).settings, listens=listens)
-    opened.store.close()
-    assert opened.app.registry.on_loopback is local
+    app = open_service(settings.load({"host": host, "data": str(tmp_path)}, {}).settings, listens=listens)
+    app.service.store.close()
+    assert app.on_loopback is local
 
 
 def test_the_page_stays_small() -> None:

@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from pyramid.interfaces import IRoutesMapper
 
 from queuey.api.values import Done
 from queuey.service import Limits
@@ -41,7 +40,7 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
     values["id"] = values["ids"]
     values["move"], values["schedule"] = "0" * 16, "s"
     served = set()
-    for route in app.registry.getUtility(IRoutesMapper).get_routes():
+    for route, _ in app.resources.routes:
         path = re.sub(r":\[[^}]*", "", route.pattern.removesuffix("{_:/?}"))
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"):
             accept = {"Accept": "application/problem+json"}

@@ -49,7 +49,7 @@ def unused(app: Any, served: Served) -> set[str]:  # noqa: ANN401 - Pyramid's ro
     with urlopen(f"{served.profile.url}/metrics") as answer:
         text = answer.read().decode()
     used = re.findall(r'^queuey_requests_total\{route="(v1\.\w+)",status="2', text, re.MULTILINE)
-    return {name for name in app.registry.endpoints if name.startswith("v1.")} - FOR_OTHERS - set(used)
+    return {name for name in app.endpoints if name.startswith("v1.")} - FOR_OTHERS - set(used)
 
 
 def values_in(output: str) -> list[Any]:

@@ -29,7 +29,7 @@ def test_a_move_is_handed_back(app: Any, owner: Caller, store: Store) -> None:  
         owner.create(name)
     for _ in range(MESSAGES // 50):
         owner.send_json("POST", "from", {"messages": [{"body": "x"}] * 50})
-    service: Service = app.registry.service
+    service: Service = app.service
 
     async def work(gateway: Gateway) -> None:
         both = json.dumps({"from": "from", "to": "to"}).encode()

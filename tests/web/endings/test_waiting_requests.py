@@ -14,6 +14,7 @@ from queuey.storage import Store
 from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.sweep import TICK
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from tests.contract.samples import new
@@ -134,8 +135,9 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
     async def work(gateway: Gateway) -> bytes:
         slow = asyncio.create_task(Request("POST").to(gateway))
         await until(lambda: bool(gateway._calls))
-        timer = gateway._timer
-        await until(lambda: gateway._timer is not timer)  # It has looked for late requests.
+        sweep = gateway._sweep
+        ticks = sweep._ticks
+        await until(lambda: sweep._ticks > ticks + 1 / TICK)  # It has looked for late requests.
         stuck.set()
         return (await slow).body
 

@@ -251,7 +251,7 @@ def test_posts_hold_no_thread_for_their_commit(
 def test_paths_lead_to_resources(app: Any, path: str, name: str, match: dict[str, str]) -> None:  # noqa: ANN401
     """The path of a request, long or short, names a resource and what it is of; asked again it does the same."""
     for _ in range(2):
-        found = app.registry.resources.find(path.encode())
+        found = app.resources.find(path.encode())
         assert (found.endpoint.name, {part: text for part, text in found.match.items() if part != "_"}) == (name, match)
 
 

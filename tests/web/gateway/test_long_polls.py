@@ -69,7 +69,7 @@ class Leaving(Request):
 def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
     """1,000 wait on one partition: no thread, no memory of pages, one watch, no reads; one message answers them all."""
     owner.create("q")
-    service: Service = app.registry.service
+    service: Service = app.service
     calls: list[str] = []
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -332,7 +332,7 @@ def claiming(query: str = f"wait={ALWAYS}&ttl=600") -> Request:
 def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any, run: Run, owner: Caller) -> None:  # noqa: ANN401
     """Of 300 claims that wait one gets a message, when it comes and when it is released; few of the others try."""
     owner.create("q")
-    service: Service = app.registry.service
+    service: Service = app.service
     tries = 0
 
     async def work(gateway: Gateway) -> list[list[str]]:

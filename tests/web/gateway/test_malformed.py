@@ -217,7 +217,7 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
     pieces = [bytes(1000)] * 10_000
     request = Request(path=f"/v1/queuey/{queue}", body=pieces)
     assert served(owner.app).reply_to(request).status == 413
-    longest = owner.app.registry.service.limits.max_batch_bytes
+    longest = owner.app.service.limits.max_batch_bytes
     assert 1000 * (len(pieces) - len(request.pieces)) <= longest + 1000
 
 

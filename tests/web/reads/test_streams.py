@@ -117,7 +117,7 @@ def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
 
 def service_of(app: Any) -> Service:  # noqa: ANN401 - Pyramid's router
     """The use cases of an application."""
-    found: Service = app.registry.service
+    found: Service = app.service
     return found
 
 
@@ -411,7 +411,7 @@ def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Stor
     ends = time.time() + NOTICE_INTERVAL + 0.5
     ann = user(tokens, "ann", "inbox-ann", ends=ends)
     store.create_queue("queuey", "inbox-ann", QueueSpec())
-    authenticate: Authenticator = with_users.registry.authenticate
+    authenticate: Authenticator = with_users.authenticate
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, ann("inbox-ann")) as reader:

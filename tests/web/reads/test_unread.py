@@ -154,7 +154,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
     """First what is unread, then each mark that moves, in this process at once; only of who reads, and who asks."""
     queue = store.queue("queuey", owner.create("q"))
     places = store.append(queue, [new(text) for text in "abc"])
-    service: Service = app.registry.service
+    service: Service = app.service
     access = service.enter(queue, lambda _: None)
 
     async def work(gateway: Gateway) -> None:

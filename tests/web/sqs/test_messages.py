@@ -313,7 +313,7 @@ def test_what_others_have_posted(sqs: Sqs, url: str) -> None:
     from queuey.messages import Meta  # noqa: PLC0415 - only here
     from queuey.service import Draft  # noqa: PLC0415
 
-    service = sqs.caller.app.registry.service
+    service = sqs.caller.app.service
     queue = service.find("shop", "jobs")
     foreign = Meta(headers=(("sqs-attributes", "no JSON"),))
     service.core.run(service.messages.post(queue, [Draft(b"\xff"), Draft("text", meta=foreign)]))

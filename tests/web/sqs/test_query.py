@@ -160,7 +160,7 @@ def test_what_is_no_json(sqs: Sqs) -> None:
 
 def test_characters_that_xml_cannot_have(sqs: Sqs, first: str) -> None:
     """A body of another protocol may have any character; in XML those that it cannot have are replaced."""
-    service = sqs.caller.app.registry.service
+    service = sqs.caller.app.service
     from queuey.service import Draft  # noqa: PLC0415 - only here
 
     queue = service.find("shop", "first")

@@ -222,7 +222,7 @@ ROLES: dict[str, tuple[RoleVerb, ...]] = {
 @pytest.fixture
 def staff(store: Store, trusted: UserIssuer, app: Any) -> Any:  # noqa: ANN401 - Pyramid's router
     """The application, with a role for each verb, and queues of all kinds."""
-    service = app.registry.service
+    service = app.service
     service.queues.create("queuey", "plain", QueueSpec())
     service.queues.create("queuey", "public", QueueSpec(type="public"))
     service.queues.create("queuey", "owned", QueueSpec(principals=parse_principals(["app:queuey"])))
@@ -237,7 +237,7 @@ def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, 
     """A user with roles may do exactly what a key with their verbs may, and what every user may with the own queue."""
     verbs = {verb for role in held for verb in ROLES[role]}
     store.add_key("queuey", digest_of("5" * 64), scope=parse_scope(verbs))
-    authorization: Authorization = staff.registry.authorization
+    authorization: Authorization = staff.authorization
 
     def rights(credential: str) -> list[object]:
         request = blank_request(authorization=credential)
@@ -288,9 +288,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     store.create_application("queuey")
     with serving(issuer.published()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
-        authorization: Authorization = make_app(
-            store, readers=patient_readers({"queuey": (trusted,)})
-        ).registry.authorization
+        authorization: Authorization = make_app(store, readers=patient_readers({"queuey": (trusted,)})).authorization
         caller = authorization.caller(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
 
@@ -417,7 +415,7 @@ def test_a_token_is_remembered_to_its_end(store: Store, trusted: UserIssuer, iss
     clock = {"now": 0.0}
     store.create_application("queuey")
     app = make_app(store, readers=patient_readers({"queuey": (trusted,)}), clock=lambda: clock["now"])
-    authenticate = app.registry.authenticate
+    authenticate = app.authenticate
     for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.believed)):
         token = issuer.token("ann", exp=int(time.time()) + seconds)
         began = clock["now"]

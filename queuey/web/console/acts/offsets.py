@@ -8,15 +8,18 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
+from queuey.api.progress import GroupOffset
 from queuey.errors import InvalidRequest, OffsetConflict
 from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange
-from queuey.service import Progress, parse_mark
+from queuey.messages import OffsetChange
+from queuey.service import parse_mark
 from queuey.time_parsing import point
 from queuey.web import validators
 from queuey.web.console.acts.act import Act, Deed, Field, Plan
 from queuey.web.console.sessions import Ask
 from queuey.web.validators import Errors
+
+NO_OFFSET = "none"
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -24,17 +27,17 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     group: str
     position: Position
-    partitions: list[Progress]
+    partitions: dict[int, GroupOffset]
 
     @property
     def seen(self) -> str:
         """Digest of the offsets that the page showed; it changes when a worker commits."""
-        texts = (f"{one.partition}:{_text(one.offset)}" for one in self.partitions)
+        texts = (f"{number}:{one.offset or NO_OFFSET}" for number, one in self.partitions.items())
         return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
 
     @property
-    def changed(self) -> list[Progress]:
-        return [one for one in self.partitions if one.offset is None or one.offset.position != self.position]
+    def changed(self) -> dict[int, GroupOffset]:
+        return {number: one for number, one in self.partitions.items() if one.offset != ids.to_hex(self.position)}
 
 
 class Rewind(Act):
@@ -60,12 +63,12 @@ class Rewind(Act):
             return Plan(about=about)
         wanted = _wanted(ask)
         changed, to = wanted.changed, ids.to_hex(wanted.position)
-        ahead = dict(ask.service.offsets.lag(ask.enter("measure"), {one.partition: wanted.position for one in changed}))
+        then = ask.service.offsets.lag(ask.enter("measure"), dict.fromkeys(changed, wanted.position)).partitions
         return Plan(
             about=about if changed else f"{about}\nAll offsets are there already.",
             hidden={"seen": wanted.seen, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
-            rows=[(one.partition, _text(one.offset), to, one.lag.count, ahead[one.partition].count) for one in changed],
+            rows=[(n, one.offset or NO_OFFSET, to, one.lag, then[n].lag) for n, one in changed.items()],
             button="Set the offsets" if changed else "",
         )
 
@@ -74,8 +77,8 @@ class Rewind(Act):
         if ask.get("seen") != wanted.seen:
             raise InvalidRequest({"seen": "An offset was recorded meanwhile, or partitions came. See the new table"})
         changes = [
-            OffsetChange(one.partition, wanted.position, one.offset.position if one.offset else None, compare=True)
-            for one in wanted.changed
+            OffsetChange(number, wanted.position, ids.parse_position(one.offset) if one.offset else None, compare=True)
+            for number, one in wanted.changed.items()
         ]
         to = ids.to_hex(wanted.position)
         if not changes:
@@ -102,8 +105,9 @@ def _wanted(ask: Ask) -> _Wanted:
     number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
     position = errors.take("to", lambda value: _position(ask, validators.text(value)), ask.get("to"))
     errors.check()
-    found = ask.service.offsets.progress(access, ask.get("group"))
-    return _Wanted(ask.get("group"), position or ids.FIRST, [one for one in found if number in {None, one.partition}])
+    found = ask.service.offsets.progress(access, ask.get("group")).partitions
+    partitions = {each: one for each, one in found.items() if number in {None, each}}
+    return _Wanted(ask.get("group"), position or ids.FIRST, partitions)
 
 
 def _position(ask: Ask, text: str) -> Position:
@@ -121,7 +125,3 @@ def _position(ask: Ask, text: str) -> Position:
         raise validators.BadField("Lies in the future: the group would pass over messages that come until then")
     # An id is done itself; of an instant what lies before it is.
     return mark.start if ids.following(mark.start) == mark.end else ids.preceding(mark.start)
-
-
-def _text(offset: Offset | None) -> str:
-    return "none" if offset is None else ids.to_hex(offset.position)

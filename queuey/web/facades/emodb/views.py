@@ -21,7 +21,8 @@ from queuey.web.facades.emodb.message_ids import MessageIds
 from queuey.web.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
 from queuey.web.facades.emodb.open_claims import OpenClaims, count_claims
 from queuey.web.facades.emodb.parameters import check_partitioned, read_count_limit, read_limit, read_ttl
-from queuey.web.facades.facade import Facade, Mount, Resource
+from queuey.web.facades.facade import Facade, Resource
+from queuey.web.parts import App
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
 
@@ -49,8 +50,8 @@ class EmodbFacade(Facade):
 
     longest_name = LONGEST_QUEUE
 
-    def __init__(self, mount: Mount) -> None:
-        super().__init__(mount)
+    def __init__(self, app: App, prefix: str) -> None:
+        super().__init__(app, prefix)
         self._limits = self._service.limits
         self._messages = self._service.messages
         self._claims = self._service.claims

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from queuey.api.claims import Backlog
 from queuey.messages import Queue, QueueSpec
-from queuey.service.claims import Backlog
 from queuey.web.facades.sqs.errors import SqsError, invalid
 
 ACCOUNT = "000000000000"
@@ -276,12 +276,12 @@ _SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
     "DeduplicationScope": lambda queue, kept, _region: _word(queue, kept.scope or "queue"),
     "FifoThroughputLimit": lambda queue, kept, _region: _word(queue, kept.limit or "perQueue"),
 }
-COUNTS: dict[str, Callable[[Backlog], int]] = {
-    "ApproximateNumberOfMessages": lambda backlog: backlog.waiting - backlog.resting,
-    "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed + backlog.resting,
-    "ApproximateNumberOfMessagesDelayed": lambda backlog: backlog.delayed,
+COUNTS: dict[str, Callable[[Backlog, int], int]] = {
+    "ApproximateNumberOfMessages": lambda backlog, resting: max(0, backlog.waiting - resting),
+    "ApproximateNumberOfMessagesNotVisible": lambda backlog, resting: backlog.claimed + resting,
+    "ApproximateNumberOfMessagesDelayed": lambda backlog, _resting: backlog.delayed,
 }
-"""Attributes that are counted."""
+"""Attributes that are counted, of the backlog and the messages that a delay after their release keeps."""
 
 
 def _redrive(queue: Queue, region: str) -> str | None:

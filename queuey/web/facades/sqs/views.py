@@ -14,7 +14,7 @@ from queuey.errors import SettingsError
 from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Facade, Mount, Resource, as_uuid
+from queuey.web.facades.facade import Facade, Resource, as_uuid
 from queuey.web.facades.sqs import access_keys, signatures
 from queuey.web.facades.sqs.asked import Asked, Result
 from queuey.web.facades.sqs.errors import SqsError, as_sqs
@@ -22,6 +22,7 @@ from queuey.web.facades.sqs.message_actions import MessageActions
 from queuey.web.facades.sqs.protocols import answer, error_answer, read_call
 from queuey.web.facades.sqs.queue_actions import QueueActions
 from queuey.web.facades.sqs.signatures import Signature
+from queuey.web.parts import App
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response
 
@@ -33,14 +34,14 @@ class _Known(msgspec.Struct):
 
 
 class SqsFacade(Facade):
-    def __init__(self, mount: Mount) -> None:
-        super().__init__(mount)
-        if not mount.secret:
+    def __init__(self, app: App, prefix: str) -> None:
+        super().__init__(app, prefix)
+        if not app.secret:
             raise SettingsError("The facade of SQS needs a secret, from which those of its access keys follow.")
-        self._callers = mount.signed
-        self._secret = mount.secret
-        messages = MessageActions(mount.service, mount.authorization)
-        queues = QueueActions(mount.service, mount.authorization)
+        self._callers = app.signed
+        self._secret = app.secret
+        messages = MessageActions(app.service, app.authorization)
+        queues = QueueActions(app.service, app.authorization)
         self._actions: dict[str, Callable[[Asked], Awaitable[Result]]] = {
             "SendMessage": messages.send,
             "SendMessageBatch": messages.send_batch,

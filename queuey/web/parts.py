@@ -1,0 +1,48 @@
+"""What an application is made of: the one place where includes and the gateway find its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from queuey.service import Service
+from queuey.settings import Facades
+from queuey.web.authorization import Authenticator, Authorization
+from queuey.web.backlogs import Backlogs
+from queuey.web.credentials.facade_callers import FacadeCallers, SignedCallers
+from queuey.web.endpoint import Endpoint, Resources
+from queuey.web.requests import Protocol
+
+
+@dataclass(kw_only=True)
+class App:
+    """The application, as a gateway serves it. An include finds it at ``config.registry.app``.
+
+    Attributes:
+        service: The use cases.
+        authenticate: Returns the callers of credentials.
+        authorization: Checks what callers may do.
+        callers: Gives credentials to the callers of facades.
+        signed: Gives credentials to requests that an access key has signed.
+        backlogs: Those that are shown at ``/metrics``.
+        served: Which facades there are.
+        secret: From which the secrets of access keys follow; blank: none are known.
+        on_loopback: Only this machine can connect.
+        publish_metrics: Serve what was counted at ``/metrics``.
+        endpoints: By the names of their routes. Includes add some (``config.add_resource``).
+        facades: The protocols below some paths. Includes add some.
+        resources: By their paths; set when all includes have been called.
+    """
+
+    service: Service
+    authenticate: Authenticator
+    authorization: Authorization
+    callers: FacadeCallers
+    signed: SignedCallers
+    backlogs: Backlogs
+    served: Facades
+    secret: bytes
+    on_loopback: bool
+    publish_metrics: bool
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    facades: list[Protocol] = field(default_factory=list)
+    resources: Resources = field(init=False)
