@@ -135,7 +135,7 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
     async def work(gateway: Gateway) -> bytes:
         slow = asyncio.create_task(Request("POST").to(gateway))
         await until(lambda: bool(gateway._calls))
-        sweep = gateway._sweep
+        sweep = gateway.sweep
         ticks = sweep._ticks
         await until(lambda: sweep._ticks > ticks + 1 / TICK)  # It has looked for late requests.
         stuck.set()
