@@ -10,7 +10,7 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import NotAllowed, StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
@@ -152,9 +152,14 @@ class Service:
         return find_queue(self.store, application, name)
 
     def enter(self, queue: Queue, check: Check) -> QueueAccess:
-        """Checks a caller's access to a queue; see :class:`QueueAccess`.
+        """Checks a caller's access to a queue, with a fresh row if need be; blocks.
 
         Raises:
-            NotAllowed: ``check`` refuses.
+            NotAllowed: ``check`` refuses, also with a fresh row.
         """
-        return QueueAccess.enter(self.core, self.store, queue, check)
+        access = QueueAccess(self.core, self.store, queue, check)
+        try:
+            check(queue)
+        except NotAllowed:
+            access.refresh()
+        return access

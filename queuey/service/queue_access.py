@@ -18,7 +18,6 @@ from queuey.errors import (
     ApplicationNotFound,
     InvalidRequest,
     Malformed,
-    NotAllowed,
     QueueChanged,
     QueueNotFound,
     StoreBusy,
@@ -62,20 +61,6 @@ class QueueAccess:
         self._core = core
         self._check = check
         self._store = store
-
-    @classmethod
-    def enter(cls, core: Core, store: Store, queue: Queue, check: Check) -> QueueAccess:
-        """Checks a caller, with a fresh row if need be.
-
-        Raises:
-            NotAllowed: ``check`` refuses, also with a fresh row.
-        """
-        access = cls(core, store, queue, check)
-        try:
-            check(queue)
-        except NotAllowed:
-            access.refresh()
-        return access
 
     def refresh(self) -> None:
         """Reads the row afresh and checks the caller against it.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import get_args
 
@@ -113,7 +114,7 @@ class Authenticator:
         """Returns the caller as it was last known, and until when that may be believed."""
         if len(header) > MAX_HEADER:
             return None
-        known = self._known.get(_key(header))
+        known = self._known.get(header if len(header) <= MAX_PLAIN_KEY else _key(header))
         if known is None:
             with suppress(NotAuthenticated):
                 known = self._known.get(_key(_written(self._credentials(header))))
@@ -305,7 +306,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self._service.enter(self.find(request, match), self._check(request, action, dead_letter))
+        return self._service.enter(self.find(request, match), partial(self._check, request, action, dead_letter))
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
         """Authorizes the caller for one of several queues; an error of one does not close the others.
@@ -327,19 +328,16 @@ class Authorization:
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
             return await request.in_pool(lambda: self.enter(request, match, action))
-        return QueueAccess(self._service.core, self._service.store, queue, self._check(request, action))
+        check = partial(self._check, request, action, None)
+        return QueueAccess(self._service.core, self._service.store, queue, check)
 
-    def _check(self, request: Request, action: Action, dead_letter: str | None = None) -> Callable[[Queue], None]:
-        """Returns what lets the caller in."""
-
-        def check(row: Queue) -> None:
-            caller = self.caller(request)
-            if not allowed(row, caller, action):
-                raise _refusal(request, caller, lacking(caller, row.application, action, row.name))
-            if dead_letter != row.dead_letter:
-                self.require_dead_letter(request, row.application, row.name, dead_letter)
-
-        return check
+    def _check(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
+        """Lets the caller in, or raises ``NotAuthenticated`` or ``NotAllowed``."""
+        caller = self.caller(request)
+        if not allowed(row, caller, action):
+            raise _refusal(request, caller, lacking(caller, row.application, action, row.name))
+        if dead_letter != row.dead_letter:
+            self.require_dead_letter(request, row.application, row.name, dead_letter)
 
     def require_dead_letter(
         self, request: Request, application: str, name: str | None, dead_letter: str | None

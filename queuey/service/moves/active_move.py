@@ -87,7 +87,7 @@ class _Partition(PartitionMove):
         return await self._move.in_source(partial(self._move.fetch, self.number, places))
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        return await self._move.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
+        return await self._move.core.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
 
     async def delete(self, places: list[Position]) -> None:
         await self._move.in_source(partial(self._move.delete, self.number, places))
@@ -107,6 +107,7 @@ class ActiveMove:
         self.progress = progress
         self._store = store
         self._claims = claims
+        self.core = claims.core
         self._clock = clock
         # Another process may have made an id with a clock that is ahead.
         margin = 1 if store.exact_horizon else round(store.clock_difference * TICKS_PER_SECOND)
@@ -133,11 +134,11 @@ class ActiveMove:
         """Sets the total."""
 
         def size() -> int:
-            access = QueueAccess(self._claims.core, self._store, self._source(), lambda _: None)
+            access = QueueAccess(self.core, self._store, self._source(), lambda _: None)
             return self._claims.size(access, COUNTED).size
 
         with suppress(QueueyError, SourceGone):
-            self.progress = replace(self.progress, total=await self.in_thread(size))
+            self.progress = replace(self.progress, total=await self.core.in_thread(size))
 
     async def run(self) -> None:
         """Moves one partition a chunk further."""
@@ -201,21 +202,18 @@ class ActiveMove:
             stop=bool(self.progress.error) or self.progress.state == "cancelling",
             give_back=give_back,
         )
-        queue = await self.in_thread(self._source)
+        queue = await self.core.in_thread(self._source)
         for _ in range(ATTEMPTS):
             try:
                 turn = self._turns[partition] = await self._claims.turn(queue, partition, order)
             except QueueChanged:
-                queue = await self.in_thread(partial(self._source, fresh=True))
+                queue = await self.core.in_thread(partial(self._source, fresh=True))
             else:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        return await self._claims.core.in_thread(work)
-
     async def in_source(self, call: Callable[[Queue], T]) -> T:
-        return await self.in_thread(partial(self._on_source, call))
+        return await self.core.in_thread(partial(self._on_source, call))
 
     def fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
         found: list[Message] = []

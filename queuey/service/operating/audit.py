@@ -185,7 +185,7 @@ class AuditLog:
             with suppress(ApplicationExists):
                 self._store.create_application(AUDITS)
             queue, _ = self._store.create_queue(AUDITS, application, QueueSpec(ttl=KEPT))
-        return QueueAccess.enter(self._core, self._store, queue, lambda _: None)
+        return QueueAccess(self._core, self._store, queue, lambda _: None)
 
 
 def _place(message: Message) -> Location:
