@@ -168,7 +168,7 @@ class Endpoint:
             response = error_response(error, request)
         if request.ignored:
             response.headers = with_warning(response.headers, request.ignored)
-        self.count(response, perf_counter() - start)
+        self._metrics.observe(self.name, response.status, perf_counter() - start)
         return response
 
     def count(self, response: Response, seconds: float) -> None:

@@ -115,11 +115,6 @@ def _header_text(text: str) -> str:
     return _NOT_IN_HEADER.sub(lambda found: quote(found[0]), text)
 
 
-def _posted(result: PostResult) -> Response:
-    body = render_posted(result.locations)
-    return Response(201, body, JSON, REPLAYED) if result.replayed else Response(201, body, JSON)
-
-
 class MessageViews(Views):
     """Views of ``POST /v1/{app}/{queue}`` of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
@@ -134,29 +129,30 @@ class MessageViews(Views):
             drafts, after = await request.read(partial(self._read, request, body, queue, batch=batch))
             return await self._service.messages.post(queue, drafts, after=after, key=key)
 
-        response = _posted(await access.apply(post))
+        posted = await access.apply(post)
+        response = Response(201, render_posted(posted.locations), JSON, *((REPLAYED,) if posted.replayed else ()))
         if not batch and _LIKE_A_BATCH.match(body) is not None:
             response.headers += (_STORED_AS_ONE,)
         return response
 
     def _read(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> tuple[list[Draft], Position | None]:
         """Reads the messages of a post, and the id that theirs must be above."""
-        after = request.headers.get("x-after")
-        if not after:
-            return self._drafts(request, body, queue, batch=batch), None
         errors = Errors()
-        position = errors.take("after", _position, after)
+        after = request.headers.get("x-after")
+        position = errors.take("after", _position, after) if after else None
         try:
-            drafts = self._drafts(request, body, queue, batch=batch)
+            if batch:
+                drafts = self._read_batch(request, body, queue)
+            else:
+                drafts = [read_single(request, body, self._limits, queue)]
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
-        errors.check()
+        if errors:
+            errors.check()
         return drafts, position
 
-    def _drafts(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> list[Draft]:
-        if not batch:
-            return [read_single(request, body, self._limits, queue)]
+    def _read_batch(self, request: Request, body: bytes, queue: Queue) -> list[Draft]:
         if request.has_own_headers or not request.headers.keys().isdisjoint(_OF_ONE_MESSAGE):
             own = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
             note_unknown(request, own, "header", "batch", ("x-after", "idempotency-key"))
@@ -363,8 +359,9 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
         text = "Is only for messages that are posted to the queue, which get new ids"
         errors.update({name.removeprefix("x-").replace("-", "_"): text for name in _OF_POSTS if get(name)})
     is_plain = not errors and headers is None and request.headers.keys().isdisjoint(_OF_ONE_MESSAGE)
-    if body and is_plain and (not kind or kind in _types):
-        return Draft(text_or_bytes(body), meta=_meta(kind, None))
+    meta = _types.get(kind) if kind else None
+    if body and is_plain and (not kind or meta is not None):
+        return Draft(text_or_bytes(body), meta=meta)
     asked = (get("x-ttl"), get("x-partition"), get("x-message-key"), get("x-delay"))
     encoding = get("x-encoding")
     draft = Draft(text_or_bytes(body))

@@ -241,7 +241,7 @@ class SqliteWriter:
             Exception: An operation failed by its own fault; nothing was stored.
         """
         self._verify()
-        connection = self._open()
+        connection = self._connection or self._open()
         outcome: Outcome = "none"
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -275,9 +275,8 @@ class SqliteWriter:
             log.exception("Waiting readers could not be notified of new messages.")
 
     def _open(self) -> Connection:
-        if self._connection is None:
-            self._connection = driver.connect(self._path, self._options)
-            self._clock = None
+        self._connection = driver.connect(self._path, self._options)
+        self._clock = None
         return self._connection
 
     def _disconnect(self, *, checkpoint: bool = False) -> None:
