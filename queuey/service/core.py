@@ -187,8 +187,8 @@ class Core:
     """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own.
 
     Attributes:
-        requester: The request whose coroutine runs in the loop at this moment. Whoever runs one sets this for each of
-            its steps, and not in a context, which tasks and timers of the background would inherit.
+        requester: The request whose coroutine runs in the loop at this moment, if any. The server sets it for each step
+            of the coroutine, and not in a context, which tasks and timers of the background would inherit.
     """
 
     requester: Requester | None = None

@@ -22,8 +22,8 @@ class MoveViews(Views):
         asked = self.fields(NewMove).body(request, errors)
         errors.check()
         enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (asked.source, asked.target)]
-        for each in ends:  # That both exist comes before what the caller may do with them.
-            self._authorization.find(request, each)
+        for end in ends:  # That both exist comes before what the caller may do with them.
+            self._authorization.find(request, end)
         source, target = ends
         enter(request, source, "read")
         report = self._service.moves.begin(enter(request, source, "delete"), enter(request, target, "send"))

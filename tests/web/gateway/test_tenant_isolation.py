@@ -368,7 +368,7 @@ class Working(Stub):
         """Works before and after the request ends."""
         await self.work("task")
         assert not request.blocked
-        await self.go.wait()
+        await asyncio.wait_for(self.go.wait(), ALWAYS)
         await self.work("task")
         assert not request.blocked
 
