@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, in_doubt
+from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
@@ -112,7 +112,7 @@ class Name:
                     done = there  # Or another value has replaced it since the row was read.
                     continue
             if named is not None and named.replaced is not None:
-                with suppress(StoreUnavailable):
+                with suppress(StoreUnavailable, TooManyRequests):
                     await self.finish(named)
             return message
         raise self._busy()
@@ -144,7 +144,7 @@ class Name:
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable, TooManyRequests):
             await self._core.in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
 
     async def fetch(self, location: Location) -> Message | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
+from queuey.errors import TooManyRequests
 from queuey.metrics import Metrics
 from queuey.service.core import Core
 from queuey.web.admission.scheduling import FairGate, SharedQuota
@@ -19,6 +21,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from queuey.web.v1 import SLASH
+from tests.replacing import replace
 
 KEY = "0a" * 31 + "ac"
 """Begins and ends with characters that the original took away from keys."""
@@ -349,3 +352,18 @@ class Stub:
     def answer(self, _request: Asked, _match: Match) -> Response:
         """Answers with the thread's name."""
         return text_response(threading.current_thread().name)
+
+
+@contextmanager
+def threads_for(most: int) -> Iterator[None]:
+    """Has the gateway refuse work in threads after so much of it, as it does that of an application with too much."""
+    in_pool, left = Gateway.in_pool, [most]
+
+    async def limited(gateway: Gateway, request: Asked, work: Callable[[], Any], **how: bool) -> Any:  # noqa: ANN401
+        if not left[0]:
+            raise TooManyRequests("Too many requests of this application at the same moment; try again.")
+        left[0] -= 1
+        return await in_pool(gateway, request, work, **how)
+
+    with replace(Gateway.in_pool, limited):
+        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from queuey import ids
-from queuey.errors import InvalidRequest, NotFound, QueueChanged, StoreBusy
+from queuey.errors import InvalidRequest, NotFound, QueueChanged, StoreBusy, StoreUnavailable, TooManyRequests
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
@@ -64,7 +64,10 @@ class FireUseCases:
         schedule = states.begin(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
-        return await self._finish(record, schedule, schedule.firing)
+        try:
+            return await self._finish(record, schedule, schedule.firing)
+        except TooManyRequests as error:  # Any process goes on with it.
+            raise StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
         """Posts the message of a firing that this process or another one has begun."""

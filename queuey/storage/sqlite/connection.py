@@ -193,9 +193,10 @@ class Readers:
             StoreClosed: The store is closed.
         """
         try:
-            connection = (
-                self._opened() if hasty else self._free.get(timeout=self._deadline.left(self._options.deadline))
-            )
+            if hasty:
+                connection = self._opened()
+            else:
+                connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error

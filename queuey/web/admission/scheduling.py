@@ -312,7 +312,7 @@ class FairGate(Generic[TurnT]):
         """Begins some work without a wait, if what it needs is free; returns whether it has begun."""
         fits = turn.fits()
         if fits:
-            self._take(turn)
+            self._acquire(turn)
         return fits
 
     def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
@@ -350,7 +350,7 @@ class FairGate(Generic[TurnT]):
                 return
             turn.state = "idle"
             if turn.future is not None and not turn.future.done():
-                self._take(turn)
+                self._acquire(turn)
                 self._begin(turn)
                 begun += 1
                 seconds += self._took.get(turn.tenant, 0.0)
@@ -363,7 +363,7 @@ class FairGate(Generic[TurnT]):
             self._is_called = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
-    def _take(self, turn: TurnT) -> None:
+    def _acquire(self, turn: TurnT) -> None:
         turn.state = "under way"
         for quota, weight in turn.needs:
             quota.change(turn.tenant, weight)
@@ -570,7 +570,7 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        """Puts a job before the threads; the extra one is for a tenant's only job, while the others are busy."""
+        # The extra thread is for a tenant's only job, while the others are busy.
         busy = self._hand.total - self._hand.free > self._count
         first = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if first:

@@ -17,6 +17,7 @@ from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
+from tests.web.gateway_calls import threads_for
 
 PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
 
@@ -103,6 +104,23 @@ def test_messages(owner: Caller, message: dict[str, Any]) -> None:
         key: value for key, value in message.items() if key != "ttl" and key in found
     }
     assert found["body"] == message["body"]
+
+
+def test_a_firing_without_threads(owner: Caller) -> None:
+    """Wherever an application runs out of threads, 429 says that nothing was done, and nothing is done later."""
+    statuses = []
+    for most in range(9):
+        name = f"s{most}"
+        put(owner, name, **PLAN)
+        with threads_for(most):
+            reply = owner("POST", f"_schedules/{name}/run")
+        statuses.append(reply.status)
+        firing = owner.get(f"_schedules/{name}").json
+        if reply.status == 429:
+            assert (firing["firing"], firing["last"], reply.json["outcome"]) == (None, None, "none")
+        elif reply.status == 503:
+            assert reply.json["outcome"] == "unknown"
+    assert set(statuses) == {429, 503, 200}
 
 
 def test_what_is_wrong(owner: Caller) -> None:
