@@ -192,6 +192,7 @@ class Readers:
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
+        connection: Connection | None
         try:
             if hasty:
                 connection = self._opened()
