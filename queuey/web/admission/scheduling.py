@@ -217,7 +217,7 @@ class Turn:
     Attributes:
         tenant: The tenant that it counts for.
         needs: What it holds while it is under way, and of which quotas.
-        future: Ends its wait. If there is none, or it is done, nobody waits, so the work does not begin.
+        future: Ends its wait. Work for which nobody waits any more does not begin.
         state: What it is now.
         since: Time at which it was lined up, by the monotonic clock.
     """
@@ -272,7 +272,7 @@ class FairGate(Generic[TurnT]):
         """Opens the gate.
 
         Args:
-            most: Max work begun in one turn of the event loop; None: it begins as soon as it may.
+            most: Max work begun in one turn of the event loop, or None if all of it begins as soon as it may.
             seconds: Max time of the loop that one of its turns may start, estimated from each tenant's previous work.
             price: Amount charged when work begins. What it turns out to have used is charged when it ends.
             bound: What all work needs. While nothing of it is free, no tenant is looked at.
@@ -570,7 +570,7 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        # The extra thread is for a tenant's only job, while the others are busy.
+        # The extra thread is for a tenant's only job, while the other threads are busy.
         busy = self._hand.total - self._hand.free > self._count
         first = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if first:
@@ -590,7 +590,7 @@ class FairPool(FairGate[Job]):
             del job, result, error
 
     def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
-        is_taken = job.settle(result, error) and error is None
+        is_delivered = job.settle(result, error) and error is None
         if job is self._extra:
             self._extra = None
-        self.leave(job, seconds, kept=self._memory if is_taken else None)
+        self.leave(job, seconds, kept=self._memory if is_delivered else None)
