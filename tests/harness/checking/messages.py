@@ -227,7 +227,10 @@ def available(history: History, limits: Limits) -> Texts:
 
 
 def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
-    """The times that are long enough without faults, and in any case the time after the last fault."""
+    """The times that are long enough without faults, and in any case the time after the last fault.
+
+    A machine that stands still shortly before the end is no fault of the run: what was left then may be too short.
+    """
     if not history.posts:
         return
     start, end = history.posts[0].start, history.posts[-1].start
@@ -235,7 +238,8 @@ def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
         if fault.start - start >= limits.calm:
             yield start, fault.start
         start = max(start, fault.end + limits.grace)
-    if history.faults or end - start >= limits.calm:
+    last = max(history.faults, key=lambda fault: fault.end, default=None)
+    if end - start >= limits.calm or (last is not None and last.kind != "stall"):
         yield start, max(start, end)
 
 

@@ -226,6 +226,9 @@ def test_requests_succeed_again() -> None:
     assert rules(fault, post(29, "b"), page(29), *full((29, "b"))) == {"available"}, "within the grace"
     early: list[Record] = [post(10, "x", "none"), post(19, "y", "none"), *events]
     assert rules(*early) == {"available"}, "before the fault"
+    for kind, found in ("kill", {"available"}), ("stall", set()):
+        again = Fault(29, 29.9, kind)
+        assert rules(fault, again, post(45, "b", "none"), *full()) == found, "half a second is left"
 
 
 # Numbers
