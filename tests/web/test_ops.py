@@ -18,9 +18,9 @@ from queuey.metrics import Metrics, exposition
 from queuey.service import Service
 from queuey.service.workers import Workers
 from queuey.storage import Store
-from queuey.web.backlogs import INTERVAL, Backlogs
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import HEARTBEAT_INTERVAL, OpsViews
+from queuey.web.ops.backlogs import INTERVAL, Backlogs
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Request, running, until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,14 +51,16 @@ def show(ask: Ask) -> Response:
     )
 
 
-def _options(queue: Queue, about: QueueInfo) -> Iterator[tuple[str, object, bool]]:
-    """Yields label and value of each option, and whether that is a length of time."""
+def _options(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
+    """Returns label and value of each option, and whether that is a length of time."""
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
+    rows = []
     for name, option in options().items():
         value = in_words.get(name, getattr(about, name))
         is_time = (option.extra or {})["seconds"]
-        yield option.title or name, "no limit" if value == 0 and not is_time else value, is_time
+        rows.append((option.title or name, "no limit" if value == 0 and not is_time else value, is_time))
+    return rows
 
 
 def show_part(ask: Ask) -> Response:
