@@ -17,6 +17,7 @@ from queuey.web.admission import long_polls
 from queuey.web.admission.scheduling import LoopScheduler
 from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import MAX_WAIT, Gateway
+from queuey.web.parts import App
 from queuey.web.requests import SHORT_BODY
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -133,7 +134,7 @@ def _small() -> Iterator[None]:
         yield
 
 
-def test_after_any_storm_every_quota_stands_at_its_beginning(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_after_any_storm_every_quota_stands_at_its_beginning(app: App, owner: Caller) -> None:
     """Streams, polls, claims, posts: answered, refused, left by their clients, cancelled, or cut off while sending."""
     for queue in QUEUES:
         owner.create(queue)
@@ -154,7 +155,7 @@ def test_after_any_storm_every_quota_stands_at_its_beginning(app: Any, owner: Ca
     running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4, max_wait=MAX_WAIT)(work)
 
 
-def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -> None:  # noqa: ANN401
+def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: App) -> None:
     """A server that cancels a request while its body is on the way has it end so, not with an answer to nobody."""
 
     async def work(gateway: Gateway) -> None:
@@ -171,7 +172,7 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -
 
 
 @pytest.mark.parametrize("query", ["", "wait=20"])
-def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: Any, owner: Caller, query: str) -> None:  # noqa: ANN401
+def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: App, owner: Caller, query: str) -> None:
     """Requests that held memory then could keep all threads from each other until one was refused."""
 
     async def work(gateway: Gateway) -> int:
@@ -183,7 +184,7 @@ def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: Any, owner: Call
     assert running(app)(work) == 404
 
 
-def test_requests_that_wait_for_memory_keep_no_turns(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_requests_that_wait_for_memory_keep_no_turns(app: App, owner: Caller) -> None:
     """Others of their application may have the memory, and wait for their turn."""
     owner.create("q")
 

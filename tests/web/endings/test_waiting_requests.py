@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from queuey.service.core import Call
 from queuey.storage import Store
 from queuey.web.admission.scheduling import Contention, LoopScheduler
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.replacing import replace
 from tests.web.caller import Caller
@@ -21,7 +21,7 @@ TENANT = "app:queuey"
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application."""
     return running(app, waiters=50, beat=0.2)
 
