@@ -18,6 +18,7 @@ from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from queuey.web.v1 import SLASH
@@ -225,7 +226,7 @@ def held(gateway: Gateway) -> dict[str, object]:
     return {name: each for name, each in some.items() if each}
 
 
-def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application
+def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stub of one
     """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
 
     Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
@@ -247,7 +248,7 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI applicati
     return run
 
 
-def operations_of(app: Any) -> set[str]:  # noqa: ANN401 - Pyramid's router
+def operations_of(app: App) -> set[str]:
     """Returns the paths at which monitors are answered."""
     return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
 
@@ -265,7 +266,7 @@ class Served:
         app: The application.
     """
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         limits = app.service.limits
         longest = max(limits.longest, limits.max_batch_bytes)
         self._core = Core()
@@ -298,7 +299,7 @@ class Served:
 _served: dict[int, tuple[Any, Served]] = {}
 
 
-def served(app: Any) -> Served:  # noqa: ANN401 - Pyramid's router
+def served(app: App) -> Served:
     """Returns what answers for an application, until :func:`stop_all`."""
     if id(app) not in _served:
         _served[id(app)] = app, Served(app)

@@ -15,6 +15,7 @@ from queuey.service import schedules
 from queuey.service.schedules import states, timetables
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.gateway_calls import threads_for
@@ -159,14 +160,14 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
     assert owner("DELETE", "_schedules/s").status == 200
 
 
-def limited(app: Any, store: Store, *allow: Verb, queues: str = "q") -> Caller:  # noqa: ANN401 - Pyramid's router
+def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
     """A caller with a limited key."""
     key = f"{'-'.join(allow)} {queues}"
     store.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,)))
     return Caller(app, f"Application {key}")
 
 
-def test_who_may(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+def test_who_may(app: App, store: Store, owner: Caller) -> None:
     """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
     owner.create("other")
     manager, admin = limited(app, store, "admin", "send"), limited(app, store, "admin")
