@@ -151,6 +151,7 @@ class Call:
                     raise
                 raise cancelled from None
             finally:
+                error = None  # It has this frame: a cycle would keep the request's body.
                 self._core.requester = None
                 self._used += time.monotonic() - self._began
                 self._began = None
