@@ -112,8 +112,21 @@ async def lose_a_claim(gateway: Gateway) -> None:
     await refused(gateway, 409, "POST", f"{CLAIMS}/ack", text, headers=[("content-type", "application/json")])
 
 
+async def reuse_a_key(gateway: Gateway) -> None:
+    """Posts another message under a key, which the store refuses."""
+    key = [("idempotency-key", "k")]
+    await Request(body=b"first", headers=key).to(gateway)
+    await refused(gateway, 422, body=b"second", headers=key)
+
+
+async def create_again(gateway: Gateway) -> None:
+    """Creates a queue that there is, with another option."""
+    body = json.dumps({"queue_name": "q", "ttl": 50}).encode()
+    await refused(gateway, 409, "POST", "/v1/queuey", body, headers=[("content-type", "application/json")])
+
+
 WORKS = [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one]
-REFUSED = [miss_a_queue, claim_nowhere, post_nowhere, lose_a_claim]
+REFUSED = [miss_a_queue, claim_nowhere, post_nowhere, lose_a_claim, reuse_a_key, create_again]
 
 
 @pytest.mark.usefixtures("prompt")
