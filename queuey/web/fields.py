@@ -116,10 +116,10 @@ class Queries(Generic[T]):
         text = request.query
         found = self._known.get(text)
         if found is None:
-            noted = request.ignored
+            ignored_before = request.ignored
             found = self._read(request)
             # One with unknown fields is read each time, so that each response has its warning.
-            if request.ignored is noted and len(text) <= MAX_QUERY:
+            if request.ignored is ignored_before and len(text) <= MAX_QUERY:
                 if len(self._known) >= MAX_QUERIES:
                     self._known.clear()
                 self._known[text] = found

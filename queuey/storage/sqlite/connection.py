@@ -248,16 +248,16 @@ class Readers:
             StoreUnavailable: The read failed.
         """
         connection = self.take(hasty=hasty)
-        if hasty:
-            _haste.on, _haste.asked = True, 0
-            connection.set_progress_handler(_stop, _HASTY_STEPS)
         try:
             try:
+                if hasty:
+                    _haste.on, _haste.asked = True, 0
+                    connection.set_progress_handler(_stop, _HASTY_STEPS)
                 yield connection
             finally:
                 if hasty:
-                    connection.set_progress_handler(None)
                     _haste.on = False
+                    connection.set_progress_handler(None)
         except QueueyError:
             self.give(connection)
             raise

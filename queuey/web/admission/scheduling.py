@@ -567,6 +567,8 @@ class FairPool(FairGate[Job]):
             if not future.cancelled() and future.exception() is None:
                 self._memory.change(tenant, -weight)
             raise
+        finally:
+            del future, job  # They have the error, which has this frame: a cycle would keep the request's body.
         return result
 
     def _begin(self, turn: Job) -> None:
