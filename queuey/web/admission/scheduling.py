@@ -82,10 +82,10 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
-        left = self.free - weight
+        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is remaining."""
+        remaining = self.free - weight
         held = self._held.get(tenant, 0)
-        return left >= 0 and (not held or held + weight <= self._alpha * left)
+        return remaining >= 0 and (not held or held + weight <= self._alpha * remaining)
 
     def take(self, tenant: str, weight: int) -> bool:
         """Gives a tenant more, if that is within its share."""
