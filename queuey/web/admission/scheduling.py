@@ -82,7 +82,7 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is remaining."""
+        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that remains."""
         remaining = self.free - weight
         held = self._held.get(tenant, 0)
         return remaining >= 0 and (not held or held + weight <= self._alpha * remaining)
