@@ -13,7 +13,15 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, in_doubt
+from queuey.errors import (
+    InvalidRequest,
+    NameChanged,
+    NameTaken,
+    StoreBusy,
+    StoreUnavailable,
+    TooManyRequests,
+    in_doubt,
+)
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
@@ -92,7 +100,7 @@ class Name:
                 continue
             try:
                 await self._end_replaced(now)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, TooManyRequests) as error:
                 # The new value is there, whatever becomes of the one before.
                 raise in_doubt(error) from error
             return Changed(now.location, stored=item is not None)
@@ -112,7 +120,7 @@ class Name:
                     done = there  # Or another value has replaced it since the row was read.
                     continue
             if named is not None and named.replaced is not None:
-                with suppress(StoreUnavailable):
+                with suppress(StoreUnavailable, TooManyRequests):
                     await self.finish(named)
             return message
         raise self._busy()
@@ -144,7 +152,7 @@ class Name:
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable, TooManyRequests):
             await self._core.in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
 
     async def fetch(self, location: Location) -> Message | None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from queuey import ids
-from queuey.errors import InvalidRequest, NotFound, QueueChanged, StoreBusy
+from queuey.errors import (
+    InvalidRequest,
+    NotFound,
+    QueueChanged,
+    StoreBusy,
+    StoreClosed,
+    StoreUnavailable,
+    TooManyRequests,
+    in_doubt,
+)
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
@@ -34,7 +43,8 @@ class FireUseCases:
 
         Raises:
             RecordChanged: Another process was quicker.
-            StoreUnavailable: It failed, and is to be repeated.
+            StoreUnavailable: It failed, and is to be repeated. The message may have been posted.
+            TooManyRequests: There was no thread for it in time. Nothing was done.
             KeyInUse: Another process is posting the message.
         """
         schedule = states.decode(record.value)
@@ -64,7 +74,13 @@ class FireUseCases:
         schedule = states.begin(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
-        return await self._finish(record, schedule, schedule.firing)
+        try:
+            return await self._finish(record, schedule, schedule.firing)
+        except StoreClosed:
+            raise
+        except (StoreUnavailable, TooManyRequests) as error:
+            # The message will be there, whoever posts it.
+            raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
         """Posts the message of a firing that this process or another one has begun."""
