@@ -566,6 +566,7 @@ class FairPool(FairGate[Job]):
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None:
                 self._memory.change(tenant, -weight)
+                self.dispatch()
             raise
         return result
 
