@@ -73,7 +73,7 @@ def test_failed_halfway(
         return reply, jobs
 
     async def work(gateway: Gateway) -> list[str]:
-        outcomes = []
+        outcomes: list[str] = []
         for number in range(1, MAX_JOBS):
             await prepare(gateway, number)
             before = await done(gateway, number)
