@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx2
 
+from queuey.web.parts import App
 from tests.web.gateway_calls import Request, Served
 
 
@@ -16,7 +15,7 @@ class InProcess(httpx2.BaseTransport):
         app: The application.
     """
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         self._served = Served(app)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:

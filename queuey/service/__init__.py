@@ -27,7 +27,7 @@ from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.keys import Keys
 from queuey.service.operating.redriving import Redriving
 from queuey.service.queue_access import Check, QueueAccess, find_queue
-from queuey.service.queues import Description, Queues
+from queuey.service.queues import Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
 from queuey.service.schedules import ScheduleReport, ScheduleUseCases
@@ -44,7 +44,6 @@ __all__ = [
     "Check",
     "ClaimDelivery",
     "ClaimUseCases",
-    "Description",
     "Draft",
     "Explaining",
     "Limits",

@@ -151,6 +151,7 @@ class Call:
                     raise
                 raise cancelled from None
             finally:
+                error = None  # It has this frame: a cycle would keep the request's body.
                 self._core.requester = None
                 self._used += time.monotonic() - self._began
                 self._began = None
@@ -256,6 +257,7 @@ class Core:
         try:
             begun = start(end)
         except Exception as error:  # noqa: BLE001 - the caller gets it
+            begun = None
             end.come(None, error)
         else:
             if begun is False:
@@ -268,9 +270,12 @@ class Core:
                     if callable(begun):
                         raise GivenUp(begun()) from None
                     raise
-        if end.error is not None:
-            raise end.error
-        return end.value
+        try:
+            if end.error is not None:
+                raise end.error
+            return end.value
+        finally:
+            del end, begun  # They have the error, which has this frame: a cycle would keep the request's body.
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread: one of the request's share if a request calls this, else one of its own.

@@ -13,15 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from queuey.errors import (
-    InvalidRequest,
-    NameChanged,
-    NameTaken,
-    StoreBusy,
-    StoreUnavailable,
-    TooManyRequests,
-    in_doubt,
-)
+from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key

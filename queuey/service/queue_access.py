@@ -9,7 +9,6 @@ or partition that another process has just made is never reported as missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -73,13 +72,11 @@ class QueueAccess:
         self._check(queue)
         self.queue = queue
 
-    def _refresh_after(self, error: QueueChanged | InvalidRequest) -> None:
-        """Refreshes after a call has failed. Raises the error again if a fresh row would not make it go away."""
+    def _renew(self) -> bool:
+        """Refreshes, and returns whether the row had been out of date."""
         old = self.queue
         self.refresh()
-        is_same = msgspec.structs.replace(old, version=self.queue.version) == self.queue
-        if is_same and isinstance(error, InvalidRequest):
-            raise error
+        return msgspec.structs.replace(old, version=self.queue.version) != self.queue
 
     def use(self, call: Callable[[Queue], T]) -> T:
         """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
@@ -96,7 +93,8 @@ class QueueAccess:
             except Malformed:
                 raise
             except (QueueChanged, InvalidRequest) as error:
-                self._refresh_after(error)
+                if not self._renew() and isinstance(error, InvalidRequest):
+                    raise
         raise self._busy()
 
     async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
@@ -107,8 +105,9 @@ class QueueAccess:
             except Malformed:
                 raise
             except (QueueChanged, InvalidRequest) as error:
-                refresh = partial(self._refresh_after, error)
-            await self._core.in_thread(refresh)
+                # No variable outlives this block: the error has this frame, and a cycle would keep the body.
+                if not await self._core.in_thread(self._renew) and isinstance(error, InvalidRequest):
+                    raise
         raise self._busy()
 
     def _busy(self) -> StoreBusy:

@@ -8,10 +8,12 @@ from uuid import uuid4
 
 import msgspec
 
-from queuey.access import matches
-from queuey.deadletters import SUFFIX
+from queuey import ids
+from queuey.access import format_principal, matches
+from queuey.api import queues as api
+from queuey.deadletters import SUFFIX, queue_for
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
-from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
+from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec
 from queuey.queue_options import CONSISTENCIES
 from queuey.service.core import Core
 from queuey.service.limits import Limits
@@ -54,25 +56,6 @@ def _prefixes(patterns: Sequence[str]) -> list[str]:
         if not found or not prefix.startswith(found[-1]):
             found.append(prefix)
     return found
-
-
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue's row, the values in force, and its partitions.
-
-    Attributes:
-        ttl: Seconds in force.
-        read_delay: Seconds in force.
-        horizon: Ticks; range reads show nothing at or above it now.
-    """
-
-    queue: Queue
-    ttl: int
-    read_delay: float
-    store: str
-    guarantee: str
-    acknowledgement: Acknowledgement
-    horizon: int
-    partitions: Sequence[PartitionInfo]
 
 
 class Queues:
@@ -230,20 +213,38 @@ class Queues:
     def purge(self, access: QueueAccess) -> None:
         access.use(self._store.purge_queue)
 
-    def describe(self, access: QueueAccess) -> Description:
+    def describe(self, access: QueueAccess) -> api.QueueInfo:
         store = self._store
 
-        def describe(queue: Queue) -> Description:
+        def describe(queue: Queue) -> api.QueueInfo:
             horizon, partitions = store.inspect(queue)
-            return Description(
-                queue=queue,
-                ttl=self._limits.default_ttl if queue.ttl is None else queue.ttl,
-                read_delay=store.read_delay(queue),
+            in_force = {
+                "ttl": self._limits.default_ttl if queue.ttl is None else queue.ttl,
+                "read_delay": store.read_delay(queue),
+                "backoff": queue.backoff or Backoff(),
+                "dead_letter": queue_for(queue.name, queue.dead_letter),
+            }
+            return api.QueueInfo(
+                **{name: getattr(queue, name) for name in ChosenOptions.__struct_fields__} | in_force,
+                name=queue.name,
+                application=queue.application,
+                principals=tuple(map(format_principal, queue.principals)),
+                created=queue.created,
                 store=store.name,
                 guarantee=store.guarantee(queue),
                 acknowledgement=store.acknowledgement(),
-                horizon=horizon,
-                partitions=partitions,
+                horizon=ids.to_hex((horizon, ids.LOW_MIN)),
+                count=sum(part.count for part in partitions),
+                exact=all(part.exact for part in partitions),
+                partition_info={
+                    part.partition: api.PartitionInfo(
+                        count=part.count,
+                        exact=part.exact,
+                        oldest=None if part.oldest is None else ids.to_hex(part.oldest),
+                        newest=None if part.newest is None else ids.to_hex(part.newest),
+                    )
+                    for part in partitions
+                },
             )
 
         return access.use(describe)

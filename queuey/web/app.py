@@ -15,7 +15,6 @@ from queuey.settings import Facades
 from queuey.storage import Store
 from queuey.web import facades, ops, v1
 from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.backlogs import Backlogs
 from queuey.web.bridge import Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
@@ -103,7 +102,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         authorization=Authorization(service, authenticate, private),
         callers=callers,
         signed=signed,
-        backlogs=Backlogs(service, shown_backlogs),
+        shown_backlogs=shown_backlogs,
         served=served or Facades(),
         secret=secret,
         on_loopback=on_loopback,

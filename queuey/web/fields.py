@@ -22,7 +22,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 Parse = Callable[[object], Any]
 
-MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 200
+MAX_QUERIES, MAX_QUERY = 1000, 200
 """Max queries of one kind that are remembered, and max characters of each."""
 
 
@@ -114,16 +114,16 @@ class Queries(Generic[T]):
     def read(self, request: Request) -> T:
         """Returns what the query of a request says; raises as the given function."""
         text = request.query
-        found = self._known.get(text)
-        if found is None:
-            noted = request.ignored
-            found = self._read(request)
+        parsed = self._known.get(text)
+        if parsed is None:
+            ignored_before = request.ignored
+            parsed = self._read(request)
             # One with unknown fields is read each time, so that each response has its warning.
-            if request.ignored is noted and len(text) <= LONGEST_REMEMBERED:
-                if len(self._known) >= MOST_REMEMBERED:
+            if request.ignored is ignored_before and len(text) <= MAX_QUERY:
+                if len(self._known) >= MAX_QUERIES:
                     self._known.clear()
-                self._known[text] = found
-        return found
+                self._known[text] = parsed
+        return parsed
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from queuey.service import Service
 from queuey.settings import Facades
 from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.backlogs import Backlogs
 from queuey.web.credentials.facade_callers import FacadeCallers, SignedCallers
 from queuey.web.endpoint import Endpoint, Resources
 from queuey.web.requests import Protocol
@@ -23,7 +23,7 @@ class App:
         authorization: Checks what callers may do.
         callers: Gives credentials to the callers of facades.
         signed: Gives credentials to requests that an access key has signed.
-        backlogs: Those that are shown at ``/metrics``.
+        shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
         served: Which facades there are.
         secret: From which the secrets of access keys follow; blank: none are known.
         on_loopback: Only this machine can connect.
@@ -38,7 +38,7 @@ class App:
     authorization: Authorization
     callers: FacadeCallers
     signed: SignedCallers
-    backlogs: Backlogs
+    shown_backlogs: Sequence[tuple[str, str]]
     served: Facades
     secret: bytes
     on_loopback: bool

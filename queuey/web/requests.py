@@ -363,9 +363,9 @@ class BodyReader:
         if announced is not None and announced <= SMALL_BODY:
             request.body = exchange.take_whole(announced)
         if request.body is None:
-            await self._arrived(request, exchange.receive, loop, announced)
+            await self._receive(request, exchange.receive, loop, announced)
 
-    async def _arrived(
+    async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
     ) -> None:
         """Reads a body that has not come yet; see :meth:`take`."""

@@ -90,7 +90,7 @@ class Exchange(Protocol):
         """Returns the next piece of the body, or says that the client is gone, as in ASGI."""
 
     def take_whole(self, size: int) -> bytes | None:
-        """Returns the body if all of its bytes, so many, have come already."""
+        """Returns the body if all its bytes, whose number the head announces, have come already."""
 
     def respond(self, response: Response, *, head: bool) -> None:
         """Sends a response of one piece.

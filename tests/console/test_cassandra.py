@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from typing import cast
 
 import pytest
 import requests
 
 from queuey.client import Client, Outgoing
+from queuey.web.parts import App
 from tests.acceptance.sqs.conftest import command
 from tests.contract.samples import eventually
 from tests.servers import keyspaces
@@ -26,7 +28,7 @@ class HttpBrowser(Browser):
     """A browser that asks a service over HTTP."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(None, f"localhost:{port}")
+        super().__init__(cast("App", None), f"localhost:{port}")
 
     def _send(self, method: str, path: str, body: bytes, query: str, headers: dict[str, str]) -> Reply:
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())

@@ -123,7 +123,7 @@ def test_a_signal_is_heard_in_a_system_call() -> None:
         with pytest.raises(SystemExit, match="1"):
             os.read(read, 10)
     ended.set()
-    thread.join()
+    thread.join(60)
     assert (heard, os.read(read, 10)) == ([signal.SIGHUP], b"late")
     assert signal.getsignal(signal.SIGURG) is before
     os.close(read)

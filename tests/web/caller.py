@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from queuey.web.parts import App
 from tests.web import published
 from tests.web.gateway_calls import Reply, Request, served
 
@@ -16,7 +17,7 @@ __all__ = ["Caller", "Reply"]
 class Caller:
     """Calls an application with one credential; every answer is checked against the OpenAPI document."""
 
-    def __init__(self, app: Any, authorization: str | None = None, base: str = "/v1/queuey") -> None:  # noqa: ANN401
+    def __init__(self, app: App, authorization: str | None = None, base: str = "/v1/queuey") -> None:
         self.app = app
         self.authorization = authorization
         self.base = base

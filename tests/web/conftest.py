@@ -15,6 +15,7 @@ from queuey.storage.sqlite import messages
 from queuey.web import make_app
 from queuey.web.admission.scheduling import FairQueue
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
@@ -59,7 +60,7 @@ def between(store: Store) -> InterposedStore:
 
 
 @pytest.fixture
-def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
     """The application, with two applications that have a key each, which stay in memory however long a test takes."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
@@ -80,18 +81,18 @@ def prompt() -> Iterator[None]:
 
 
 @pytest.fixture
-def owner(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+def owner(app: App) -> Caller:
     """The application that owns the queues."""
     return Caller(app, f"Application {KEY}")
 
 
 @pytest.fixture
-def guest(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+def guest(app: App) -> Caller:
     """Another application, looking at the owner's queues."""
     return Caller(app, f"Application {GUEST_KEY}")
 
 
 @pytest.fixture
-def anonymous(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+def anonymous(app: App) -> Caller:
     """Somebody without a credential."""
     return Caller(app)

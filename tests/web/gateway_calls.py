@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
+from queuey.errors import TooManyRequests
 from queuey.metrics import Metrics
 from queuey.service.core import Core
 from queuey.web.admission.scheduling import FairGate, SharedQuota
@@ -16,9 +18,11 @@ from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from queuey.web.v1 import SLASH
+from tests.replacing import replace
 
 KEY = "0a" * 31 + "ac"
 """Begins and ends with characters that the original took away from keys."""
@@ -222,7 +226,7 @@ def held(gateway: Gateway) -> dict[str, object]:
     return {name: each for name, each in some.items() if each}
 
 
-def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application
+def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stub of one
     """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
 
     Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
@@ -244,7 +248,7 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI applicati
     return run
 
 
-def operations_of(app: Any) -> set[str]:  # noqa: ANN401 - Pyramid's router
+def operations_of(app: App) -> set[str]:
     """Returns the paths at which monitors are answered."""
     return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
 
@@ -262,7 +266,7 @@ class Served:
         app: The application.
     """
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         limits = app.service.limits
         longest = max(limits.longest, limits.max_batch_bytes)
         self._core = Core()
@@ -295,7 +299,7 @@ class Served:
 _served: dict[int, tuple[Any, Served]] = {}
 
 
-def served(app: Any) -> Served:  # noqa: ANN401 - Pyramid's router
+def served(app: App) -> Served:
     """Returns what answers for an application, until :func:`stop_all`."""
     if id(app) not in _served:
         _served[id(app)] = app, Served(app)
@@ -349,3 +353,18 @@ class Stub:
     def answer(self, _request: Asked, _match: Match) -> Response:
         """Answers with the thread's name."""
         return text_response(threading.current_thread().name)
+
+
+@contextmanager
+def threads_for(most: int) -> Iterator[None]:
+    """Has the gateway refuse work in threads after so much of it, as it does that of an application with too much."""
+    in_pool, left = Gateway.in_pool, [most]
+
+    async def limited(gateway: Gateway, request: Asked, work: Callable[[], Any], **how: bool) -> Any:  # noqa: ANN401
+        if not left[0]:
+            raise TooManyRequests("Too many requests of this application at the same moment; try again.")
+        left[0] -= 1
+        return await in_pool(gateway, request, work, **how)
+
+    with replace(Gateway.in_pool, limited):
+        yield

@@ -20,6 +20,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.endpoint import Match, View
+from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import text_response
 from tests.web.caller import Caller, Reply
@@ -72,7 +73,7 @@ def refused(request: Any) -> Response:  # noqa: ANN401
 
 
 @pytest.fixture
-def app(store: Store, limits: Limits) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, limits: Limits) -> App:
     """An application with such pages."""
     store.create_application("queuey")
     store.add_key("queuey", digest_of(KEY))

@@ -16,10 +16,12 @@ from queuey.settings import EmodbFacade, Facades
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.facades.emodb import views
 from queuey.web.facades.emodb.message_ids import MessageIds
 from queuey.web.facades.emodb.names import queue_name, shown_name
 from queuey.web.facades.emodb.open_claims import OpenClaims
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
@@ -37,7 +39,7 @@ REFUSED = (403, '{"reason":"not authorized"}')
 class Emodb:
     """Calls an application that serves EmoDB, with a key that is chosen for each call."""
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         self.app = app
         self._caller = Caller(app)
 
@@ -179,6 +181,7 @@ def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -
 def test_polls_of_a_full_queue(emodb: Emodb) -> None:
     """They give nothing, whatever waits, until claims end; ``ttl=0`` claims nothing and shows what waits."""
     [facade] = emodb.app.facades
+    assert isinstance(facade, views.EmodbFacade)
     facade.open_claims = OpenClaims(emodb.app.service.claims, most=4)
     emodb.do("POST", "/queue/1/q/sendbatch", list(range(9)))
     first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))

@@ -18,9 +18,10 @@ from queuey.metrics import Metrics, exposition
 from queuey.service import Service
 from queuey.service.workers import Workers
 from queuey.storage import Store
-from queuey.web.backlogs import INTERVAL, Backlogs
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import HEARTBEAT_INTERVAL, OpsViews
+from queuey.web.ops.backlogs import INTERVAL, Backlogs
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Request, running, until
@@ -87,7 +88,7 @@ def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> 
     return [ask() for _ in range(times)]
 
 
-def views_of(app: Any, name: str) -> OpsViews:  # noqa: ANN401 - Pyramid's router
+def views_of(app: App, name: str) -> OpsViews:
     """Returns what answers a monitor."""
     views: OpsViews = app.endpoints[name].view("GET").answer.__self__
     return views
@@ -133,7 +134,7 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
 
 
 @pytest.mark.parametrize("path", ["/__heartbeat__", "/__lbheartbeat__", "/__version__"])
-def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -> None:  # noqa: ANN401
+def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -> None:
     """A monitor's question is answered, and counted, when no thread is left to do it."""
 
     async def work(gateway: Gateway) -> list[int]:
@@ -150,7 +151,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
     assert sum(requests["ops." + path.strip("/_"), 200][1:]) == 4
 
 
-def test_many_scrapes_collect_once_a_second(app: Any, between: InterposedStore) -> None:  # noqa: ANN401
+def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) -> None:
     """They share what one thread collects, for a second; meanwhile a heartbeat gets a thread to look at the store."""
     now = [100.0]
     views = views_of(app, "ops.metrics")
@@ -195,7 +196,7 @@ def test_version(anonymous: Caller) -> None:
     assert anonymous("HEAD", "/__version__").body == b""
 
 
-def test_metrics_count_requests_and_messages(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_metrics_count_requests_and_messages(owner: Caller, app: App) -> None:
     """Requests are counted by route and status, messages in and out in all, the store's numbers are there."""
     owner.create("q")
     owner.batch("q", {"body": "1"}, {"body": "2"}, {"body": "3"})
@@ -229,7 +230,7 @@ def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> Non
     assert not any(name.startswith("queuey_store_") for name, _ in found)
 
 
-def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> None:
     """Queue names, applications and methods make no new series."""
     owner.create("q")
     owner.get("q")

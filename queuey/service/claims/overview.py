@@ -57,10 +57,8 @@ class ClaimOverview(ABC):
             return PartitionClaims(claimed=claimed, waiting=len(state.outstanding) - claimed)
 
         partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
-        claimed, waiting = (
-            sum(each.claimed for each in partitions.values()),
-            sum(each.waiting for each in partitions.values()),
-        )
+        claimed = sum(each.claimed for each in partitions.values())
+        waiting = sum(each.waiting for each in partitions.values())
         return ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
 
     def resting(self, access: QueueAccess) -> int:

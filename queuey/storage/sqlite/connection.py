@@ -192,10 +192,12 @@ class Readers:
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
+        connection: Connection | None
         try:
-            connection = (
-                self._opened() if hasty else self._free.get(timeout=self._deadline.left(self._options.deadline))
-            )
+            if hasty:
+                connection = self._opened()
+            else:
+                connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error
@@ -246,16 +248,16 @@ class Readers:
             StoreUnavailable: The read failed.
         """
         connection = self.take(hasty=hasty)
-        if hasty:
-            _haste.on, _haste.asked = True, 0
-            connection.set_progress_handler(_stop, _HASTY_STEPS)
         try:
             try:
+                if hasty:
+                    _haste.on, _haste.asked = True, 0
+                    connection.set_progress_handler(_stop, _HASTY_STEPS)
                 yield connection
             finally:
                 if hasty:
-                    connection.set_progress_handler(None)
                     _haste.on = False
+                    connection.set_progress_handler(None)
         except QueueyError:
             self.give(connection)
             raise

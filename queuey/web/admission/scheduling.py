@@ -82,10 +82,10 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
-        left = self.free - weight
+        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that remains."""
+        remaining = self.free - weight
         held = self._held.get(tenant, 0)
-        return left >= 0 and (not held or held + weight <= self._alpha * left)
+        return remaining >= 0 and (not held or held + weight <= self._alpha * remaining)
 
     def take(self, tenant: str, weight: int) -> bool:
         """Gives a tenant more, if that is within its share."""
@@ -217,7 +217,7 @@ class Turn:
     Attributes:
         tenant: The tenant that it counts for.
         needs: What it holds while it is under way, and of which quotas.
-        future: Ends its wait. If there is none, or it is done, nobody waits, so the work does not begin.
+        future: Ends its wait. Work for which nobody waits any more does not begin.
         state: What it is now.
         since: Time at which it was lined up, by the monotonic clock.
     """
@@ -272,7 +272,7 @@ class FairGate(Generic[TurnT]):
         """Opens the gate.
 
         Args:
-            most: Max work begun in one turn of the event loop; None: it begins as soon as it may.
+            most: Max work begun in one turn of the event loop, or None if all of it begins as soon as it may.
             seconds: Max time of the loop that one of its turns may start, estimated from each tenant's previous work.
             price: Amount charged when work begins. What it turns out to have used is charged when it ends.
             bound: What all work needs. While nothing of it is free, no tenant is looked at.
@@ -312,7 +312,7 @@ class FairGate(Generic[TurnT]):
         """Begins some work without a wait, if what it needs is free; returns whether it has begun."""
         fits = turn.fits()
         if fits:
-            self._take(turn)
+            self._acquire(turn)
         return fits
 
     def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
@@ -350,7 +350,7 @@ class FairGate(Generic[TurnT]):
                 return
             turn.state = "idle"
             if turn.future is not None and not turn.future.done():
-                self._take(turn)
+                self._acquire(turn)
                 self._begin(turn)
                 begun += 1
                 seconds += self._took.get(turn.tenant, 0.0)
@@ -363,7 +363,7 @@ class FairGate(Generic[TurnT]):
             self._is_called = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
-    def _take(self, turn: TurnT) -> None:
+    def _acquire(self, turn: TurnT) -> None:
         turn.state = "under way"
         for quota, weight in turn.needs:
             quota.change(turn.tenant, weight)
@@ -568,10 +568,12 @@ class FairPool(FairGate[Job]):
                 self._memory.change(tenant, -weight)
                 self.dispatch()
             raise
+        finally:
+            del future, job  # They have the error, which has this frame: a cycle would keep the request's body.
         return result
 
     def _begin(self, turn: Job) -> None:
-        """Puts a job before the threads; the extra one is for a tenant's only job, while the others are busy."""
+        # The extra thread is for a tenant's only job, while the other threads are busy.
         busy = self._hand.total - self._hand.free > self._count
         first = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if first:
@@ -591,7 +593,7 @@ class FairPool(FairGate[Job]):
             del job, result, error
 
     def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
-        is_taken = job.settle(result, error) and error is None
+        is_delivered = job.settle(result, error) and error is None
         if job is self._extra:
             self._extra = None
-        self.leave(job, seconds, kept=self._memory if is_taken else None)
+        self.leave(job, seconds, kept=self._memory if is_delivered else None)

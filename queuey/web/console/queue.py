@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from queuey import ids
-from queuey.access import format_principal
-from queuey.deadletters import holds_dead, queue_for, queues_for
+from queuey.api.queues import QueueInfo
+from queuey.deadletters import holds_dead, queues_for
 from queuey.errors import ClaimsRefused, NotAllowed, NotFound
-from queuey.messages import options
+from queuey.messages import Queue, options
 from queuey.service import QueueAccess
-from queuey.service.queues import Description
 from queuey.web.console.acts import OF_QUEUES, OFFERED
 from queuey.web.console.sessions import Ask
 from queuey.web.errors import NoSuchResource
@@ -40,35 +39,28 @@ def show(ask: Ask) -> Response:
             raise
         return ask.render("queue_closed.html", "Queue", queue.name, **values, why=refusal.args[0] or OTHERS)
     about = ask.service.queues.describe(access)
-    values |= {"queue": about.queue, "about": about, "parts": {name: title for name, (title, _) in PARTS.items()}}
+    parts = {name: title for name, (title, _) in PARTS.items()}
+    values |= {"queue": access.queue, "about": about, "parts": parts}
     return ask.render(
         "queue.html",
         "Queue",
         queue.name,
         **values,
-        options=_options(about),
-        principals=list(map(format_principal, about.queue.principals)),
-        partitions=[(part, _time(part.oldest), _time(part.newest)) for part in about.partitions],
-        count=sum(part.count for part in about.partitions),
-        exact=all(part.exact for part in about.partitions),
+        options=_options(access.queue, about),
+        partitions=[(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
     )
 
 
-def _options(about: Description) -> Iterator[tuple[str, object, bool]]:
-    """Yields label and value of each option, and whether that is a length of time."""
-    queue = about.queue
+def _options(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
+    """Returns label and value of each option, and whether that is a length of time."""
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
-    in_force = {
-        "ttl": about.ttl,
-        "read_delay": about.read_delay,
-        "backoff": delays,
-        "dead_letter": queue_for(queue.name, queue.dead_letter),
-        "description": queue.description or "none",
-    }
+    in_words = {"backoff": delays, "description": queue.description or "none"}
+    rows = []
     for name, option in options().items():
-        value = in_force.get(name, getattr(queue, name))
+        value = in_words.get(name, getattr(about, name))
         is_time = (option.extra or {})["seconds"]
-        yield option.title or name, "no limit" if value == 0 and not is_time else value, is_time
+        rows.append((option.title or name, "no limit" if value == 0 and not is_time else value, is_time))
+    return rows
 
 
 def show_part(ask: Ask) -> Response:
@@ -152,5 +144,5 @@ def failures(ask: Ask, name: str) -> dict[str, Any]:
     return {"name": name, "failures": found, "why": "", "may_send_back": may_send_back}
 
 
-def _time(position: ids.Position | None) -> float | None:
-    return None if position is None else ids.ticks_to_seconds(position[0])
+def _time(place: str | None) -> float | None:
+    return None if place is None else ids.ticks_to_seconds(ids.parse_position(place)[0])

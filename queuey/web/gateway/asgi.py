@@ -450,6 +450,7 @@ class Gateway:
                 self._turn.release()
 
     async def reserve(self, request: Request, size: int) -> None:
+        self._leave_turn(request)  # Others of its tenant may have the memory, and wait for their turn.
         await self._threads.run(request.tenant, lambda: None, size)
         request.reserved += size
 

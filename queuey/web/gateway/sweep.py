@@ -19,7 +19,7 @@ class Sweep:
         self._timer = loop.call_later(TICK, self._tick)
 
     def every(self, seconds: float, call: Callable[[], object]) -> None:
-        """Calls a function now, and then each time when so many seconds have passed."""
+        """Calls a function now, and then at this interval in seconds."""
         self._calls.append((round(seconds / TICK), call))
         call()
 

@@ -353,7 +353,8 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
         InvalidRequest: Naming every bad field.
     """
     get = request.headers.get
-    kind, headers = get("content-type"), _own_headers(request) if request.has_own_headers else None
+    kind = get("content-type")
+    headers = _own_headers(request) if request.has_own_headers else None
     errors = Errors()
     if queue is None:
         text = "Is only for messages that are posted to the queue, which get new ids"

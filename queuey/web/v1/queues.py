@@ -10,10 +10,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import fields
 
-from queuey import ids
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.service import Limits, QueueAccess
@@ -22,7 +20,6 @@ from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_fields
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.message_json import horizon_id
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
@@ -184,34 +181,4 @@ class QueueViews(Views):
         self._service.queues.purge(access)
 
     def info(self, access: QueueAccess) -> api.QueueInfo:
-        about = self._service.queues.describe(access)
-        queue = about.queue
-        partitions = {
-            part.partition: api.PartitionInfo(
-                count=part.count,
-                exact=part.exact,
-                oldest=None if part.oldest is None else ids.to_hex(part.oldest),
-                newest=None if part.newest is None else ids.to_hex(part.newest),
-            )
-            for part in about.partitions
-        }
-        target = queue_for(queue.name, queue.dead_letter)
-        in_force = {
-            "ttl": about.ttl,
-            "read_delay": about.read_delay,
-            "backoff": queue.backoff or Backoff(),
-            "dead_letter": target,
-        }
-        return api.QueueInfo(
-            **_state(queue) | in_force,
-            application=queue.application,
-            principals=tuple(map(format_principal, queue.principals)),
-            created=queue.created,
-            store=about.store,
-            guarantee=about.guarantee,
-            acknowledgement=about.acknowledgement,
-            horizon=horizon_id(about.horizon),
-            count=sum(part.count for part in about.partitions),
-            exact=all(part.exact for part in about.partitions),
-            partition_info=partitions,
-        )
+        return self._service.queues.describe(access)

@@ -135,8 +135,6 @@ class RangeViews(Views):
     def _read_query(self, request: Request) -> tuple[Range, float]:
         """Returns the range that the query asks for, and the seconds to wait for messages."""
         given = read_query(request, self.fields(RangeQuery).names)
-        if not given:
-            return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()
         asked = self.fields(RangeQuery).read(given, errors)
         wanted = read_range(asked, given, self._limits, errors)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -18,6 +17,7 @@ from queuey.client.rqms import PAUSE, Item, Queue
 from queuey.settings import Facades, RqmsFacade
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
+from queuey.web.parts import App
 from tests.acceptance.facades.calls import Facade
 from tests.in_process import InProcess
 from tests.servers.served import Served
@@ -29,7 +29,7 @@ LONG = 3600.0
 class Network(httpx2.BaseTransport):
     """Reaches the service in this process; some answers are lost on the way, after the request was carried out."""
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         self._transport = InProcess(app)
         self.requests: list[httpx2.Request] = []
         self.lost: set[int] = set()

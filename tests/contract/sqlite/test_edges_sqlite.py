@@ -293,6 +293,18 @@ class TestReadsBegun:
             assert not patience(0)
         assert patience(0)
 
+    def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
+        """A hasty read that fails before its first step gives its place back, and leaves its thread as it was."""
+        queue = make_queue(store)
+        assert shown_bodies(store, queue) == []
+        with store._db.readers.reading() as connection:
+            pass
+        connection.close()
+        with pytest.raises(StoreUnavailable), store._db.readers.reading(hasty=True):
+            pass
+        assert _patience(60.0)(0)
+        assert shown_bodies(store, queue) == []
+
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
         """However often a statement has run before, a short read is begun."""
         queue = make_queue(store)

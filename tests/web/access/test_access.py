@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 
@@ -101,7 +101,7 @@ def test_applications_are_apart(owner: Caller, guest: Caller) -> None:
         (";".join(["Application x"] * 17), 401),
     ],
 )
-def test_authorization_header(app: Any, owner: Caller, header: str, status: int) -> None:  # noqa: ANN401
+def test_authorization_header(app: App, owner: Caller, header: str, status: int) -> None:
     """Keys are looked up exactly as given; other schemes are ignored; one bad key spoils the rest."""
     owner.create("q")
     reply = Caller(app, header.encode().decode("latin-1")).get("q")
@@ -110,13 +110,13 @@ def test_authorization_header(app: Any, owner: Caller, header: str, status: int)
         assert list(reply.errors) == ["InvalidApplicationKey"]
 
 
-def test_a_bad_key_is_refused_even_where_none_is_needed(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_a_bad_key_is_refused_even_where_none_is_needed(owner: Caller, app: App) -> None:
     """A public queue is open to nobody with a wrong key."""
     owner.create("q", type="public")
     assert Caller(app, "Application x").get("q").status == 401
 
 
-def test_order_of_checks(owner: Caller, app: Any, guest: Caller) -> None:  # noqa: ANN401
+def test_order_of_checks(owner: Caller, app: App, guest: Caller) -> None:
     """First the queue, then ids in the path, then the credential, then the permission, then the rest."""
     owner.create("q")
     wrong = Caller(app, "Application x")
@@ -130,7 +130,7 @@ def test_order_of_checks(owner: Caller, app: Any, guest: Caller) -> None:  # noq
     assert owner.get("q", limit=0).status == 400
 
 
-def test_unknown_application(app: Any) -> None:  # noqa: ANN401
+def test_unknown_application(app: App) -> None:
     """Everything below an unknown application is a plain 404."""
     nobody = Caller(app, None, "/v1/nobody")
     for method, path in (("GET", ""), ("POST", ""), ("GET", "q"), ("POST", "_read"), ("GET", "q/info")):
@@ -138,7 +138,7 @@ def test_unknown_application(app: Any) -> None:  # noqa: ANN401
         assert (reply.status, reply.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
 
 
-def test_a_new_key_works_at_once(store: Store, app: Any) -> None:  # noqa: ANN401
+def test_a_new_key_works_at_once(store: Store, app: App) -> None:
     """A refusal is not remembered: a key added later works at the next request."""
     caller = Caller(app, "Application new")
     assert caller.get().status == 401
@@ -148,7 +148,7 @@ def test_a_new_key_works_at_once(store: Store, app: Any) -> None:  # noqa: ANN40
 
 def test_revocation_and_expiry_hold_after_the_cache(
     store: Store,
-    app: Any,  # noqa: ANN401
+    app: App,
 ) -> None:
     """A revoked key works for at most the cache's 5 s more; an expiring one not past its end."""
     clock, began = {"now": 0.0}, time.time()

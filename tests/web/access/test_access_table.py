@@ -22,6 +22,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import operations_of
@@ -125,7 +126,7 @@ class Scene:
         kind: Of the queue.
     """
 
-    def __init__(self, app: Any, store: Store, tokens: Tokens, drawn: Names, kind: str) -> None:  # noqa: ANN401
+    def __init__(self, app: App, store: Store, tokens: Tokens, drawn: Names, kind: str) -> None:
         number = next(NUMBERS)
         self.names = drawn._replace(owner=f"{drawn.owner}{number}", other=f"{drawn.other}{number}")
         self.elsewhere = "-nothing-" if matches(drawn.elsewhere, drawn.queue) else drawn.elsewhere
@@ -250,7 +251,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
         assert [queue["queue_name"] for queue in reply.json["queues"]] == expected, place
 
 
-def test_the_table_has_every_route(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_the_table_has_every_route(app: App) -> None:
     """Each operation of the API and each resource for monitors stands in the table once."""
     operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
     monitors = {f"GET {path}" for path in operations_of(app)}

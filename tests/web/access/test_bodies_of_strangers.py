@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.console import console
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.web.gateway_calls import ALWAYS, Request, running
 
 ID = "0123456789ab11e88000000000000001"
@@ -31,7 +31,7 @@ FORMS = {"POST /console/login", "POST /console/logout"}
 VALUES = {"app": "a", "queue": "q", "account": "1", "base": "queue"}
 
 
-def _targets(app: Any) -> Iterator[str]:  # noqa: ANN401 - Pyramid's router
+def _targets(app: App) -> Iterator[str]:
     """Yields methods and patterns of all that may come with a body."""
     for route, endpoint in app.resources.routes:
         yield from (f"{method} {route.pattern}" for method in endpoint._views if method in {"POST", "PUT", "DELETE"})

@@ -17,13 +17,14 @@ from queuey.service.core import Core
 from queuey.service.queues import Queues
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.caller import Caller
 
 NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("aé*", repeat=length)]
 NUMBERS = itertools.count()
 
 
-def limited(app: Any, store: Store, *patterns: str) -> Caller:  # noqa: ANN401 - Pyramid's router
+def limited(app: App, store: Store, *patterns: str) -> Caller:
     """A caller whose key may measure the queues that match."""
     secret = f"limited{next(NUMBERS)}"
     store.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns))
@@ -31,7 +32,7 @@ def limited(app: Any, store: Store, *patterns: str) -> Caller:  # noqa: ANN401 -
 
 
 @pytest.fixture
-def many(app: Any, store: Store) -> Any:  # noqa: ANN401 - Pyramid's router
+def many(app: App, store: Store) -> App:
     """The application, with queues of many similar names."""
     for name in NAMES:
         store.create_queue("queuey", name, QueueSpec())
@@ -59,7 +60,7 @@ def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], s
     assert found == sorted(expected)
 
 
-def test_a_list_looks_at_so_many_queues(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
     """Where too many queues do not match, the list is refused; a pattern that begins with text leads straight there."""
     for name in (*(f"a{number:04}" for number in range(2100)), "b-z"):
         store.create_queue("queuey", name, QueueSpec())
@@ -73,7 +74,7 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: Any) -> None:  # noqa
         assert ([queue.name for queue in found], following) == (["b-z"], None)
 
 
-def test_created_within_the_patterns(app: Any, store: Store) -> None:  # noqa: ANN401
+def test_created_within_the_patterns(app: App, store: Store) -> None:
     """A limited key creates what its patterns match, by name; only one for all queues has names made up."""
     store.add_key("queuey", digest_of("some"), scope=Scope(("admin",), ("a*",)))
     store.add_key("queuey", digest_of("all"), scope=Scope(("admin",), ("a*", "*")))

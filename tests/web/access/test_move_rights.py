@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -14,6 +14,7 @@ from queuey.settings import Facades, SqsFacade
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
@@ -24,7 +25,7 @@ ARN = "arn:aws:sqs:eu-west-1:000000000000:"
 class Move(NamedTuple):
     """A move that is over, and what serves it."""
 
-    app: Any
+    app: App
     store: Store
     id: str
     handle: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.origins import MAX_NAMED
+from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, running
@@ -26,7 +25,7 @@ FOR_BROWSERS = {
 ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operation.path})
 
 
-def ask(app: Any, *requests: Request) -> list[Reply]:  # noqa: ANN401 - Pyramid's router
+def ask(app: App, *requests: Request) -> list[Reply]:
     """Asks an application that allows one origin."""
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -45,7 +44,7 @@ def preflight(path: str, origin: str = HERE, headers: str = "authorization") -> 
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_each_route_has_preflights(app: Any, route: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_each_route_has_preflights(app: App, route: str) -> None:
     """The origin that is allowed is answered by name, and any other not at all; no credential is ever allowed."""
     path = route.replace("{app}", "queuey").replace("{ids}", "0" * 32).replace("{", "").replace("}", "")
     here, there, elsewhere = ask(
@@ -60,7 +59,7 @@ def test_each_route_has_preflights(app: Any, route: str) -> None:  # noqa: ANN40
     assert "access-control-allow-credentials" not in here.headers
 
 
-def test_answers_may_be_read(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_answers_may_be_read(owner: Caller, app: App) -> None:
     """Successes, errors and streams; without an origin, or for another one, there is no word of it."""
     owner.create("q")
     found = ask(
@@ -80,7 +79,7 @@ def test_answers_may_be_read(owner: Caller, app: Any) -> None:  # noqa: ANN401 -
     assert [reply.headers.get("Vary") for reply in found] == ["Origin"] * 6 + [None]
 
 
-def test_every_header_of_an_answer_is_shown(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
     """Rates, refusals, warnings and what a message carries: a browser shows a page only headers that are listed."""
     owner.create("q")
     rates = RateLimits(Rates(application=1.0, application_burst=3), clock=lambda: 1000.0)
@@ -106,7 +105,7 @@ def test_every_header_of_an_answer_is_shown(owner: Caller, app: Any) -> None:  #
     assert "retry-after" in replies[3].headers
 
 
-def test_own_headers_are_named(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_own_headers_are_named(app: App) -> None:
     """Those that are kept with a message may be sent, a few of them; what is no such header is not allowed by it."""
     names = ",".join(["x-header-colour", "x-evil", *(f"x-header-{n}" for n in range(50))])
     [reply] = ask(app, preflight("/v1/queuey/q", headers=names))
@@ -116,7 +115,7 @@ def test_own_headers_are_named(app: Any) -> None:  # noqa: ANN401 - Pyramid's ro
     assert allowed.count("x-header-") == MAX_NAMED
 
 
-def test_without_the_setting_nothing_is_said(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_without_the_setting_nothing_is_said(app: App) -> None:
     """It is off unless an application names an origin."""
 
     async def work(gateway: Gateway) -> None:

@@ -17,6 +17,7 @@ from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY
@@ -26,12 +27,12 @@ from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
 
 
-def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application, and fields
+def limited(app: App, **rates: Any) -> Run:  # noqa: ANN401 - fields
     """Returns what runs a coroutine with a gateway that has these limits, whose clock stands still."""
     return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
 
 
-def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Client) -> None:  # noqa: ANN401
+def test_one_too_many_is_refused_before_its_body_is_read(app: App, owner: Client) -> None:
     """The first answers say what is left; the next is 429 with when to come again, and nothing of it was taken in."""
     owner.create("q")
 
@@ -53,7 +54,7 @@ def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Client
     assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
 
 
-def test_others_and_monitors_are_not_disturbed(app: Any, owner: Client) -> None:  # noqa: ANN401
+def test_others_and_monitors_are_not_disturbed(app: App, owner: Client) -> None:
     """Another application has a bucket of its own; monitors and callers without a credential have none."""
     owner.create("q", type="public")
 
@@ -143,7 +144,7 @@ def test_the_limit_that_is_reached_is_told() -> None:
     assert limits.count(Caller(frozenset({"app:more"})), "more")[0][1][1] == '"application";r=98;t=1'
 
 
-def test_a_refused_request_needs_no_thread(app: Any, owner: Client) -> None:  # noqa: ANN401
+def test_a_refused_request_needs_no_thread(app: App, owner: Client) -> None:
     """While all threads are busy, a request that is one too many is answered at once."""
     owner.create("q")
 

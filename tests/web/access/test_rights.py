@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 
@@ -12,6 +10,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, Tokens, is_allowed
 from tests.web.access.test_access_table import names as drawn_names
 from tests.web.caller import Caller
@@ -77,7 +76,7 @@ def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> 
             assert there == absent, column
 
 
-def test_a_queue_need_not_exist(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+def test_a_queue_need_not_exist(app: App, store: Store, owner: Caller) -> None:
     """The owner may do everything with a queue to come; nothing is created by asking."""
     assert rights(owner, "queuey", "to-come", "with/slash", "") == [set(ROUTES)] * 3
     assert owner.get().json["queues"] == []
@@ -90,7 +89,7 @@ def test_bad_questions(owner: Caller, queues: object) -> None:
     assert owner.send_json("POST", "_rights", {"queues": ["x" * 255] * 100}).status == 200
 
 
-def test_strangers(app: Any, store: Store) -> None:  # noqa: ANN401 - Pyramid's router
+def test_strangers(app: App, store: Store) -> None:
     """An unknown application is 404, a bad key 401; several credentials add up."""
     for secret, verbs in (("one", ("send",)), ("two", ("measure",))):
         store.add_key("queuey", digest_of(secret), scope=parse_scope(verbs, ("orders-*",)))

@@ -16,16 +16,20 @@ from hypothesis import strategies as st
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.service.core import LoopCalls
 from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
+from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until_async
 
-PLACES, BYTES, OWN = 8, 100, 3
+TENANTS = "ab"
+PLACES, BYTES, OWN = 4, 60, 1
+"""Of the three quotas: few, so that most work has to wait."""
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["enter", "enter", "leave", "cancel", "give up late", "turn"]),
-        st.sampled_from("abcd"),
+        st.sampled_from(["enter", "enter", "enter", "leave", "cancel", "cancel", "give up late", "turn"]),
+        st.sampled_from(TENANTS),
         st.integers(0, 40),
     ),
-    max_size=60,
+    min_size=8,
+    max_size=40,
 )
 
 
@@ -80,21 +84,22 @@ class Scene:
 
     async def end(self) -> None:
         """Ends all work; what waits gets its turn by that."""
-        while not all(task.done() for task in self.tasks):
+        for _ in range(10 + 10 * len(self.tasks)):
             for ended in self.under_way.values():
                 ended.set()
             await asyncio.sleep(0)
+        assert all(task.done() for task in self.tasks)
 
     def check(self) -> None:
         """What is under way holds what it has taken; one that begins in this turn of the loop has just taken it."""
         for quota, taken in zip(self.quotas, self.taken, strict=True):
             assert quota.free >= 0
-            assert quota.total - quota.free == sum(quota.held(tenant) for tenant in "abcd")
-            assert all(quota.held(tenant) >= taken[tenant] for tenant in "abcd")
+            assert quota.total - quota.free == sum(quota.held(tenant) for tenant in TENANTS)
+            assert all(quota.held(tenant) >= taken[tenant] for tenant in TENANTS)
 
 
 @given(st.sampled_from([None, 1, 3]), STEPS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100)
 def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, int]]) -> None:
     """In any order of entering, leaving, cancelling and giving up; all that still waits then gets its turn."""
 
@@ -103,6 +108,7 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
         for step, tenant, number in steps:
             if step == "enter":
                 scene.enter(tenant, number)
+                await asyncio.sleep(0)
             elif step == "leave":
                 scene.leave(number)
             elif step == "cancel":
@@ -156,6 +162,28 @@ def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
         assert not gate.begin_at_once(turns["b"])
 
     play(scenario)
+
+
+def test_no_tenant_is_looked_at_while_nothing_is_free() -> None:
+    """Thousands of tenants that wait for what is used up cost nothing when something else becomes free."""
+    looked: list[str] = []
+    fits = Turn.fits
+
+    def noting(turn: Turn) -> bool:
+        looked.append(turn.tenant)
+        return fits(turn)
+
+    quota = SharedQuota(1, alpha=1)
+    gate: FairGate[Turn] = FairGate(bound=quota)
+    first = Turn("first", (quota, 1))
+    assert gate.begin_at_once(first)
+    with replace(Turn.fits, noting):
+        for number in range(1000):
+            gate.line_up(Turn(str(number), (quota, 1)))
+        gate.dispatch()
+        assert not looked
+        gate.leave(first)
+    assert len(looked) == 1000  # Nobody waits for them, so none of them begins.
 
 
 def test_who_is_to_blame_for_a_wait() -> None:

@@ -15,6 +15,7 @@ from queuey.service.claims.requests import SettleRequest
 from queuey.storage import Store
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -90,7 +91,7 @@ def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
     assert owner.get("q/size").json["size"] == 2
 
 
-def test_at_once_without_a_thread(app: Any, owner: Caller, q: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_at_once_without_a_thread(app: App, owner: Caller, q: str) -> None:
     """The gateway needs no thread for it."""
     body = written([receipt(owner)])
 
@@ -212,7 +213,7 @@ def drained(owner: Caller) -> str:
 
 
 @pytest.mark.parametrize("ends", ["message", "time", "leaves"])
-def test_a_long_poll(app: Any, owner: Caller, q: str, settling: list[int], ends: str) -> None:  # noqa: ANN401
+def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends: str) -> None:
     """The same without a thread, whatever ends the wait."""
     body = written([drained(owner)])
     settling.clear()
@@ -237,7 +238,7 @@ def test_a_long_poll(app: Any, owner: Caller, q: str, settling: list[int], ends:
     assert settling == [1]
 
 
-def test_no_place_to_wait(app: Any, owner: Caller, q: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
     """A claim that is refused its wait has acknowledged all the same, so the error leaves that open."""
     body = written([drained(owner)])
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from queuey.claims import MOST_OUTSTANDING
 from queuey.service import ClaimDelivery, Service
 from queuey.storage import Store
+from queuey.web.parts import App
 from tests.blocking import blocking
 from tests.contract.samples import new
 from tests.web.caller import Caller
@@ -14,7 +13,7 @@ from tests.web.caller import Caller
 ROUND = 1000
 
 
-def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
+def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Caller, store: Store) -> None:
     """20,000 messages can be claimed. Then a claim is told so, and does not wait, until one is acknowledged."""
     owner.create("q", partitions=2)
     service: Service = app.service

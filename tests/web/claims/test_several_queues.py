@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
 from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.web.access.test_named_queues import limited
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
@@ -116,7 +116,7 @@ def test_queues_that_are_all_refused(owner: Caller, store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_one_wait_is_for_all(app: Any, owner: Caller, name: str) -> None:  # noqa: ANN401 - a WSGI application
+def test_one_wait_is_for_all(app: App, owner: Caller, name: str) -> None:
     """A message in any of the queues ends the wait; receipts were acknowledged once, when it began."""
     owner.post("lo", "before")
     receipt = ask(owner).messages[0]["receipt"]

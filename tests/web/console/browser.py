@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 from urllib.parse import urlencode
 
+from queuey.web.parts import App
 from tests.web.gateway_calls import Reply, Request, served
 
 HOST = "localhost:5000"
@@ -20,7 +20,7 @@ class Browser:
         host: In the header of this name; one of another machine gets cookies with the prefix.
     """
 
-    def __init__(self, app: Any, host: str = HOST) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App, host: str = HOST) -> None:
         self.app = app
         self.host = host
         self.cookies: dict[str, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.console import console
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.console.browser import Browser
@@ -27,7 +27,7 @@ def examine() -> list[Finding]:
 
 
 @pytest.fixture
-def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
     """The application with two applications and keys of every kind."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
@@ -38,7 +38,7 @@ def app(store: Store, between: InterposedStore, limits: Limits, stopping: thread
     return make_app(between.store, limits=limits, stopping=stopping, includes=[console(examine)])
 
 
-def logged_in(app: Any, key: str) -> Browser:  # noqa: ANN401 - Pyramid's router
+def logged_in(app: App, key: str) -> Browser:
     """Returns a browser whose user has logged in with a key."""
     browser = Browser(app)
     assert browser.log_in(key).status == 303
@@ -46,30 +46,30 @@ def logged_in(app: Any, key: str) -> Browser:  # noqa: ANN401 - Pyramid's router
 
 
 @pytest.fixture
-def stranger(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def stranger(app: App) -> Browser:
     """A browser whose user has not logged in."""
     return Browser(app)
 
 
 @pytest.fixture
-def browser(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def browser(app: App) -> Browser:
     """A browser whose user has the owner's key."""
     return logged_in(app, KEY)
 
 
 @pytest.fixture
-def operator(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def operator(app: App) -> Browser:
     """A browser whose user has an operator's key."""
     return logged_in(app, OPERATOR_KEY)
 
 
 @pytest.fixture
-def limited(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def limited(app: App) -> Browser:
     """A browser whose user may read some of the queues."""
     return logged_in(app, LIMITED_KEY)
 
 
 @pytest.fixture
-def measuring(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def measuring(app: App) -> Browser:
     """A browser whose user may see counts and no message."""
     return logged_in(app, MEASURE_KEY)

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from html import unescape
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -22,6 +21,7 @@ from queuey.service.operating.audit import PAGE, AuditLog
 from queuey.storage import Store
 from queuey.web.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
@@ -78,7 +78,7 @@ def test_a_form_that_is_repeated_when_its_queue_is_gone(browser: Browser, owner:
     assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
 
 
-def test_a_form_of_another_session(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A form belongs to the session for which it was made."""
     owner.create("q")
     sent = form(browser, f"{Q}/acts/purge") | {"typed": "q"}
@@ -175,7 +175,7 @@ def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller
     assert "Removed all messages." in said(browser, act(browser, f"{Q}/acts/purge", typed="q"))
 
 
-def test_moves_are_for_those_who_see_them(app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
     """Who may read a public queue learns of no move to it, and who may not delete in its source cannot cancel one."""
     owner.create("secret")
     owner.create("pub", type="public")
@@ -257,14 +257,14 @@ def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: 
 
 
 @pytest.fixture
-def workers(app: Any, store: Store) -> Browser:  # noqa: ANN401
+def workers(app: App, store: Store) -> Browser:
     """A browser whose user may read and claim, and change nothing."""
     store.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"]))
     return logged_in(app, WORKER_KEY)
 
 
 @pytest.fixture
-def admin(app: Any, store: Store) -> Browser:  # noqa: ANN401
+def admin(app: App, store: Store) -> Browser:
     """A browser whose user may do everything with some of the queues."""
     store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
     return logged_in(app, ADMIN_KEY)
@@ -322,7 +322,7 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
     assert browser.get(f"/console/a/queuey/_audit/1:{place}").status == 404
 
 
-def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
+def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> None:
     """A long log has pages."""
     store.create_queue("queuey", "q", QueueSpec())
     audit: AuditLog = app.service.audit
@@ -336,7 +336,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> Non
     assert browser.get("/console/a/queuey/_audit", query="cursor=x").status == 400
 
 
-def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
+def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: App) -> None:
     """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
     store.create_queue("queuey", "q", QueueSpec())
     audit: AuditLog = app.service.audit
@@ -354,7 +354,7 @@ def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser,
     assert (last.count("<tr"), 'rel="next"' in last) == (1 + 5, False)
 
 
-def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: Any) -> None:  # noqa: ANN401
+def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: App) -> None:
     """The log is a queue of an application that no key is for."""
     owner.create("q")
     act(browser, f"{Q}/acts/send", body="x")
@@ -388,7 +388,7 @@ def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
     assert re.search(r">[0-9a-f]{64}</pre>", reply.text)
 
 
-def test_own_entries_and_what_was_in_messages(browser: Browser, app: Any, store: Store, owner: ApiCaller) -> None:  # noqa: ANN401
+def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store: Store, owner: ApiCaller) -> None:
     """Everybody sees what they did themselves; what was in messages is shown to who may read them."""
     owner.create("q", kind="ordered")
     for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
@@ -417,7 +417,7 @@ def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
     assert 429 in statuses
 
 
-def test_keys(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+def test_keys(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A key is made with what was chosen, shown once, and revoked."""
     owner.create("q")
     reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes", queues="q, r*", expires="1h", note="<b>tests")
@@ -458,7 +458,7 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
         assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
 
 
-def test_a_key_ends_no_later_than_its_maker(app: Any, store: Store) -> None:  # noqa: ANN401
+def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:
     """A key that ends makes only keys that end before it."""
     store.add_key("queuey", digest_of("6" * 64), expires=time.time() + 7200)
     short = logged_in(app, "6" * 64)

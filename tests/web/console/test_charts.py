@@ -14,6 +14,7 @@ from queuey.storage import Store
 from queuey.web.console import charts, cookies
 from queuey.web.console.charts import sample
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import MEASURE_KEY, logged_in
@@ -67,7 +68,7 @@ def test_who_may_not_see_a_queue_gets_no_stream(stranger: Browser, limited: Brow
     assert stranger.get("/console/a/queuey/p/live", headers=EVENTS).status == 303
 
 
-def test_a_key_has_some_streams(app: Any, browser: Browser, measuring: Browser, owner: Caller) -> None:  # noqa: ANN401
+def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, owner: Caller) -> None:
     """Those of one key are bounded, in all of its sessions together, and hinder no other key."""
     owner.create("q")
     again = logged_in(app, MEASURE_KEY)
@@ -100,7 +101,7 @@ def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> N
     assert "<" not in reply.text
 
 
-def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
     service = app.service
     history = History(service.workers)
@@ -116,7 +117,7 @@ def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:
     assert set(history.of(gone).depth) == {UNKNOWN}
 
 
-def test_counting_ends_with_the_store(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_counting_ends_with_the_store(app: App) -> None:
     """Once the store is closed, nobody asks it any more."""
 
     class Closed:

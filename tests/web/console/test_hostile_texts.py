@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -13,6 +12,7 @@ from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
 from queuey.storage import Store
 from queuey.web.console import pages
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import logged_in
 
@@ -56,7 +56,7 @@ def payload(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(store: Store, payload: str, app: Any) -> str:  # noqa: ANN401 - Pyramid's router
+def place(store: Store, payload: str, app: App) -> str:
     """The address of a queue in which everything is hostile, as far as it may be."""
     name = payload.replace("/", "\\").replace("\u0000", "")[:50]
     queue, _ = store.create_queue("queuey", name, QueueSpec(kind="ordered", dead_letter=f"d{name}"[:50]))
@@ -113,7 +113,7 @@ def test_hostile_paths(browser: Browser, payload: str) -> None:
         Strict().feed(browser.get(path).text)
 
 
-def test_hostile_applications(store: Store, app: Any, payload: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_hostile_applications(store: Store, app: App, payload: str) -> None:
     """An application may have any name that the store takes."""
     store.create_application(payload)
     store.add_key(payload, digest_of("8" * 64))

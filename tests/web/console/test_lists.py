@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from html import unescape
-from typing import Any
 
 from queuey.access import parse_scope
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web.console import lists
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.console.browser import Browser
@@ -68,7 +68,7 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
         assert "Of 3 queues they were not counted" in browser.part("/console/a/queuey", query="depth=on").text
 
 
-def test_a_key_that_only_sends(app: Any, store: Store, owner: Caller, stranger: Browser) -> None:  # noqa: ANN401
+def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: Browser) -> None:
     """A key that sees no list learns what it may do, and opens queues by their names; these say which right lacks."""
     store.add_key("queuey", digest_of(SEND_KEY), scope=parse_scope(["send"], ["in-*", "orders"]))
     owner.create("orders")

@@ -26,6 +26,7 @@ from queuey.web.console.login import EXCHANGES, WRONG_CODES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
 from queuey.web.credentials.users import providers_of
+from queuey.web.parts import App
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -67,14 +68,14 @@ def users(trusted: UserIssuer) -> Users:
 
 
 @pytest.fixture
-def app(store: Store, users: Users) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, users: Users) -> App:
     """The application."""
     store.create_application("queuey")
     store.add_key("queuey", digest_of(KEY))
     return assembled(store, users)
 
 
-def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> Any:  # noqa: ANN401 - Pyramid's router
+def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
     """Makes the application as another process of the service does."""
     readers, found = patient_providers(users, environ or {})
     include = console(examine, users=users, providers=found)
@@ -82,7 +83,7 @@ def assembled(store: Store, users: Users, environ: dict[str, str] | None = None)
 
 
 @pytest.fixture
-def browser(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+def browser(app: App) -> Browser:
     """A browser whose user has not logged in."""
     return Browser(app)
 
@@ -142,7 +143,7 @@ def test_what_the_provider_is_asked(browser: Browser, provider: OpenIdProvider) 
 
 
 @pytest.mark.parametrize("host", ["queues.example.org", "queues.example.org:8443"])
-def test_elsewhere_the_way_back_is_https(app: Any, provider: OpenIdProvider, host: str) -> None:  # noqa: ANN401
+def test_elsewhere_the_way_back_is_https(app: App, provider: OpenIdProvider, host: str) -> None:
     """Behind a proxy that ends TLS the address to come back to begins with https, as the cookie needs it."""
     browser = Browser(app, host)
     assert log_in(browser, provider).status == 303
@@ -150,7 +151,7 @@ def test_elsewhere_the_way_back_is_https(app: Any, provider: OpenIdProvider, hos
     assert set(browser.cookies) == {f"__Host-{cookies.SESSION}"}
 
 
-def test_a_user_sees_the_own_queue(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
+def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """A user without a role finds the queues of its patterns, and no other."""
     service = app.service
     for name in (inbox(provider), inbox(provider, "bob"), "orders"):
@@ -168,7 +169,7 @@ def test_a_user_sees_the_own_queue(app: Any, browser: Browser, provider: OpenIdP
         assert browser.get(f"/console/a/queuey/{other}").status == 403
 
 
-def test_a_role(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
+def test_a_role(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """A user with a role has its verbs with all queues of the application: the same in the console as in the API."""
     service = app.service
     service.queues.create("queuey", "orders", QueueSpec())
@@ -181,7 +182,7 @@ def test_a_role(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  
     assert (ann.get("orders").status, ann("POST", "orders", "x").status) == (200, 403)
 
 
-def test_acts_of_a_user(app: Any, browser: Browser, provider: OpenIdProvider, store: Store) -> None:  # noqa: ANN401
+def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:
     """An act of a user stands in the audit log under the user's name; a key that a user makes ends with the session."""
     app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["admins"]}
@@ -354,7 +355,7 @@ def test_answers_that_are_refused(
     assert log_in(browser, provider).status == 303
 
 
-def test_a_provider_that_names_itself_always_does(store: Store, app: Any, users: Users) -> None:  # noqa: ANN401
+def test_a_provider_that_names_itself_always_does(store: Store, app: App, users: Users) -> None:
     """If the discovery document says that answers have the issuer, one without is refused."""
     with providing() as provider:
         provider.discovery["authorization_response_iss_parameter_supported"] = True
@@ -366,7 +367,7 @@ def test_a_provider_that_names_itself_always_does(store: Store, app: Any, users:
         assert log_in(browser, provider).status == 303
 
 
-def test_an_answer_counts_in_its_own_browser_alone(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
+def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """Nobody is logged in to a session of somebody else: a code that a stranger has asked for is not exchanged."""
     stolen = visit(begin(browser, provider))
     victim = Browser(app)
@@ -382,7 +383,7 @@ def test_an_answer_counts_in_its_own_browser_alone(app: Any, browser: Browser, p
     assert set(victim.cookies) == {cookies.VISITOR}
 
 
-def test_a_code_counts_once(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
+def test_a_code_counts_once(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """The page loaded again leads to the console; a copy of the browser's cookie gets no second session of a code."""
     answer = visit(begin(browser, provider))
     copied = Browser(app)
@@ -408,7 +409,7 @@ def test_an_answer_of_one_provider_counts_for_no_other(store: Store, users: User
         assert come_back(browser, answer).status == 303
 
 
-def test_a_link_of_another_site_begins_no_login(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  # noqa: ANN401
+def test_a_link_of_another_site_begins_no_login(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """Without the cookie of the form, which other sites cannot have sent, the form is shown."""
     address = f"{FORM}/{issuer_tag(provider.root)}"
     reply = browser.get(address, query="next=/console/health")
@@ -496,7 +497,7 @@ def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users
     assert log_in(browser, provider).status == 303
 
 
-def stop_clock(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def stop_clock(app: App) -> None:
     """Has logins counted as if no time passed."""
     views = app.endpoints["console.back"].view("GET").answer.__self__
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):

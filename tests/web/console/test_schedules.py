@@ -10,6 +10,7 @@ import pytest
 from queuey.access import parse_scope
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from queuey.web.v1.schedules.saving import ScheduleSaver
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
@@ -44,7 +45,7 @@ def owner(owner: ApiCaller) -> ApiCaller:
 
 
 @pytest.fixture
-def admin(app: Any, store: Store) -> Browser:  # noqa: ANN401
+def admin(app: App, store: Store) -> Browser:
     """A browser whose user may administer all queues, and send to none."""
     store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(["admin"]))
     return logged_in(app, ADMIN_KEY)
@@ -212,7 +213,7 @@ def test_rights(browser: Browser, admin: Browser, limited: Browser, operator: Br
             assert other.get(path, query="schedule=s" if path == acts("pause") else "").status == 403
 
 
-def test_schedules_of_other_queues(app: Any, store: Store, browser: Browser, owner: ApiCaller) -> None:  # noqa: ANN401
+def test_schedules_of_other_queues(app: App, store: Store, browser: Browser, owner: ApiCaller) -> None:
     """A limited key sees schedules of its queues, is told that others are not shown, and does nothing with them."""
     owner.create("mine")
     put(owner, "own", queue="mine", every=60, message={"body": "x"})

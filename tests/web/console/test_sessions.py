@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from queuey.web.admission.scheduling import counted_as
 from queuey.web.console import console, cookies, pages
 from queuey.web.console.login import own_page
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import LIMITED_KEY, examine
@@ -108,7 +108,7 @@ def test_a_login_ends_the_session_before(browser: Browser) -> None:
     assert before.get("/console").status == 303
 
 
-def test_the_cookie_over_https(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_the_cookie_over_https(app: App) -> None:
     """For any host but this machine the cookie has the prefix that keeps it to this host and to https."""
     browser = Browser(app, "queues.example.org")
     assert browser.log_in(KEY).status == 303
@@ -119,7 +119,7 @@ def test_the_cookie_over_https(app: Any) -> None:  # noqa: ANN401 - Pyramid's ro
 
 
 @pytest.mark.parametrize(("host", "secure"), [("localhost:5000", False), ("10.0.0.7", True), ("[::1]:80", False)])
-def test_attributes_of_the_cookie(app: Any, host: str, secure: bool) -> None:  # noqa: ANN401, FBT001
+def test_attributes_of_the_cookie(app: App, host: str, secure: bool) -> None:  # noqa: FBT001
     """No script reads the cookie, no other site sends it, and it ends with the session."""
     reply = Browser(app, host).log_in(KEY)
     [header] = [value for name, value in reply.all_headers if name == "set-cookie" and "-login=" not in value]
@@ -211,7 +211,7 @@ def test_wrong_keys_are_bounded(stranger: Browser) -> None:
     assert stranger.post("/console/login", {"form_token": token, "key": KEY}).status == 303
 
 
-def test_logins_with_one_key_are_bounded(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_logins_with_one_key_are_bounded(app: App) -> None:
     """Each login writes to the store: a key has twenty at once, and others do not wait for that."""
     assert [Browser(app).log_in(KEY).status for _ in range(21)] == [303] * 20 + [429]
     assert Browser(app).log_in(GUEST_KEY).status == 303
@@ -235,7 +235,7 @@ def test_which_addresses_are_counted_as_one(one: str, other: str, together: bool
     assert (counted_as(one) == counted_as(other)) is together
 
 
-def test_expired_and_revoked_keys(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_expired_and_revoked_keys(store: Store, app: App) -> None:
     """An expired key begins no session, and a session ends with its key."""
     store.add_key("guest", digest_of("9" * 64), expires=time.time() - 1)
     assert Browser(app).log_in("9" * 64).status == 403
@@ -322,7 +322,7 @@ def test_a_login_leads_to_pages_of_the_console_alone(address: str, leads_to: str
     assert own_page(address) == leads_to
 
 
-def test_a_limited_key_stays_limited(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_a_limited_key_stays_limited(app: App) -> None:
     """A session has the rights of its key, not those of its application."""
     browser = Browser(app)
     assert browser.log_in(LIMITED_KEY).status == 303

@@ -17,6 +17,7 @@ from queuey.client import AsyncClient, Client, InvalidRequest, Message, Outgoing
 from queuey.client.calls.error_answers import named_error
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, redrive
 from queuey.ids import parse_id
+from queuey.web.parts import App
 from tests.in_process import InProcess
 from tests.waiting import until
 from tests.web.conftest import KEY
@@ -58,7 +59,7 @@ class InThread(httpx2.AsyncBaseTransport):
 
 
 @pytest.fixture
-def clients(app: Any) -> Iterator[Clients]:  # noqa: ANN401 - Pyramid's router
+def clients(app: App) -> Iterator[Clients]:
     """Clients of the application."""
     transport = InProcess(app)
     with Client(URL, key=KEY, application="queuey", transport=transport) as client:

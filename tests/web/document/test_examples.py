@@ -16,6 +16,7 @@ from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.openapi import JSON, Example
+from queuey.web.parts import App
 from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document
 from tests.web.caller import Caller, Reply
 from tests.web.document.alike import Known, is_like
@@ -27,7 +28,7 @@ OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}
 class Player:
     """Plays examples; ids and the like that were answered stand in later requests for those of the examples."""
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App) -> None:
         self._owner = Caller(app, f"Application {KEY}", base="/v1/shop")
         self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/shop")
         self._known = Known()

@@ -15,6 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from queuey.api.values import Done
 from queuey.service import Limits
+from queuey.web.parts import App
 from queuey.web.responses import Response
 from queuey.web.v1.spec import OPERATIONS, document
 from queuey.web.v1.views import Operation
@@ -34,7 +35,7 @@ def test_document_is_served(anonymous: Caller, limits: Limits) -> None:
     assert answer.json == {"servers": servers, **json.loads(json.dumps(document(limits)))}
 
 
-def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
+def test_every_route_is_documented(app: App, anonymous: Caller) -> None:
     """The document has exactly the paths and methods that there are."""
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
     values["id"] = values["ids"]

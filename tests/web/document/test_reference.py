@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.npm import NAME, pack
+from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
@@ -44,7 +45,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def unused(app: Any, served: Served) -> set[str]:  # noqa: ANN401 - Pyramid's router
+def unused(app: App, served: Served) -> set[str]:
     """The routes of the API that have never answered well; the counts may be a second old."""
     with urlopen(f"{served.profile.url}/metrics") as answer:
         text = answer.read().decode()
@@ -118,7 +119,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     assert len(ran) > 20
 
 
-def test_python(app: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
+def test_python(app: App, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block runs after those before it, and together they use every route."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     names: dict[str, Any] = {}
@@ -129,7 +130,7 @@ def test_python(app: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_node
-def test_javascript(app: Any, served: Served, tmp_path: Path) -> None:  # noqa: ANN401
+def test_javascript(app: App, served: Served, tmp_path: Path) -> None:
     """Each block runs after those before it in a module, and together they use every route."""
     with tarfile.open(pack(tmp_path)) as package:
         package.extractall(tmp_path / "node_modules" / NAME, filter="data")

@@ -17,6 +17,7 @@ from queuey.web.asgi import answer
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, KEY, MOST, Request, held, running, until
 
@@ -118,7 +119,7 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def app(store: Store, limits: Limits) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, limits: Limits) -> App:
     """An application, its queues, and one of its users."""
     store.create_application("queuey")
     store.add_key("queuey", digest_of(KEY))
@@ -140,7 +141,7 @@ async def check(gateway: Gateway, request: Failing, turns: int | None = None) ->
     assert held(gateway) == BUSY, (request.calls, turns)
 
 
-def busy(app: Any, work: Callable[[Gateway], Any]) -> None:  # noqa: ANN401
+def busy(app: App, work: Callable[[Gateway], Any]) -> None:
     """Runs a coroutine with a gateway to which other tenants send requests, too, so that each request has its turn."""
 
     async def with_others(gateway: Gateway) -> None:
@@ -166,7 +167,7 @@ CALLERS = [(kind, f"Application {KEY}") for kind in KINDS] + [(kind, "Token ann"
 
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "cancels"])
 @pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
-def test_a_server_that_fails_at_any_call(app: Any, kind: str, key: str, *, raises: bool) -> None:  # noqa: ANN401
+def test_a_server_that_fails_at_any_call(app: App, kind: str, key: str, *, raises: bool) -> None:
     """Whichever of its calls fails, memory, places, turns, tries, streams and clients are given back."""
 
     async def work(gateway: Gateway) -> None:
@@ -183,7 +184,7 @@ def test_a_server_that_fails_at_any_call(app: Any, kind: str, key: str, *, raise
 
 
 @pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
-def test_a_request_that_is_cancelled_in_any_turn(app: Any, kind: str, key: str) -> None:  # noqa: ANN401
+def test_a_request_that_is_cancelled_in_any_turn(app: App, kind: str, key: str) -> None:
     """Wherever a request is when its server cancels it, what it holds is given back."""
 
     async def work(gateway: Gateway) -> None:

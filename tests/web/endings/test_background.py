@@ -16,6 +16,7 @@ from queuey.service.moves.records import MoveRecords, progress_of
 from queuey.storage import Store
 from queuey.web.asgi import Application
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Request, running, until
@@ -23,7 +24,7 @@ from tests.web.gateway_calls import ALWAYS, Request, running, until
 MESSAGES = 1500
 
 
-def test_a_move_is_handed_back(app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
+def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
     """The end of a service waits until the record of a move names no process: others go on at once."""
     for name in ("from", "to"):
         owner.create(name)

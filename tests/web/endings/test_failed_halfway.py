@@ -11,6 +11,7 @@ import pytest
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairPool
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Reply, Request, running
@@ -47,7 +48,7 @@ async def done(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
     ("method", "path"), [("PUT", named), ("DELETE", named), ("POST", lambda number: f"{schedule(number)}/run")]
 )
 def test_failed_halfway(
-    app: Any,  # noqa: ANN401
+    app: App,
     owner: Caller,
     method: str,
     path: Callable[[int], str],

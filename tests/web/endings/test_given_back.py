@@ -14,8 +14,11 @@ import pytest
 
 from queuey.service import Limits
 from queuey.web.admission import long_polls
+from queuey.web.admission.scheduling import LoopScheduler
 from queuey.web.asgi import answer
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.asgi import MAX_WAIT, Gateway
+from queuey.web.parts import App
+from queuey.web.requests import SHORT_BODY
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
@@ -26,6 +29,8 @@ REQUESTS = 60
 PLACES = 6
 LONG = 200_000
 """Bytes of a body that is sent in pieces."""
+TURNS = 32 - SHORT_BODY // LoopScheduler.UNIT
+"""Of a tenant's turns in the loop, as many as leave too few for a body that is read there."""
 SHORT_WAIT = 0.05
 """Seconds for which a poll of a storm waits."""
 
@@ -129,7 +134,7 @@ def _small() -> Iterator[None]:
         yield
 
 
-def test_after_any_storm_every_quota_stands_at_its_beginning(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_after_any_storm_every_quota_stands_at_its_beginning(app: App, owner: Caller) -> None:
     """Streams, polls, claims, posts: answered, refused, left by their clients, cancelled, or cut off while sending."""
     for queue in QUEUES:
         owner.create(queue)
@@ -146,10 +151,11 @@ def test_after_any_storm_every_quota_stands_at_its_beginning(app: Any, owner: Ca
                     await until(lambda: not held(gateway))
             assert not held(gateway), (seeds + number, held(gateway))
 
-    running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4)(work)
+    # Requests that need memory, and their tenant's others behind them, may wait for each other until some are refused.
+    running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4, max_wait=MAX_WAIT)(work)
 
 
-def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -> None:  # noqa: ANN401
+def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: App) -> None:
     """A server that cancels a request while its body is on the way has it end so, not with an answer to nobody."""
 
     async def work(gateway: Gateway) -> None:
@@ -166,7 +172,7 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: Any) -
 
 
 @pytest.mark.parametrize("query", ["", "wait=20"])
-def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: Any, owner: Caller, query: str) -> None:  # noqa: ANN401
+def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: App, owner: Caller, query: str) -> None:
     """Requests that held memory then could keep all threads from each other until one was refused."""
 
     async def work(gateway: Gateway) -> int:
@@ -176,3 +182,22 @@ def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: Any, owner: Call
         return reply.status
 
     assert running(app)(work) == 404
+
+
+def test_requests_that_wait_for_memory_keep_no_turns(app: App, owner: Caller) -> None:
+    """Others of their application may have the memory, and wait for their turn."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        others = gateway._memory.total - 2 * SHORT_BODY  # Too little is left for a claim.
+        gateway._memory.change("app:other", others)
+        for tenant in ("one", "two"):
+            gateway._contention.enter(tenant)
+        claims = [asyncio.create_task(Request("POST", "/v1/queuey/q/claims").to(gateway)) for _ in range(TURNS)]
+        await until(lambda: len(gateway._threads._turns) == TURNS)
+        posted = await asyncio.wait_for(Request(path="/v1/queuey/q", body=b"x" * SHORT_BODY).to(gateway), 20)
+        gateway._memory.change("app:other", -others)
+        gateway._threads.dispatch()
+        assert [posted.status, *(reply.status for reply in await asyncio.gather(*claims))] == [201] + [200] * TURNS
+
+    running(app)(work)

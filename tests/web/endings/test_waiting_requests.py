@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.sweep import TICK
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from tests.contract.samples import new
@@ -27,7 +27,7 @@ TENANT = "app:queuey"
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application."""
     return running(app, waiters=50, beat=0.2)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from queuey.web.parts import App
 from tests.web.gateway_calls import Run, running
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application."""
     return running(app)

@@ -20,6 +20,7 @@ from queuey.storage import Store
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.requests import read_body
 from queuey.web.responses import Response
@@ -119,7 +120,7 @@ def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
     assert owner.get("q").messages == []
 
 
-def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
     """When an application's share of memory is taken, another long body of it is 429; short and later ones go on."""
     owner.create("q")
 
@@ -143,7 +144,7 @@ def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN
     assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
 
 
-def test_slow_senders_are_let_go(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_slow_senders_are_let_go(app: App, owner: Caller) -> None:
     """A body that does not arrive in time is refused, and whoever comes next is served."""
     owner.create("q")
 
@@ -248,7 +249,7 @@ def test_posts_hold_no_thread_for_their_commit(
         ("/v1/a/" + "%C3%BC" * 100, "v1.queue", {"app": "a", "queue": "ü" * 100}),
     ],
 )
-def test_paths_lead_to_resources(app: Any, path: str, name: str, match: dict[str, str]) -> None:  # noqa: ANN401
+def test_paths_lead_to_resources(app: App, path: str, name: str, match: dict[str, str]) -> None:
     """The path of a request, long or short, names a resource and what it is of; asked again it does the same."""
     for _ in range(2):
         found = app.resources.find(path.encode())
@@ -287,7 +288,7 @@ def test_errors_of_a_write_begun_at_once(
 
 @pytest.mark.parametrize("outcome", ["none", "unknown"])
 def test_writes_that_do_not_end_are_given_up(
-    app: Any,  # noqa: ANN401 - Pyramid's router
+    app: App,
     owner: Caller,
     between: InterposedStore,
     outcome: Outcome,

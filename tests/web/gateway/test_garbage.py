@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.requests import SHORT_BODY
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, Run, until
 
@@ -80,8 +81,56 @@ async def wait_for_one(gateway: Gateway) -> None:
     await sent(gateway, "POST", f"{CLAIMS}/ack", {"receipts": await claims})
 
 
+async def refused(gateway: Gateway, status: int, *asked: Any, **options: Any) -> None:  # noqa: ANN401 - of a request
+    """Has a request refused."""
+    reply = await Request(*asked, **options).to(gateway)
+    assert reply.status == status, reply.text
+
+
+async def miss_a_queue(gateway: Gateway) -> None:
+    """Asks for a queue that a thread does not find."""
+    await refused(gateway, 404, "GET", "/v1/queuey/none")
+
+
+async def claim_nowhere(gateway: Gateway) -> None:
+    """Claims from a partition that a fresh row does not have, either."""
+    await refused(gateway, 400, "POST", CLAIMS, query="partitions=9")
+
+
+async def post_nowhere(gateway: Gateway) -> None:
+    """Posts a long message, which a thread refuses."""
+    await refused(gateway, 400, body=b"x" * 2 * SHORT_BODY, headers=[("x-partition", "9")])
+
+
+async def lose_a_claim(gateway: Gateway) -> None:
+    """Acknowledges a message whose claim has been released."""
+    await post(gateway)
+    [receipt] = await claim(gateway)
+    await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
+    await claim(gateway)
+    text = json.dumps({"receipts": [receipt]}).encode()
+    await refused(gateway, 409, "POST", f"{CLAIMS}/ack", text, headers=[("content-type", "application/json")])
+
+
+async def reuse_a_key(gateway: Gateway) -> None:
+    """Posts another message under a key, which the store refuses."""
+    key = [("idempotency-key", "k")]
+    await Request(body=b"first", headers=key).to(gateway)
+    await refused(gateway, 422, body=b"second", headers=key)
+
+
+async def create_again(gateway: Gateway) -> None:
+    """Creates a queue that there is, with another option."""
+    body = json.dumps({"queue_name": "q", "ttl": 50}).encode()
+    await refused(gateway, 409, "POST", "/v1/queuey", body, headers=[("content-type", "application/json")])
+
+
+WORKS = [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one]
+REFUSED = [miss_a_queue, claim_nowhere, post_nowhere, lose_a_claim, reuse_a_key, create_again]
+
+
 @pytest.mark.usefixtures("prompt")
-@pytest.mark.parametrize("work", [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one])
+@pytest.mark.parametrize("work", [*WORKS, *REFUSED])
 def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) -> None:  # noqa: ANN401
     """However often something is done, there are not as many objects in cycles afterwards.
 

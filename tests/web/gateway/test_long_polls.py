@@ -15,6 +15,7 @@ from queuey.web import make_app
 from queuey.web.admission.long_polls import MAX_TRIES
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
@@ -29,7 +30,7 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application, which has places for many."""
     return running(app, waiters=5000)
 
@@ -66,7 +67,7 @@ class Leaving(Request):
         return {"type": "http.disconnect"}
 
 
-def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
+def test_thousands_wait_without_threads(app: App, run: Run, owner: Caller, between: InterposedStore) -> None:
     """1,000 wait on one partition: no thread, no memory of pages, one watch, no reads; one message answers them all."""
     owner.create("q")
     service: Service = app.service
@@ -291,7 +292,7 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
         assert sorted(found, key=int) == [str(number) for number in range(total)]
 
 
-def test_polls_that_all_need_a_thread_are_not_refused(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
+def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, between: InterposedStore) -> None:
     """Where reads need threads, polls wait for their turn and not for a thread, which they would be refused for."""
     owner.create("q")
     between.instead(Store.begin_read, lambda *_: False)
@@ -329,7 +330,7 @@ def claiming(query: str = f"wait={ALWAYS}&ttl=600") -> Request:
     return Request("POST", "/v1/queuey/q/claims", query=query)
 
 
-def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any, run: Run, owner: Caller) -> None:  # noqa: ANN401
+def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: App, run: Run, owner: Caller) -> None:
     """Of 300 claims that wait one gets a message, when it comes and when it is released; few of the others try."""
     owner.create("q")
     service: Service = app.service

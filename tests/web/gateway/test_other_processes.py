@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.needs("processes")
 
 
 @pytest.fixture
-def elsewhere(app: Any, other: Store) -> Caller:  # noqa: ANN401 - the application makes the keys
+def elsewhere(app: App, other: Store) -> Caller:
     """The owner at another process on the same data."""
     return Caller(make_app(other), f"Application {KEY}")
 

@@ -18,6 +18,7 @@ from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web.admission.scheduling import Contention
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -93,7 +94,7 @@ async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_a_reading_connection_is_left_for_the_next_tenant(app: Any, store: Store, between: InterposedStore) -> None:  # noqa: ANN401
+def test_a_reading_connection_is_left_for_the_next_tenant(app: App, store: Store, between: InterposedStore) -> None:
     """One tenant alone, however many long reads it begins, leaves a connection of the store for another one's read."""
     held = Held(between, Store.inspect)
 
@@ -112,7 +113,7 @@ def test_a_reading_connection_is_left_for_the_next_tenant(app: Any, store: Store
 @pytest.mark.usefixtures("queue")
 @pytest.mark.parametrize("key", [KEY, None], ids=["application", "nobody"])
 def test_long_reads_of_one_run_one_by_one_while_another_waits(
-    app: Any,  # noqa: ANN401 - Pyramid's router
+    app: App,
     between: InterposedStore,
     key: str | None,
 ) -> None:
@@ -141,7 +142,7 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
 
 @pytest.mark.usefixtures("queue")
 def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
-    app: Any,  # noqa: ANN401
+    app: App,
     store: Store,
     between: InterposedStore,
 ) -> None:
@@ -171,7 +172,7 @@ def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
 
 @pytest.mark.usefixtures("queue")
 @pytest.mark.parametrize("waits", ["for messages", "for its body"])
-def test_requests_that_use_nothing_do_not_count(app: Any, between: InterposedStore, waits: str) -> None:  # noqa: ANN401
+def test_requests_that_use_nothing_do_not_count(app: App, between: InterposedStore, waits: str) -> None:
     """Beside a long poll that sleeps, or a body that is on its way, another tenant has all that one alone has."""
     held = Held(between, Store.inspect)
 

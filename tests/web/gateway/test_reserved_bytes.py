@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from queuey.messages import FRAME, MOST_ESCAPED
 from queuey.service import Limits
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from tests.replacing import replace
 from tests.web.caller import Caller
@@ -81,7 +82,7 @@ def _item(body: str | bytes, number: int) -> dict[str, Any]:
 @example(long=["\x01" * BODY] * 40, tiny=0)
 @example(long=["x"], tiny=900)
 def test_answers_fit_into_what_is_reserved_for_them(
-    app: Any,  # noqa: ANN401 - Pyramid's router
+    app: App,
     owner: Caller,
     long: list[str | bytes],
     tiny: int,

@@ -19,6 +19,7 @@ from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, Response, text_response
 from tests.interposed_store import InterposedStore
@@ -98,7 +99,7 @@ def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["application", "nobody"])
-def test_bodies_on_their_way_leave_room_for_others(app: Any, owner: Caller, key: str | None) -> None:  # noqa: ANN401
+def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key: str | None) -> None:
     """However many bodies one tenant has on their way, each one byte short, others get theirs in; all ends at zero."""
     owner.create("q", type="public")
     path = "/v1/queuey/q" if key else "/v1/queuey/_read"
@@ -131,7 +132,7 @@ def test_bodies_on_their_way_leave_room_for_others(app: Any, owner: Caller, key:
     assert reply.status == 200
 
 
-def test_answers_that_nobody_takes_are_given_up(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None:
     """Unread answers count for their application until they are given up; another one is served meanwhile."""
     owner.create("q", type="public")
     for _ in range(4):
@@ -249,7 +250,7 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
     assert running(Shop())(work) == [200] * 21
 
 
-def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: Caller) -> None:
     """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
     owner.create("q")
     at_once: list[int] = []

@@ -10,6 +10,7 @@ import pytest
 from queuey.errors import KeyInUse, QueueChanged
 from queuey.service.core import Core
 from queuey.storage import Store
+from queuey.web.parts import App
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
@@ -146,7 +147,7 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
         assert "3 s" in refused.text
 
 
-def test_on_the_event_loop(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401 - Pyramid's router
+def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) -> None:
     """Small posts with a key are handled without a thread, and repeated after the queue's row has changed."""
     owner.create("q")
     key = [("idempotency-key", '"one"')]

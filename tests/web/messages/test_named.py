@@ -11,6 +11,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import Store
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
+from tests.web.gateway_calls import threads_for
 
 
 @pytest.fixture
@@ -133,3 +134,34 @@ def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> 
     assert (failed.status, failed.json["outcome"]) == (503, "none")
     between.passing(Store.write_named)
     assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
+
+
+def test_a_name_is_changed_or_refused(owner: Caller, q: str) -> None:
+    """Wherever an application runs out of threads, 429 says that nothing was done, and nothing was."""
+    at, statuses = f"{q}/named/n", []
+    for most in range(9):
+        assert owner("PUT", at, b"old").status == 200
+        with threads_for(most):
+            statuses.append(owner("PUT", at, b"new").status)
+        assert owner("GET", at, b"").bodies == ["new" if statuses[-1] == 200 else "old"]
+    assert set(statuses) == {200, 429}
+    assert statuses == sorted(statuses, reverse=True)
+
+
+def test_a_name_is_read_however_many_threads_are_left(owner: Caller, q: str, between: InterposedStore) -> None:
+    """What a process that stopped has left behind is removed by the way: a read does not fail by it."""
+    at = f"{q}/named/n"
+    assert owner("PUT", at, b"old").status == 200
+    between.before(Store.settle_named, _fail)
+    assert owner("PUT", at, b"new").status == 200
+    statuses = []
+    for most in range(5):
+        with threads_for(most):
+            reply = owner("GET", at, b"")
+        statuses.append(reply.status)
+        assert reply.status == 429 or reply.bodies == ["new"]
+    assert (statuses[0], statuses[2:]) == (429, [200] * 3)
+
+
+def _fail() -> None:
+    raise StoreUnavailable("away", outcome="none")

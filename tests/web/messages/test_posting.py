@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from queuey.ids import parse_position
 from queuey.service import Limits
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.backends import Clock
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, running
@@ -220,7 +220,7 @@ def test_ttl_of_the_queue_is_the_default(owner: Caller, clock: Clock) -> None:
 @pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain"])
 @pytest.mark.parametrize("body", ['{"messages": [{"body": "a"}]}', '\n{ "messages":[1]}', '{"messages":[]'])
 def test_what_looks_like_a_batch_is_one_message_and_the_answer_says_so(
-    app: Any,  # noqa: ANN401 - Pyramid's router
+    app: App,
     owner: Caller,
     kind: str,
     body: str,

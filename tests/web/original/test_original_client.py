@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
 
@@ -15,7 +16,7 @@ from tests.web.conftest import KEY
 class OriginalClient:
     """Makes the original client's requests: which headers, which bodies, which trailing slashes."""
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401
+    def __init__(self, app: App) -> None:
         self.caller = Caller(app, f"Application {KEY}")
 
     def _send(self, method: str, url: str, params: dict[str, Any] | None, data: str, headers: dict[str, str]) -> Reply:
@@ -74,7 +75,7 @@ class OriginalClient:
 
 
 @pytest.fixture
-def client(app: Any) -> OriginalClient:  # noqa: ANN401
+def client(app: App) -> OriginalClient:
     """The original client."""
     return OriginalClient(app)
 

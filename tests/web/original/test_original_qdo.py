@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from queuey.web.parts import App
 from tests.web.original.test_original_client import OriginalClient
 
 MONTH = {"X-TTL": "2592000"}
@@ -77,7 +77,7 @@ class OriginalWorker:
 
 
 @pytest.fixture
-def client(app: Any) -> OriginalClient:  # noqa: ANN401
+def client(app: App) -> OriginalClient:
     """The original client, with a queue of nine messages over three partitions."""
     found = OriginalClient(app)
     found.create_queue(partitions=3, queue_name="jobs")

@@ -10,6 +10,7 @@ from queuey.ids import parse_position
 from queuey.service.streams import Cursor
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.web.caller import Caller
 from tests.web.gateway.test_long_polls import begin, poll, waiting
@@ -20,7 +21,7 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application."""
     return running(app, waiters=50)
 

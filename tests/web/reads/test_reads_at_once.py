@@ -11,6 +11,7 @@ import pytest
 from queuey.errors import QueueChanged, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, Run, running
@@ -57,7 +58,7 @@ def begins(store: Store, between: InterposedStore) -> Begins:
 
 
 @pytest.fixture
-def run(begins: Begins, app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(begins: Begins, app: App) -> Run:
     """Runs something with a gateway before an application whose store begins reads."""
     return running(app)
 
@@ -130,7 +131,7 @@ def test_what_is_not_short_is_read_in_a_thread(run: Run, begins: Begins, owner: 
 
 def test_the_embedded_store_reads_in_the_loops_thread(
     prompt: None,
-    app: Any,  # noqa: ANN401
+    app: App,
     owner: Caller,
     between: InterposedStore,
 ) -> None:

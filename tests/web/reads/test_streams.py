@@ -23,6 +23,7 @@ from queuey.web.asgi import answer
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
@@ -110,12 +111,12 @@ async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
 
 
 @pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+def run(app: App) -> Run:
     """Runs something with a gateway before the application."""
     return running(app, waiters=50)
 
 
-def service_of(app: Any) -> Service:  # noqa: ANN401 - Pyramid's router
+def service_of(app: App) -> Service:
     """The use cases of an application."""
     found: Service = app.service
     return found
@@ -218,7 +219,7 @@ def test_what_is_asked_wrongly_is_refused(owner: Caller, run: Run, path: str, qu
 def test_the_end_of_a_stream(
     owner: Caller,
     run: Run,
-    app: Any,  # noqa: ANN401 - Pyramid's router
+    app: App,
     store: Store,
     stopping: threading.Event,
     what: str,
@@ -250,7 +251,7 @@ def test_the_end_of_a_stream(
     run(work)
 
 
-def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Caller, app: Any, store: Store) -> None:  # noqa: ANN401
+def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Caller, app: App, store: Store) -> None:
     """While another queue always has news, a queue that is made now is there after the interval of a list."""
     owner.create("a")
 
@@ -279,7 +280,7 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_all_queues_of_nobody(owner: Caller, app: Any, method: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_all_queues_of_nobody(owner: Caller, app: App, method: str) -> None:
     """Without a credential a stream has to name its queues: otherwise it would say nothing, and never end."""
     owner.create("q", type="public")
     reply = Caller(app, None).send(method, "/v1/queuey/_stream")
@@ -287,7 +288,7 @@ def test_all_queues_of_nobody(owner: Caller, app: Any, method: str) -> None:  # 
 
 
 @pytest.mark.parametrize("path", ["q", "_stream"])
-def test_silence_is_broken(owner: Caller, app: Any, path: str) -> None:  # noqa: ANN401 - Pyramid's router
+def test_silence_is_broken(owner: Caller, app: App, path: str) -> None:
     """Without a message there is a comment now and then."""
     owner.create("q")
 
@@ -298,7 +299,7 @@ def test_silence_is_broken(owner: Caller, app: Any, path: str) -> None:  # noqa:
     running(app, beat=0.02)(work)
 
 
-def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: Any, store: Store) -> None:  # noqa: ANN401
+def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, store: Store) -> None:
     """It is given up, and can go on from the last that it has got; nothing is read for it meanwhile."""
     owner.create("q")
     queue = store.queue("queuey", "q")
@@ -319,7 +320,7 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: Any, s
     running(app, waiters=50, stall=0.3)(work)
 
 
-def test_too_many_streams(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_too_many_streams(owner: Caller, app: App) -> None:
     """An application has places for so many streams and long polls; one more is refused as such."""
     owner.create("q")
 
@@ -335,7 +336,7 @@ def test_too_many_streams(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Py
     running(app, waiters=2)(work)
 
 
-def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -> None:
     """One for each sixteen queues, so that few streams cannot have the service watch everything."""
     names = ",".join(owner.create(f"q{number}") for number in range(40))
 
@@ -359,7 +360,7 @@ def tokens() -> Tokens:
 
 
 @pytest.fixture
-def with_users(store: Store, tokens: Tokens) -> Any:  # noqa: ANN401 - Pyramid's router
+def with_users(store: Store, tokens: Tokens) -> App:
     """An application with users."""
     store.create_application("queuey")
     return make_app(store, readers=[tokens])

@@ -16,6 +16,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
@@ -33,13 +34,13 @@ def tokens() -> Tokens:
 
 
 @pytest.fixture
-def app(app: Any, store: Store, tokens: Tokens) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(app: App, store: Store, tokens: Tokens) -> App:
     """Has users, too, whose queues no stranger hears of."""
-    assert app
+    assert app.endpoints
     return make_app(store, readers=[tokens], private={"queuey"})
 
 
-def user(app: Any, tokens: Tokens, name: str, *queues: str) -> Caller:  # noqa: ANN401 - Pyramid's router
+def user(app: App, tokens: Tokens, name: str, *queues: str) -> Caller:
     """A user who may read some queues."""
     grants = tuple(Grant("queuey", READ, queue) for queue in queues)
     tokens.known[name] = Identity(frozenset({f"queuey user:{name}"}), grants, "users of queuey", None)
@@ -57,7 +58,7 @@ def mark(caller: Caller, queue: str, **given: object) -> Reply:
     return caller.send_json("PUT", f"{queue}/read", given)
 
 
-def test_a_user_marks_the_own_inbox(owner: Caller, app: Any, tokens: Tokens) -> None:  # noqa: ANN401
+def test_a_user_marks_the_own_inbox(owner: Caller, app: App, tokens: Tokens) -> None:
     """By an id or a cursor, for that user alone; the application has a mark of its own."""
     ann, bob = user(app, tokens, "ann", "inbox-ann"), user(app, tokens, "bob", "inbox-bob")
     for name in ("inbox-ann", "inbox-bob"):
@@ -84,7 +85,7 @@ def test_a_user_marks_the_own_inbox(owner: Caller, app: Any, tokens: Tokens) -> 
     assert unread(bob, "inbox-bob") == [(0, False)]
 
 
-def test_a_queue_for_all_users(owner: Caller, app: Any, tokens: Tokens, anonymous: Caller, guest: Caller) -> None:  # noqa: ANN401
+def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymous: Caller, guest: Caller) -> None:
     """Each has a mark in it; those are in no list of groups, and no group's name reaches them."""
     owner.create("news", type="public")
     last = owner.post("news", "a")["key"]
@@ -150,7 +151,7 @@ def reads(reader: Reader) -> list[Event]:
 
 
 @pytest.mark.parametrize("path", ["q", "_stream"])
-def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str) -> None:  # noqa: ANN401
+def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str) -> None:
     """First what is unread, then each mark that moves, in this process at once; only of who reads, and who asks."""
     queue = store.queue("queuey", owner.create("q"))
     places = store.append(queue, [new(text) for text in "abc"])
@@ -177,7 +178,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: Any, path: str)
     running(app, waiters=50)(work)
 
 
-def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: App) -> None:
     """A stream that cannot have what it asks for is refused."""
     owner.create("news", type="public")
 

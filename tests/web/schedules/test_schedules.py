@@ -15,8 +15,10 @@ from queuey.service import schedules
 from queuey.service.schedules import states, timetables
 from queuey.storage import Store
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
+from tests.web.gateway_calls import threads_for
 
 PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
 
@@ -105,6 +107,23 @@ def test_messages(owner: Caller, message: dict[str, Any]) -> None:
     assert found["body"] == message["body"]
 
 
+def test_a_firing_without_threads(owner: Caller) -> None:
+    """Wherever an application runs out of threads, 429 says that nothing was done, and nothing is done later."""
+    statuses = []
+    for most in range(9):
+        name = f"s{most}"
+        put(owner, name, **PLAN)
+        with threads_for(most):
+            reply = owner("POST", f"_schedules/{name}/run")
+        statuses.append(reply.status)
+        firing = owner.get(f"_schedules/{name}").json
+        if reply.status == 429:
+            assert (firing["firing"], firing["last"], reply.json["outcome"]) == (None, None, "none")
+        elif reply.status == 503:
+            assert reply.json["outcome"] == "unknown"
+    assert set(statuses) == {429, 503, 200}
+
+
 def test_what_is_wrong(owner: Caller) -> None:
     """Each bad field is named; nothing is made."""
     assert refused(owner).keys() == {"queue"}
@@ -141,14 +160,14 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
     assert owner("DELETE", "_schedules/s").status == 200
 
 
-def limited(app: Any, store: Store, *allow: Verb, queues: str = "q") -> Caller:  # noqa: ANN401 - Pyramid's router
+def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
     """A caller with a limited key."""
     key = f"{'-'.join(allow)} {queues}"
     store.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,)))
     return Caller(app, f"Application {key}")
 
 
-def test_who_may(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+def test_who_may(app: App, store: Store, owner: Caller) -> None:
     """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
     owner.create("other")
     manager, admin = limited(app, store, "admin", "send"), limited(app, store, "admin")

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from queuey.settings import Facades
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 
 
 @pytest.fixture
-def app(store: Store, between: InterposedStore) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, between: InterposedStore) -> App:
     """The application."""
     store.create_application("shop")
     return make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT)
 
 
 @pytest.fixture
-def sqs(app: Any, store: Store) -> Sqs:  # noqa: ANN401 - as above
+def sqs(app: App, store: Store) -> Sqs:
     """A client that may do everything with the queues of ``shop``."""
     return Sqs(app, new_key(store, "shop"))

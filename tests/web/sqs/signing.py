@@ -15,6 +15,7 @@ from botocore.credentials import Credentials
 from queuey.access import parse_scope
 from queuey.storage import Store
 from queuey.web.facades.sqs import access_keys
+from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
 
 HOST = "queuey.test"
@@ -39,7 +40,7 @@ class Sqs:
         prefix: The path of the facade.
     """
 
-    def __init__(self, app: Any, key: Credentials, prefix: str = "") -> None:  # noqa: ANN401 - Pyramid's router
+    def __init__(self, app: App, key: Credentials, prefix: str = "") -> None:
         self.caller = Caller(app)
         self.key = key
         self.prefix = prefix

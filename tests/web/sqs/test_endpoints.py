@@ -13,6 +13,7 @@ from botocore.config import Config
 from queuey.settings import Facades, SqsFacade
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.sqs.signing import DEPLOYMENT, HOST, new_key
 
@@ -25,7 +26,7 @@ class Raw(io.BytesIO):
         return [self.getvalue()]
 
 
-def boto3_client(app: Any, store: Store, path: str) -> Any:  # noqa: ANN401 - Pyramid's router and boto3's client
+def boto3_client(app: App, store: Store, path: str) -> Any:  # noqa: ANN401 - boto3's client
     """Returns a client of boto3 whose requests reach the application without a socket."""
     key, caller = new_key(store, "queuey"), Caller(app)
 

@@ -21,6 +21,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.users import readers_of
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.users.issuer import encoded
@@ -93,12 +94,12 @@ def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: 
     return make_app(store, readers=readers_of(users), private=users.keys())
 
 
-def holder(app: Any, assertion: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
+def holder(app: App, assertion: str, base: str = "/v1/queuey") -> Caller:
     """Somebody with an assertion."""
     return Caller(app, f"BrowserID {assertion}", base)
 
 
-def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: App) -> None:
     """What PyBrowserID's own helper makes is accepted, as long as it is good."""
     sent = owner.post(owner.create(QUEUE), "hello")
     ann = holder(app, make_assertion(MAIL, AUDIENCE, issuer=ISSUER))
@@ -108,13 +109,13 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: Any) -> N
     assert holder(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
 
 
-def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: App) -> None:
     """However ``BrowserID`` is written, an assertion lets its user in."""
     owner.create(QUEUE)
     assert Caller(app, f"browserid {bundle()}").get(QUEUE).status == 200
 
 
-def test_a_queue_can_name_a_mail_address(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_a_queue_can_name_a_mail_address(owner: Caller, app: App) -> None:
     """Principals of the original's form are for exactly that user of the application that owns the queue."""
     owner.create("team", principles=f"bid:{MAIL}=read")
     owner.post("team", "hello")
@@ -122,7 +123,7 @@ def test_a_queue_can_name_a_mail_address(owner: Caller, app: Any) -> None:  # no
     assert holder(app, make_assertion("bob@example.org", AUDIENCE, issuer=ISSUER)).get("team").status == 403
 
 
-def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: Any) -> None:  # noqa: ANN401
+def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: App) -> None:
     """Whoever one application trusts with a mail address opens nothing of another that has the same principal."""
     owner.create("team", principles=f"bid:{MAIL}=read")
     mine = Caller(guest.app, guest.authorization, "/v1/guest")
@@ -229,7 +230,7 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
 """By what is wrong: the assertion, made when it is needed, and words of the refusal."""
 
 
-def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: Any) -> None:  # noqa: ANN401
+def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: App) -> None:
     """The answer is 401, names the scheme and the reason, repeats nothing of the assertion, and nobody is asked."""
     owner.create(QUEUE)
     for attack, (make, words) in ATTACKS.items():

@@ -20,6 +20,7 @@ from queuey.web import make_app
 from queuey.web.authorization import Authorization
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.bearer import Bearer
+from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import blank_request
@@ -61,7 +62,7 @@ def users(trusted: UserIssuer) -> dict[str, tuple[UserIssuer, ...]]:
 
 
 @pytest.fixture
-def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> Any:  # noqa: ANN401 - Pyramid's router
+def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> App:
     """The application, with two applications that have a key each, one of them with users."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
@@ -69,7 +70,7 @@ def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> Any:  # noqa:
     return make_app(store, readers=patient_readers(users), private=users.keys())
 
 
-def bearer(app: Any, token: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
+def bearer(app: App, token: str, base: str = "/v1/queuey") -> Caller:
     """Somebody with a token."""
     return Caller(app, f"Bearer {token}", base)
 
@@ -79,7 +80,7 @@ def inbox(issuer: Issuer, user: str = "ann") -> str:
     return queue_name(PATTERN, user_name(issuer.name, user))
 
 
-def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer, app: App) -> None:
     """The application makes the queue and posts; the user reads and deletes, and does nothing else with it."""
     mine = owner.create(inbox(issuer))
     sent = owner.post(mine, "hello")
@@ -96,14 +97,14 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
-def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: Any, scheme: str) -> None:  # noqa: ANN401
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: App, scheme: str) -> None:
     """However ``Bearer`` is written, a token lets its user in, and a wrong one is refused."""
     mine = owner.create(inbox(issuer))
     assert Caller(app, f"{scheme} {issuer.token('ann')}").get(mine).status == 200
     assert Caller(app, f"{scheme} x").get(mine).status == 401
 
 
-def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: App) -> None:
     """A user's token opens no queue of another user, nor of the application, nor a list or a new queue."""
     for name in (inbox(issuer, "ann"), inbox(issuer, "bob"), "orders"):
         owner.post(owner.create(name), "secret")
@@ -123,7 +124,7 @@ def test_nobody_learns_whether_somebody_has_a_queue(
     owner: Caller,
     guest: Caller,
     issuer: Issuer,
-    app: Any,  # noqa: ANN401
+    app: App,
     name: str,
 ) -> None:
     """Each request about a queue that does not concern the caller is answered the same whether there is one or not."""
@@ -156,7 +157,7 @@ def test_nobody_learns_whether_somebody_has_a_queue(
     assert list(found["error_msg"]) == ["InvalidQueueName"]
 
 
-def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: App) -> None:
     """The application learns that a queue is missing, and so does the user whose queue it would be."""
     for caller in (owner, bearer(app, issuer.token("ann"))):
         assert caller.get(inbox(issuer, "ann")).status == 404
@@ -194,7 +195,7 @@ NASTY = [
 ]
 
 
-def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: App) -> None:
     """Whatever characters a user's name has, its token opens the queue of that name and none of the others."""
     queues = {user: owner.create(inbox(issuer, user)) for user in NASTY}
     for user in NASTY:
@@ -202,7 +203,7 @@ def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: Any)
         assert [other for other, queue in queues.items() if caller.get(queue).status == 200] == [user]
 
 
-def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: App) -> None:
     """A pattern with ``send`` lets users post and nothing else."""
     out = owner.create(queue_name("out-{user}", user_name(issuer.name, "ann")))
     ann = bearer(app, issuer.token("ann"))
@@ -220,7 +221,7 @@ ROLES: dict[str, tuple[RoleVerb, ...]] = {
 
 
 @pytest.fixture
-def staff(store: Store, trusted: UserIssuer, app: Any) -> Any:  # noqa: ANN401 - Pyramid's router
+def staff(store: Store, trusted: UserIssuer, app: App) -> App:
     """The application, with a role for each verb, and queues of all kinds."""
     service = app.service
     service.queues.create("queuey", "plain", QueueSpec())
@@ -268,7 +269,7 @@ def test_what_is_no_role(staff: Any, issuer: Issuer, groups: object) -> None:  #
     assert bearer(staff, issuer.token("ann", groups="read")).get("plain").status == 200
 
 
-def test_a_wrong_token_lets_nobody_in(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_a_wrong_token_lets_nobody_in(owner: Caller, issuer: Issuer, app: App) -> None:
     """The answer is 401, names the scheme and the reason, and repeats nothing of the token."""
     mine = owner.create(inbox(issuer))
     for attack, (make, words) in ATTACKS.items():
@@ -293,7 +294,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
 
 
-def test_what_may_differ(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_what_may_differ(owner: Caller, issuer: Issuer, app: App) -> None:
     """Clocks may differ a little; one audience of several is enough; an only key need not be named."""
     mine = owner.create(inbox(issuer))
     now = int(time.time())
@@ -310,7 +311,7 @@ def test_what_may_differ(owner: Caller, issuer: Issuer, app: Any) -> None:  # no
         assert bearer(app, token).get(mine).status == 200
 
 
-def test_keys_that_are_for_something_else(owner: Caller, issuer: Issuer, keys: KeyServer, app: Any) -> None:  # noqa: ANN401
+def test_keys_that_are_for_something_else(owner: Caller, issuer: Issuer, keys: KeyServer, app: App) -> None:
     """Secrets, keys for encryption, private and short keys in the set, and keys of odd forms, check no signature."""
     owner.create(inbox(issuer))
     own = issuer.jwk("first")
@@ -355,7 +356,7 @@ class TestSeveral:
         owner: Caller,
         issuer: Issuer,
         other: Issuer,
-        app: Any,  # noqa: ANN401
+        app: App,
     ) -> None:
         """Each issuer's ``ann`` has a queue of her own."""
         for name in (inbox(issuer), inbox(other)):
@@ -364,7 +365,7 @@ class TestSeveral:
         assert [ours.get(inbox(issuer)).status, ours.get(inbox(other)).status] == [200, 403]
         assert [theirs.get(inbox(issuer)).status, theirs.get(inbox(other)).status] == [403, 200]
 
-    def test_an_issuer_signs_for_itself_alone(self, owner: Caller, issuer: Issuer, other: Issuer, app: Any) -> None:  # noqa: ANN401
+    def test_an_issuer_signs_for_itself_alone(self, owner: Caller, issuer: Issuer, other: Issuer, app: App) -> None:
         """A token that one issuer has signed in the name of another is refused."""
         owner.create(inbox(issuer))
         reply = bearer(app, other.token("ann", iss=issuer.name)).get(inbox(issuer))
@@ -375,7 +376,7 @@ class TestSeveral:
         owner: Caller,
         guest: Caller,
         issuer: Issuer,
-        app: Any,  # noqa: ANN401
+        app: App,
     ) -> None:
         """A token is for the applications of its audience, also where a queue of another one names the user."""
         name = user_name(issuer.name, "ann")
@@ -390,7 +391,7 @@ class TestSeveral:
         assert bearer(app, guests, "/v1/guest").get(inbox(issuer)).status == 200
         assert bearer(app, token, "/v1/guest").get(inbox(issuer)).status == 403
 
-    def test_a_token_for_both(self, owner: Caller, guest: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    def test_a_token_for_both(self, owner: Caller, guest: Caller, issuer: Issuer, app: App) -> None:
         """A token for both audiences gives what each application gives its holder, by the claim that each looks at."""
         owner.create(inbox(issuer))
         mine = Caller(guest.app, guest.authorization, "/v1/guest")
@@ -401,7 +402,7 @@ class TestSeveral:
         assert bearer(app, token, "/v1/guest").get(inbox(issuer, "ann")).status == 403
 
 
-def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: App) -> None:
     """The name of a user is a principal: with it a queue outside of all patterns is opened to that user alone."""
     owner.create("team", principles=f"{user_name(issuer.name, 'ann')}=read,app:queuey")
     owner.post("team", "hello")

@@ -145,9 +145,12 @@ class SqliteWriter:
             outcome = operation.withdraw()
             message = "the store did not finish the write in time"
             raise StoreUnavailable(message, outcome=outcome)
-        if operation.error is not None:
-            raise operation.error
-        return operation.result
+        try:
+            if operation.error is not None:
+                raise operation.error
+            return operation.result
+        finally:
+            del operation  # It has the error, which has this frame: a cycle would keep what the caller has.
 
     def _submit(self, operation: _Operation) -> None:
         if self._closed:
@@ -303,6 +306,6 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Except
             return (transaction.append(work) if work.key is None else append_once(transaction, work, work.key)), None
         return transaction.isolated(work), None
     except QueueyError as error:
-        return None, error
+        return None, error.with_traceback(None)  # Its frames have the operation, which has the error.
     except driver.DAMAGE as error:
         return None, driver.damaged(error)

@@ -115,8 +115,7 @@ def _position(ask: Ask, text: str) -> Position:
     if text == "earliest":
         return ids.FIRST
     if text == "latest":
-        horizon = ask.service.queues.describe(ask.enter("measure")).horizon
-        return ids.preceding((horizon, ids.LOW_MIN))
+        return ids.preceding(ids.parse_position(ask.service.queues.describe(ask.enter("measure")).horizon))
     try:
         mark = parse_mark(point(text, time.time()))
     except ValueError as error:

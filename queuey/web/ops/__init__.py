@@ -15,6 +15,7 @@ from queuey.service import Service
 from queuey.service.workers.counts import Collection, Told
 from queuey.time_parsing import clock_warning
 from queuey.web.endpoint import Handler, Match
+from queuey.web.ops.backlogs import Backlogs
 from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
@@ -100,7 +101,7 @@ class OpsViews:
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
     app: App = config.registry.app
-    views = OpsViews(app.service, backlogs=app.backlogs.look)
+    views = OpsViews(app.service, backlogs=Backlogs(app.service, app.shown_backlogs).look)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),
