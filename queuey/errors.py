@@ -478,6 +478,8 @@ def in_doubt(error: Exception) -> Exception:
         return TooManyClaims(str(error), outcome="unknown")
     if isinstance(error, StoreUnavailable) and error.outcome == "none":
         return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+    if isinstance(error, TooManyRequests):
+        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
     return error
 
 

@@ -92,7 +92,7 @@ class Name:
                 continue
             try:
                 await self._end_replaced(now)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, TooManyRequests) as error:
                 # The new value is there, whatever becomes of the one before.
                 raise in_doubt(error) from error
             return Changed(now.location, stored=item is not None)

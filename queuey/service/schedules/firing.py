@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from queuey import ids
-from queuey.errors import InvalidRequest, NotFound, QueueChanged, StoreBusy, StoreUnavailable, TooManyRequests
+from queuey.errors import (
+    InvalidRequest,
+    NotFound,
+    QueueChanged,
+    StoreBusy,
+    StoreClosed,
+    StoreUnavailable,
+    TooManyRequests,
+    in_doubt,
+)
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
@@ -34,7 +43,8 @@ class FireUseCases:
 
         Raises:
             RecordChanged: Another process was quicker.
-            StoreUnavailable: It failed, and is to be repeated.
+            StoreUnavailable: It failed, and is to be repeated. The message may have been posted.
+            TooManyRequests: There was no thread for it in time. Nothing was done.
             KeyInUse: Another process is posting the message.
         """
         schedule = states.decode(record.value)
@@ -66,8 +76,11 @@ class FireUseCases:
         assert schedule.firing is not None  # noqa: S101 - it has begun
         try:
             return await self._finish(record, schedule, schedule.firing)
-        except TooManyRequests as error:  # Any process goes on with it.
-            raise StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after) from error
+        except StoreClosed:
+            raise
+        except (StoreUnavailable, TooManyRequests) as error:
+            # The message will be there, whoever posts it.
+            raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
         """Posts the message of a firing that this process or another one has begun."""

@@ -566,6 +566,7 @@ class FairPool(FairGate[Job]):
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None:
                 self._memory.change(tenant, -weight)
+                self.dispatch()
             raise
         finally:
             del future, job  # They have the error, which has this frame: a cycle would keep the request's body.

@@ -280,7 +280,7 @@ def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool
 
 
 def test_a_result_that_comes_with_a_cancellation_holds_nothing() -> None:
-    """A request that is cancelled in the turn of the loop in which its job ends does not keep the job's memory."""
+    """A request that is cancelled in the turn in which its job ends does not keep its memory: the next one gets it."""
 
     async def scenario() -> None:
         memory = SharedQuota(100, alpha=2)
@@ -294,11 +294,17 @@ def test_a_result_that_comes_with_a_cancellation_holds_nothing() -> None:
         task = asyncio.create_task(pool.run("a", lambda: 1, 50))
         await until_async(lambda: bool(calls))
         assert memory.held("a") == 50
-        calls[0]()
+        waiting = asyncio.create_task(pool.run("a", lambda: 2, 40))
+        await asyncio.sleep(0)
+        calls.pop()()
         assert memory.held("a") == 50
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await until_async(lambda: bool(calls))
+        calls.pop()()
+        assert await waiting == 2
+        memory.change("a", -40)
         assert (memory.free, pool._hand.free) == (memory.total, pool._hand.total)
         pool.stop()
 
