@@ -168,7 +168,7 @@ class OneTurn:
         """Remembers what to call in the next turn."""
         self._ready.put(callback)
 
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> None:
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> None:
         """Calls nothing: no time passes."""
 
     def get_debug(self) -> bool:
@@ -223,10 +223,13 @@ def through_gateway(app: App) -> Callable[[bytes], int]:
     def request(body: bytes) -> int:
         exchange = Posted(body)
         running: Any = gateway.answer(read_head(head), exchange)
+        asyncio._set_running_loop(loop)  # type: ignore[arg-type]
         try:
             while True:
                 loop.run_until_done(running.send(None))
         except StopIteration:
             return exchange.status
+        finally:
+            asyncio._set_running_loop(None)
 
     return request
