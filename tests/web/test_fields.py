@@ -38,7 +38,7 @@ class Counted:
 
 
 def test_each_text_is_read_once() -> None:
-    """The same text means the same, and another one is read by itself."""
+    """Equal texts share one result; a different text gets its own."""
     read = Counted()
     assert [read(text)[0].limit for text in ("limit=2", "limit=3", "limit=2", "")] == [2, 3, 2, 10]
     assert read("limit=2")[0] is read("limit=2")[0]

@@ -79,7 +79,7 @@ class FireUseCases:
         except StoreClosed:
             raise
         except (StoreUnavailable, TooManyRequests) as error:
-            # The message will be there, whoever posts it.
+            # The record names this firing, so another process may post its message if this one does not.
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:

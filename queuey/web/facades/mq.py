@@ -87,7 +87,8 @@ class MqFacade(OpenFacade):
         """Stores a message; a queue is made that is not there."""
         self.where(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
-        post = partial(self._messages.post, drafts=[draft], key=read_key(request))
+        named = request.headers.get("idempotency-key")
+        post = partial(self._messages.post, drafts=[draft], key=None if named is None else read_key(named))
         return _posted(await self.apply(request, match, "send", post))
 
     async def fetch(self, request: Request, match: Match) -> Response:

@@ -10,7 +10,7 @@ TICK = 0.25
 
 
 class Sweep:
-    """Calls functions at intervals, each in a turn of its own: one that raises keeps no other from being called."""
+    """Calls functions at intervals, each by a callback of its own: if one raises, the others are still called."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -121,7 +121,8 @@ class MessageViews(Views):
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
         access = await self._authorization.admit(request, match, "send")
-        key = read_key(request) if "idempotency-key" in request.headers else None
+        named = request.headers.get("idempotency-key")
+        key = None if named is None else read_key(named)
         batch = _is_batch(request)
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 

@@ -7,7 +7,6 @@ import re
 from queuey.errors import InvalidRequest
 from queuey.messages import LONGEST_KEY
 from queuey.web import validators
-from queuey.web.requests import Request
 from queuey.web.responses import Header
 
 REPLAYED: Header = ("Idempotent-Replayed", "true")
@@ -22,15 +21,12 @@ _KEY = re.compile(PATTERN)
 _ESCAPED = re.compile(r"\\(.)")
 
 
-def read_key(request: Request) -> str | None:
-    """Returns the key of a post, or None.
+def read_key(value: str) -> str:
+    """Returns the key of a post, given the value of the header ``Idempotency-Key``.
 
     Raises:
         InvalidRequest: The key is malformed.
     """
-    value = request.headers.get("idempotency-key")
-    if value is None:
-        return None
     text = value.strip()
     if _KEY.fullmatch(text) is None:
         rule = f'use 1 to {LONGEST_KEY} visible ASCII characters without " , ; \\, or a quoted string'

@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS, until_async
 
 TENANTS = "ab"
 PLACES, BYTES, OWN = 4, 60, 1
-"""Of the three quotas: few, so that most work has to wait."""
+"""Totals of the three quotas, so small that most work has to wait."""
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["enter", "enter", "enter", "leave", "cancel", "cancel", "give up late", "turn"]),
@@ -64,7 +64,8 @@ class Scene:
             taken[turn.tenant] += weight
         ended = self.under_way[turn] = asyncio.Event()
         try:
-            await ended.wait()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await ended.wait()
         finally:
             del self.under_way[turn]
             for taken, weight in zip(self.taken, weights, strict=True):

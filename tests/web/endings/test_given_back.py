@@ -30,7 +30,7 @@ PLACES = 6
 LONG = 200_000
 """Bytes of a body that is sent in pieces."""
 TURNS = 32 - SHORT_BODY // LoopScheduler.UNIT
-"""Of a tenant's turns in the loop, as many as leave too few for a body that is read there."""
+"""Max turns of a tenant under way beside which a body that is read in the loop still fits."""
 SHORT_WAIT = 0.05
 """Seconds for which a poll of a storm waits."""
 
